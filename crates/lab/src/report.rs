@@ -18,6 +18,7 @@ use hdrhistogram::Histogram;
 
 use crate::compare::{self, Error, Group, Series, TableRow};
 use crate::measure::latency::histogram;
+use crate::measure::program::boundary;
 use crate::names::{self, Names, digits};
 use crate::plot::{self, COLOURS, duration};
 use crate::result::{LockRow, Outcome, TRIALS, Trial};
@@ -396,7 +397,7 @@ fn locks(page: &mut String, group: &Group, names: &[String]) {
 fn outputs(page: &mut String, group: &Group, names: &[String]) {
     for (i, s) in group.series.iter().enumerate() {
         let Some(trial) = s.trials().find(|t| !t.output.is_empty()) else { continue };
-        let shown = &trial.output[..trial.output.floor_char_boundary(OUTPUT_MAX)];
+        let shown = &trial.output[..boundary(&trial.output, OUTPUT_MAX)];
         let more = match trial.output.len() - shown.len() {
             0 => String::new(),
             more => format!("<p class=\"dim\">{more} bytes more in {TRIALS}</p>"),

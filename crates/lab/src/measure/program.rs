@@ -68,6 +68,11 @@ pub fn figures(output: &str) -> Said {
     said
 }
 
+/// The last place between two characters of `text` that is not behind `at`.
+pub fn boundary(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}
+
 /// The next JSON object that begins a line: the text before it, the object, the text after it.
 fn next_object<'a>(text: &'a str, tried: &mut usize) -> Option<(&'a str, Value, &'a str)> {
     let mut at = 0;

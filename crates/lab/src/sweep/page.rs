@@ -252,5 +252,5 @@ fn table(page: &mut String, view: &View<'_>, name: &str) {
         page.push_str("</tr>\n");
     }
     page.push_str("</tbody></table></div><p class=\"dim\">Medians. Coloured where a difference to ");
-    let _ = write!(page, "{} is shown.</p></details>\n", chip(&view.names.short, 0));
+    let _ = writeln!(page, "{} is shown.</p></details>", chip(&view.names.short, 0));
 }

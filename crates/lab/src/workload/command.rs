@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 
 use super::{Context, Needs, Parameters, Workload};
 use crate::error::{Error, Result};
-use crate::measure::program;
+use crate::measure::program::{self, boundary};
 use crate::vfs::Worker;
 
 pub(super) struct Command;
@@ -126,7 +126,7 @@ impl Output {
         if text.len() <= 2 * KEPT {
             return text.clone();
         }
-        let (begin, end) = (text.floor_char_boundary(KEPT), text.ceil_char_boundary(text.len() - KEPT));
+        let (begin, end) = (boundary(text, KEPT), boundary(text, text.len() - KEPT));
         format!("{}\n[... {} bytes left out ...]\n{}", &text[..begin], end - begin, &text[end..])
     }
 }
