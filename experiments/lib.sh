@@ -13,7 +13,11 @@ out=${1:-$here/results}
 
 [ -x "$extant" ] || { echo "no $extant: cargo build --release -p extant-cli" >&2; exit 1; }
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/extant-experiment.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+# The last lines name the results, or nothing does: an experiment that failed has none.
+named() {
+    [ "$1" -ne 0 ] || { echo "results:"; find "$out" -name table.txt -o -name report.html | sort | sed 's/^/    /'; } >&2
+}
+trap 'status=$?; rm -rf "$work"; named "$status"' EXIT
 trap 'exit 130' INT TERM
 
 # experiment NAME ARGUMENTS...: one `lab run` into $out (NAME: .) or $out/NAME. Images lie in $work. $figures, if it is set:
@@ -45,4 +49,14 @@ model() {
     mkdir -p "$out/$name"
     (cd "$work" && "$extant" lab model "$@" --output "$work/$name") >"$out/$name/table.txt"
     sed -e "s|$extant|extant|g" -e "s|$work/||g" -e "s|$work|.|g" "$work/$name/trials.ndjson" >"$out/$name/trials.ndjson"
+}
+
+# sweep NAME ARGUMENTS...: one `lab sweep` of a model that depends on the seed alone into $out/NAME. Its trials have no path of this machine, and
+# the same bytes on all.
+sweep() {
+    name=$1
+    shift
+    mkdir -p "$out/$name"
+    "$extant" lab sweep "$@" --jobs "$(nproc)" --quiet --output "$work/$name"
+    cp "$work/$name/trials.ndjson" "$work/$name/report.html" "$out/$name/"
 }

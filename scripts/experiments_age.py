@@ -23,7 +23,7 @@ ABOUT = {
     "021": ["crates/lab/src/model/reclaim"], "022": ["crates/cache", "crates/fs"], "023": ["crates/check", "crates/ondisk"],
     "024": ["crates/mballoc", "crates/check", "crates/block/src/device"], "025": ["crates/mballoc", "crates/check"],
     "026": ["crates/mballoc"], "027": ["crates/mballoc"], "028": ["crates/mballoc"], "030": ["crates/build", "crates/ondisk"], "031": ["crates/mballoc", "crates/fs"],
-    "032": ["crates/block/src/queue", "crates/base/src/sim"],
+    "032": ["crates/block/src/queue", "crates/base/src/sim"], "034": ["crates/block/src/queue", "crates/base/src/sim"],
 }
 
 
@@ -40,6 +40,10 @@ def runs(folder):
                 trial = json.loads(line)
                 environment = trial.get("environment")
                 if not environment or not environment.get("commit"):
+                    continue
+                if not trial["started_s"]:
+                    # A merged trial of a sweep of models: the same bytes on every machine.
+                    seen[(environment["commit"][:10], "no machine in particular", "modelled")] = 0
                     continue
                 machine = f"{environment['cores']} cores of an {environment['cpu']}, {round(environment['memory_bytes'] / 2**30)} GiB, Linux {environment['kernel'].split('-')[0]}"
                 date = datetime.datetime.fromtimestamp(trial["started_s"], datetime.timezone.utc).strftime("%Y-%m-%d")

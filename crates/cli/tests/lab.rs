@@ -591,7 +591,7 @@ fn alternating_runs_get_a_verdict() {
         after.push(write_run(&dir, &format!("after{turn}"), 1000 * turn + a, 2.0 + turn as f64 / 50.0));
     }
     let two = extant(&["lab", "compare", &before[0], &after[0]]).ok();
-    assert!(two.contains("no verdict: +99.") && two.contains("untar.seconds [s]"), "{two}");
+    assert!(two.contains("no verdict: -99.") && two.contains("untar.seconds [s]"), "{two}");
     let against = |count: usize| -> Vec<&str> {
         let mut args = vec!["lab", "compare"];
         args.extend(after[..count].iter().map(String::as_str));
@@ -600,10 +600,10 @@ fn alternating_runs_get_a_verdict() {
         args
     };
     let four = extant(&against(4)).ok();
-    assert!(four.contains("no verdict: +9") && four.contains("5 turns of a run of each, and here are 4"), "{four}");
+    assert!(four.contains("no verdict: -9") && four.contains("5 turns of a run of each, and here are 4"), "{four}");
     let five = extant(&against(5));
     let said = String::from_utf8(five.out.clone()).expect("UTF-8");
-    assert!(said.contains("worse: +9") && said.contains("(5 and 5 runs, a value each, p < 0.0001)"), "{said}");
+    assert!(said.contains("worse: -9") && said.contains("(5 and 5 runs, a value each, p < 0.0001)"), "{said}");
     five.fails(3, &["worse than the baseline: untar: after0..after4#engine:my image, #1.img"]);
     // A duplicated line.
     let file = Path::new(&after[0]).join("trials.ndjson");

@@ -12,13 +12,17 @@
 //! # Locking
 //! None.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::export;
 use crate::figure::{self, direction};
 pub use crate::load::Error;
 use crate::load::{self, Source};
 use crate::measure::Recorded;
+use crate::names;
 use crate::result::{Environment, Outcome, SCHEMA, Trial, WorkloadRun};
 use crate::stats::{self, ALPHA, Comparison, DEFAULT_EFFECT, SITTINGS_MIN, Sample, Summary, Verdict, holm};
 use crate::table::{self, Row, plain};
@@ -45,6 +49,20 @@ pub struct Options {
     pub effect: f64,
     /// Compare results that must not be compared.
     pub force: bool,
+    /// How the comparison is printed.
+    pub output: Output,
+}
+
+/// How a comparison is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    /// Tables for people.
+    #[default]
+    Tables,
+    /// One object.
+    Json,
+    /// A line for each figure of each contestant.
+    Csv,
 }
 
 impl Default for Options {
@@ -56,6 +74,7 @@ impl Default for Options {
             figures: Vec::new(),
             effect: DEFAULT_EFFECT,
             force: false,
+            output: Output::Tables,
         }
     }
 }
@@ -224,6 +243,12 @@ impl Group {
         self.series.iter().map(|s| s.label.clone()).collect()
     }
 
+    /// The point of a sweep that its trials belong to; empty outside of one.
+    pub fn point(&self) -> &BTreeMap<String, String> {
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        self.series.iter().flat_map(Series::trials).next().map_or(&NONE, |t| &t.point)
+    }
+
     /// Workload, scale, seed and parameters in a line.
     pub fn title(&self) -> String {
         let w = &self.workload;
@@ -274,7 +299,12 @@ pub fn command(options: &Options, out: &mut dyn Write) -> Result<Judgement, Erro
         let known = known.iter().map(|k| plain(k)).collect();
         return Err(Error::NoFigure { wanted: plain(wanted), known });
     }
-    print(&groups, options, out).map_err(|source| Error::Write { source })?;
+    match options.output {
+        Output::Tables => print(&groups, options, out),
+        Output::Json => writeln!(out, "{:#}", export::comparison_json(&groups)),
+        Output::Csv => out.write_all(export::comparison_csv(&groups).as_bytes()),
+    }
+    .map_err(|source| Error::Write { source })?;
     Ok(judge(&groups))
 }
 
@@ -338,18 +368,38 @@ pub fn groups_of(mut trials: Vec<Trial>) -> Result<Vec<Group>, Error> {
     group(vec![Side { name: "run".into(), sources: vec![source] }], false)
 }
 
-/// One group a workload; of several sides with several contestants each, one group a label.
+/// Trials that compete: of one workload, and of one point of a sweep.
+struct Kind {
+    workload: String,
+    point: BTreeMap<String, String>,
+}
+
+impl Kind {
+    fn is_not(&self, t: &Trial) -> bool {
+        self.workload != t.workload.name || self.point != t.point
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.workload)?;
+        self.point.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
+    }
+}
+
+/// One group a workload and point; of several sides with several contestants each, one group a label.
 fn group(sides: Vec<Side>, force: bool) -> Result<Vec<Group>, Error> {
     let sources = || sides.iter().flat_map(|s| &s.sources);
-    let mut workloads: Vec<String> = Vec::new();
+    let mut kinds: Vec<Kind> = Vec::new();
     for t in sources().flat_map(|s| &s.trials) {
-        if !workloads.contains(&t.workload.name) {
-            workloads.push(t.workload.name.clone());
+        if kinds.last().is_none_or(|last| last.is_not(t)) && kinds.iter().all(|kind| kind.is_not(t)) {
+            kinds.push(Kind { workload: t.workload.name.clone(), point: t.point.clone() });
         }
     }
     let mut groups = Vec::new();
-    for workload in workloads {
-        let mut all: Vec<Vec<Series>> = sides.iter().map(|s| series(s, &workload)).collect();
+    for kind in kinds {
+        let workload = kind.to_string();
+        let mut all: Vec<Vec<Series>> = sides.iter().map(|s| series(s, &kind)).collect();
         all.retain(|s| !s.is_empty());
         let several = all.len() > 1 && all.iter().any(|s| s.len() > 1);
         let mut sets: Vec<Vec<Series>> = Vec::new();
@@ -384,10 +434,10 @@ fn group(sides: Vec<Side>, force: bool) -> Result<Vec<Group>, Error> {
 }
 
 /// The contestants of a side, in the order of its first result.
-fn series(side: &Side, workload: &str) -> Vec<Series> {
+fn series(side: &Side, kind: &Kind) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     for source in &side.sources {
-        for t in source.trials.iter().filter(|t| t.workload.name == workload) {
+        for t in source.trials.iter().filter(|t| !kind.is_not(t)) {
             let label = &t.contestant.label;
             let at = all.iter().position(|s| s.label == *label).unwrap_or_else(|| {
                 all.push(Series { label: label.clone(), sittings: Vec::new() });
@@ -596,6 +646,7 @@ fn print(groups: &[Group], options: &Options, out: &mut dyn Write) -> std::io::R
         if i > 0 {
             writeln!(out)?;
         }
+        writeln!(out, "{}", plain(&names::title(group)))?;
         writeln!(out, "{}", group.title())?;
         for note in &group.notes {
             writeln!(out, "note: {}", plain(note))?;

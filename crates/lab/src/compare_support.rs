@@ -22,6 +22,7 @@ pub fn trial(label: &str, round: u32, seconds: f64) -> Trial {
             policies: BTreeMap::new(),
             program: None,
         },
+        point: BTreeMap::new(),
         round,
         place: 0,
         started_s: 1_700_000_000,
@@ -37,6 +38,7 @@ pub fn trial(label: &str, round: u32, seconds: f64) -> Trial {
         identity: None,
         outcome: Outcome::Checked,
         flaws: Vec::new(),
+        output: String::new(),
         phases: vec![Phase { name: "work".into(), seconds, operations: 1000, ..Phase::default() }],
         latency: BTreeMap::from([(
             "fsync".into(),

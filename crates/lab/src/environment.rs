@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::result::Environment;
-use crate::target::Tool;
+use crate::target::{Tool, is_block_device};
 
 /// The program, as it was stamped when it was built.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +112,9 @@ pub fn mount_options(dir: &Path) -> String {
 
 /// File system and device under `path`, as /proc/self/mountinfo names them.
 pub fn device_under(path: &Path) -> String {
+    if is_block_device(path) {
+        return path.canonicalize().unwrap_or_else(|_| path.to_owned()).display().to_string();
+    }
     // The image may not be there yet.
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(meta) = path.metadata().or_else(|_| parent.metadata()) else { return String::new() };

@@ -7,6 +7,7 @@
 //! - the names in [`Trial::measures`];
 //! - `latency.OPERATION.mean_ns`, `.p50_ns`, `.p90_ns`, `.p99_ns`, `.p999_ns`, `.max_ns`; a percentile is absent where
 //!   no sample lies beyond it: of 999 samples the 99.9th is the longest by another name;
+//! - `fio.JOB.DIRECTION.FIGURE` and `program.NAME`, which a program printed (`measure::program`);
 //! - `groups_used`, counted from [`Trial::groups`] where it is not among the measures.
 //!
 //! It does not measure anything.
@@ -86,7 +87,7 @@ pub fn headline_of(trials: &[&Trial]) -> Option<String> {
 const DEVICE: &str = "device_seconds";
 
 /// Endings of names whose higher values are better.
-const HIGHER: &[&str] = &["_per_s"];
+const HIGHER: &[&str] = &["_per_s", ".iops"];
 /// Beginnings of such names: operations that a model's test completed in a given time.
 const HIGHER_FROM: &[&str] = &["memcachetest_ops_"];
 
@@ -115,12 +116,22 @@ const NEITHER: &[&str] = &[
     "direct_pages_reclaimed",
 ];
 
+/// The beginning of names that a program gave to its figures.
+const OF_PROGRAM: &str = "program.";
+/// Endings of such names whose lower values are better: times and sizes. All others but rates have no direction,
+/// because only the program's author knows it.
+const LOWER_OF_PROGRAM: &[&str] = &["_ns", "_us", "_ms", "_s", "_seconds", "_bytes"];
+
 /// The better direction, by the name of a figure. Unknown names are costs (memory, requests, waits): less is better.
 pub fn direction(name: &str) -> Direction {
     let higher = HIGHER.iter().any(|end| name.ends_with(end)) || HIGHER_FROM.iter().any(|from| name.starts_with(from));
     if higher && name != "memcachetest_ops_lost" {
         Direction::HigherIsBetter
-    } else if NEITHER.contains(&name) || name.starts_with("mballoc_") {
+    } else if NEITHER.contains(&name)
+        || name.starts_with("mballoc_")
+        || name.ends_with(".total_ios")
+        || name.starts_with(OF_PROGRAM) && !LOWER_OF_PROGRAM.iter().any(|end| name.ends_with(end))
+    {
         Direction::Neither
     } else {
         Direction::LowerIsBetter
@@ -132,10 +143,13 @@ pub fn unit(name: &str) -> &'static str {
     const ENDINGS: &[(&str, &str)] = &[
         (".mib_per_s", "MiB/s"),
         ("_per_s", "1/s"),
+        (".iops", "1/s"),
         (".seconds", "s"),
         ("_seconds", "s"),
         ("_s", "s"),
         ("_ns", "ns"),
+        ("_us", "us"),
+        ("_ms", "ms"),
         ("_bytes", "B"),
     ];
     let listed = || measure::ALL.iter().find(|m| m.name == name).map(|m| m.unit).filter(|unit| !unit.is_empty());
@@ -145,7 +159,11 @@ pub fn unit(name: &str) -> &'static str {
 
 /// Whether a figure counts work, so that the same work gives the same number on any machine.
 pub fn is_count(name: &str) -> bool {
-    unit(name) == "count" && !name.starts_with("switches_") && !name.ends_with("_per_request")
+    unit(name) == "count"
+        && !name.starts_with(OF_PROGRAM)
+        && !name.starts_with("fio.")
+        && !name.starts_with("switches_")
+        && !name.ends_with("_per_request")
         || matches!(name, "device_read_bytes" | "device_write_bytes")
 }
 
@@ -205,5 +223,11 @@ mod tests {
         assert_eq!(direction("latency.fsync.p99_ns"), Direction::LowerIsBetter);
         assert_eq!(direction("switches_voluntary"), Direction::LowerIsBetter);
         assert_eq!(direction("journal_blocks_per_commit"), Direction::Neither);
+        assert_eq!(direction("fio.a.read.iops"), Direction::HigherIsBetter);
+        assert_eq!(direction("fio.a.read.clat_p99_ns"), Direction::LowerIsBetter);
+        assert_eq!(direction("fio.a.read.total_ios"), Direction::Neither);
+        assert_eq!(direction("program.requests_per_s"), Direction::HigherIsBetter);
+        assert_eq!(direction("program.latency_us"), Direction::LowerIsBetter);
+        assert_eq!(direction("program.score"), Direction::Neither, "only its author knows");
     }
 }

@@ -5,7 +5,8 @@
 //! its options and policies is a *contestant*. One run of a workload by a contestant is a *trial* ([`result::Trial`]);
 //! *measures* (`measure`) are the figures of a trial, and `layout` finds the map blocks of an image. `model` lets the
 //! policies of one mechanism compete without any file system. `timing` computes a modelled device's time for recorded
-//! requests. `stats` compares trials, `regression` decides whether something got worse, `report` draws them.
+//! requests. `sweep` runs a workload or a model at many points. `stats` compares trials, `regression` decides whether
+//! something got worse, `report` draws them.
 //!
 //! It does not parse command lines and holds no policy of its own.
 //!
@@ -18,6 +19,7 @@
 pub mod compare;
 pub mod environment;
 pub mod error;
+pub mod export;
 pub mod figure;
 pub mod layout;
 pub mod load;
@@ -30,6 +32,7 @@ pub mod report;
 pub mod result;
 pub mod run;
 pub mod stats;
+pub mod sweep;
 pub mod table;
 pub mod target;
 pub mod timing;

@@ -171,7 +171,7 @@ fn read(file: &Path, force: bool) -> Result<Source, Error> {
             Ok(trial) => {
                 let (workload, label, round) =
                     (trial.workload.name.clone(), trial.contestant.label.clone(), trial.round);
-                let key = (workload.clone(), label.clone(), round);
+                let key = (workload.clone(), label.clone(), trial.point.clone(), round);
                 if let Some(first) = lines.insert(key, line) {
                     return Err(Error::Twice { path: file.to_owned(), line, first, label, round, workload });
                 }

@@ -98,6 +98,40 @@ pub fn unit(workload: &str, name: &str) -> String {
     }
 }
 
+/// Letters of a command in a title at most.
+const COMMAND_MAX: usize = 60;
+
+/// The work and the contestants in one line: `small-files: optimize-scan and sure-fit against vanilla (engine)`.
+pub fn title(group: &Group) -> String {
+    let names = Names::new(&group.labels());
+    let mut text = match group.workload.parameters.get("command").and_then(|v| v.as_str()) {
+        Some(command) if command.chars().count() > COMMAND_MAX => {
+            command.chars().take(COMMAND_MAX - 1).chain(['\u{2026}']).collect()
+        }
+        Some(command) => command.to_owned(),
+        None => group.workload.name.clone(),
+    };
+    if !group.point().is_empty() {
+        let _ = write!(text, " with {}", crate::export::point_text(group.point()));
+    }
+    let listed = |all: &[String]| match all {
+        [all @ .., last] if !all.is_empty() => format!("{} and {last}", all.join(", ")),
+        _ => all.join(", "),
+    };
+    match names.short.split_first() {
+        Some((base, others)) if !others.is_empty() => {
+            let _ = write!(text, ": {} against {base}", listed(others));
+        }
+        _ => {
+            let _ = write!(text, ": {}", names.short.join(", "));
+        }
+    }
+    if !names.common.is_empty() {
+        let _ = write!(text, " ({})", names.common);
+    }
+    text
+}
+
 /// The result of a run, by its headline figure.
 pub fn sentence(group: &Group, names: &Names) -> String {
     let figure = &group.headline;
@@ -215,6 +249,16 @@ mod tests {
         let group = result(2.5);
         let text = sentence(&group, &Names::new(&group.labels()));
         assert!(text.contains("load 2.50 on 2 processors"), "{text}");
+    }
+
+    #[test]
+    fn titles_name_the_work_and_the_contestants() {
+        let mut group = result(0.5);
+        assert_eq!(title(&group), "small-files: b and c against a (engine)");
+        group.workload.parameters.insert("command".into(), "tar -xf a.tar".into());
+        assert_eq!(title(&group), "tar -xf a.tar: b and c against a (engine)");
+        group.series.truncate(1);
+        assert_eq!(title(&group), "tar -xf a.tar: engine,p=a");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Charts as inline SVG, in the colours of the page that they stand in.
 //!
-//! Main items: [`boxes`] (a box with its points a contestant), [`curves`] (latency by percentile, both axes
-//! logarithmic), [`strips`] (the blocks written to each block group). Axes and scales are plotters'; it draws in marker
-//! colours that are replaced by CSS variables afterwards, so that one picture serves light and dark.
+//! Main items: [`boxes`] (a box with its points a contestant), [`lines`] (a figure over swept values), [`curves`]
+//! (latency by percentile, both axes logarithmic), [`strips`] (the blocks written to each block group). Axes and scales
+//! are plotters'; it draws in marker colours that are replaced by CSS variables afterwards, so that one picture serves
+//! light and dark.
 //!
 //! Contestants are letters here (A is the baseline): labels are long, and belong into the page's legend. It computes
 //! nothing.
@@ -167,6 +168,61 @@ pub fn boxes(title: &str, names: &[String], series: &[(Option<Summary>, Vec<f64>
                 .enumerate()
                 .map(|(k, v)| Circle::new((*v, y + 0.09 * ((k % 3) as f64 - 1.0)), 3, INK.mix(0.55).filled()));
             chart.draw_series(dots)?;
+        }
+        Ok(())
+    })
+}
+
+/// Letters of a value under an axis at most.
+const VALUE_MAX: usize = 12;
+
+/// A figure at each of some values, evenly spaced, from 0 on; a line a contestant. None stands for a missing point.
+pub fn lines(title: &str, values: &[String], series: &[Vec<Option<f64>>], unit: &str) -> Option<String> {
+    let all = || series.iter().flatten().flatten().copied();
+    let low = all().fold(f64::INFINITY, f64::min).min(0.0);
+    let high = all().fold(f64::NEG_INFINITY, f64::max).max(0.0);
+    if all().next().is_none() || !low.is_finite() || !high.is_finite() || values.is_empty() {
+        return None;
+    }
+    let margin = if high > low { (high - low) * 0.06 } else { 1.0 };
+    let bottom = if low < 0.0 { low - margin } else { 0.0 };
+    let last = (values.len() - 1) as f64;
+    svg(280, title, |area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin(6)
+            .margin_right(22)
+            .x_label_area_size(32)
+            .y_label_area_size(66)
+            .build_cartesian_2d(-0.2..last + 0.2, bottom..high + margin)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .axis_style(GRID)
+            .x_labels(0)
+            .y_labels(6)
+            .label_style(font(14))
+            .x_label_formatter(&|_| String::new())
+            .y_label_formatter(&|v| if unit == "ns" { duration(*v) } else { tick(*v) })
+            .draw()?;
+        // Labels that would touch each other are left out.
+        let longest = values.iter().map(|v| v.chars().count().min(VALUE_MAX)).max().unwrap_or(1);
+        let every = (values.len() * (longest * 8 + 8)).div_ceil(WIDTH as usize - 94).max(1);
+        for (i, value) in values.iter().enumerate().filter(|(i, _)| i % every == 0) {
+            let (x, y) = chart.backend_coord(&(i as f64, bottom));
+            let centre = font(14).pos(plotters::style::text_anchor::Pos::new(
+                plotters::style::text_anchor::HPos::Center,
+                plotters::style::text_anchor::VPos::Top,
+            ));
+            let text: String = value.chars().filter(|c| !c.is_control()).take(VALUE_MAX).collect();
+            area.draw(&Text::new(text, (x, y + 8), centre))?;
+        }
+        for (i, line) in series.iter().enumerate() {
+            let points: Vec<(f64, f64)> =
+                line.iter().enumerate().filter_map(|(k, v)| Some((k as f64, (*v)?))).collect();
+            chart.draw_series(LineSeries::new(points.iter().copied(), colour(i).stroke_width(2)))?;
+            chart.draw_series(points.iter().map(|p| Circle::new(*p, 3, colour(i).filled())))?;
         }
         Ok(())
     })

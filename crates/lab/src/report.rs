@@ -18,14 +18,22 @@ use hdrhistogram::Histogram;
 
 use crate::compare::{self, Error, Group, Series, TableRow};
 use crate::measure::latency::histogram;
+use crate::measure::program::boundary;
 use crate::names::{self, Names, digits};
 use crate::plot::{self, COLOURS, duration};
 use crate::result::{LockRow, Outcome, TRIALS, Trial};
 use crate::stats::{DEFAULT_EFFECT, Verdict};
+use crate::sweep::page;
 use crate::table::{advice, answer, change, number, percent};
 
 /// Name of the report in a directory of results.
 pub const REPORT: &str = "report.html";
+
+/// Workloads of a result that its title names.
+const TITLES_MAX: usize = 3;
+
+/// Bytes of a program's output that the page shows.
+const OUTPUT_MAX: usize = 8 << 10;
 
 /// Most trials that are listed one by one.
 const LISTED_MAX: usize = 500;
@@ -70,22 +78,37 @@ pub fn escape(text: &str) -> String {
 
 /// The page.
 pub fn html(name: &str, groups: &[Group]) -> String {
+    if page::is_sweep(groups) {
+        return page::html(name, groups, &[]);
+    }
     let mut page = String::new();
-    let title = format!("{} - extant lab", escape(name));
+    let mut work: Vec<String> = groups.iter().map(names::title).collect();
+    if let more @ 1.. = work.len().saturating_sub(TITLES_MAX) {
+        work.truncate(TITLES_MAX);
+        work.push(format!("{more} more"));
+    }
+    page_begins(&mut page, name, &work.join("; "));
+    for group in groups {
+        section(&mut page, group);
+    }
+    page.push_str("</main></body></html>\n");
+    page
+}
+
+/// The head of a page, its heading, and the name of the result.
+pub(crate) fn page_begins(page: &mut String, name: &str, heading: &str) {
+    let heading = escape(heading);
+    let title = format!("{heading} - extant lab");
     let _ = write!(
         page,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\">\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
-         <title>{title}</title><style>{STYLE}</style></head><body><main>\n<h1>{}</h1>\n",
+         <title>{title}</title><style>{STYLE}</style></head><body><main>\n<h1>{heading}</h1>\n\
+         <p class=\"dim\">Result <code>{}</code></p>\n",
         escape(name)
     );
-    for group in groups {
-        section(&mut page, group);
-    }
-    page.push_str("</main></body></html>\n");
-    page
 }
 
 fn section(page: &mut String, group: &Group) {
@@ -122,6 +145,7 @@ fn section(page: &mut String, group: &Group) {
     map(page, group, names);
     table(page, group, names);
     locks(page, group, names);
+    outputs(page, group, names);
     let _ = writeln!(
         page,
         "<details><summary>ministat</summary><pre>{}</pre></details>",
@@ -133,7 +157,7 @@ fn section(page: &mut String, group: &Group) {
 }
 
 /// A contestant by its short name, in its colour.
-fn chip(names: &[String], i: usize) -> String {
+pub(crate) fn chip(names: &[String], i: usize) -> String {
     format!("<b class=\"chip c{}\">{}</b>", i % COLOURS, escape(&names[i]))
 }
 
@@ -188,7 +212,7 @@ fn verdicts(page: &mut String, group: &Group, names: &[String]) {
     page.push_str("</div>\n");
 }
 
-fn figure(page: &mut String, title: &str, svg: Option<String>, caption: &str) {
+pub(crate) fn figure(page: &mut String, title: &str, svg: Option<String>, caption: &str) {
     if let Some(svg) = svg {
         let _ = writeln!(
             page,
@@ -366,6 +390,25 @@ fn locks(page: &mut String, group: &Group, names: &[String]) {
             );
         }
         page.push_str("</tbody></table></div>\n");
+    }
+}
+
+/// The beginning of what the user's program printed in the first trial of each contestant.
+fn outputs(page: &mut String, group: &Group, names: &[String]) {
+    for (i, s) in group.series.iter().enumerate() {
+        let Some(trial) = s.trials().find(|t| !t.output.is_empty()) else { continue };
+        let shown = &trial.output[..boundary(&trial.output, OUTPUT_MAX)];
+        let more = match trial.output.len() - shown.len() {
+            0 => String::new(),
+            more => format!("<p class=\"dim\">{more} bytes more in {TRIALS}</p>"),
+        };
+        let _ = writeln!(
+            page,
+            "<details><summary>Output of the program: {} round {}</summary><pre>{}</pre>{more}</details>",
+            chip(names, i),
+            trial.round + 1,
+            escape(shown)
+        );
     }
 }
 

@@ -151,7 +151,7 @@ fn written_beside_the_trials() {
     let name = dir.path().file_name().unwrap().to_string_lossy().into_owned();
     let spelt = dir.path().join("..").join(&name).join(".");
     let page = std::fs::read_to_string(command(&spelt, None).unwrap()).unwrap();
-    assert!(page.contains(&format!("<h1>{name}</h1>")), "{name}");
+    assert!(page.contains(&format!("<p class=\"dim\">Result <code>{name}</code>")), "{name}");
     assert!(std::fs::read_to_string(path).unwrap().ends_with("</html>\n"));
     assert!(command(dir.path(), Some(&dir.path().join(TRIALS))).is_err());
     assert!(matches!(command(&dir.path().join("nothing"), None), Err(Error::Read { .. })));

@@ -28,6 +28,9 @@ pub struct Trial {
     pub workload: WorkloadRun,
     /// The contestant.
     pub contestant: Contestant,
+    /// The values of a sweep that this trial belongs to, by name; empty outside of a sweep's merged result.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub point: BTreeMap<String, String>,
     /// Round of the run, from 0. Trials of one round are paired in comparisons.
     pub round: u32,
     /// Place within its round, from 0, drawn from the run's seed.
@@ -52,6 +55,9 @@ pub struct Trial {
     /// the flaws.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flaws: Vec<String>,
+    /// The output of the user's program: its beginning and its end, if it was long.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub output: String,
     /// Timed parts, in order.
     pub phases: Vec<Phase>,
     /// Latency of each kind of operation.

@@ -139,6 +139,8 @@ pub struct Comparison {
     pub p: f64,
     pub freedom: f64,
     pub verdict: Verdict,
+    /// The better direction of the figure.
+    pub direction: Direction,
     /// Smallest difference (in the unit of `estimate`, always positive) that this number of rounds would show with
     /// [`POWER`].
     pub detectable: f64,
@@ -331,6 +333,7 @@ impl Moments {
             p,
             freedom: self.freedom,
             verdict,
+            direction,
             detectable: unscale(noncentrality(self.freedom) * self.error),
             spread: self.spread,
         }

@@ -4,8 +4,8 @@
 //! one column a contestant, change against the first in brackets), [`answer`] and [`advice`] (the verdict in words).
 //!
 //! The change in brackets follows mmtests: positive is better, in either direction of the figure; so a time that falls
-//! from 12 to 7 reads `( 41.67%)`. If neither direction is better it is the plain change. Against a baseline of 0 there
-//! is no percentage.
+//! from 12 to 7 reads `( 41.67%)`, and so does the percentage of a verdict. If neither direction is better, there is no
+//! percentage, and none against a baseline of 0.
 //!
 //! It decides nothing.
 //!
@@ -33,11 +33,12 @@ pub fn plain(text: &str) -> String {
 }
 
 /// Change of `value` against `base` as mmtests prints it: 0.05 is 5 % better. None: there is no percentage of 0, nor of
-/// a growth that became a decrease.
+/// a growth that became a decrease, nor where no direction is better.
 pub fn change(base: f64, value: f64, direction: Direction) -> Option<f64> {
     let change = match direction {
         Direction::LowerIsBetter => (base - value) / base.abs(),
-        Direction::HigherIsBetter | Direction::Neither => (value - base) / base.abs(),
+        Direction::HigherIsBetter => (value - base) / base.abs(),
+        Direction::Neither => return None,
     };
     if value == base { Some(0.0) } else { Some(change).filter(|c| c.is_finite() && base * value >= 0.0) }
 }
@@ -105,7 +106,8 @@ pub fn ministat(
     out
 }
 
-/// The verdict, the difference and its interval, in one line. `unit` is the figure's.
+/// The verdict, the difference and its interval, in one line. `unit` is the figure's. A percentage has the sign of
+/// [`change`]: positive is better. Without a better direction it is a multiple of the baseline.
 pub fn answer(comparison: Option<&Comparison>, unit: &str) -> String {
     let Some(c) = comparison else {
         return "no verdict: it takes two rounds on each side".into();
@@ -117,9 +119,16 @@ pub fn answer(comparison: Option<&Comparison>, unit: &str) -> String {
         Verdict::NoDifferenceShown => "no difference shown",
         Verdict::NotJudged => "no verdict",
     };
-    let show =
-        |v: f64| if c.form == Form::Ratio { percent(v) } else { format!("{}{} {unit}", sign_of(v), number(v.abs())) };
-    let (low, high) = c.interval;
+    let show = |v: f64| match (c.form, c.direction) {
+        (Form::Difference, _) => format!("{}{} {unit}", sign_of(v), number(v.abs())),
+        (Form::Ratio, Direction::Neither) => format!("{:.3} times", 1.0 + v),
+        (Form::Ratio, Direction::HigherIsBetter) => percent(v),
+        (Form::Ratio, Direction::LowerIsBetter) => percent(-v),
+    };
+    let (low, high) = match (c.form, c.direction) {
+        (Form::Ratio, Direction::LowerIsBetter) => (c.interval.1, c.interval.0),
+        _ => c.interval,
+    };
     let mut how = match c.design {
         Design::Paired => format!("{} rounds, paired", c.n.0),
         Design::Sittings => format!("{} and {} runs, a value each", c.n.0, c.n.1),

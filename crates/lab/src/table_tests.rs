@@ -18,6 +18,7 @@ fn percentages_as_mmtests() {
     assert_eq!(lower(-100.0, -50.0), -50.0);
     assert_eq!(change(0.0, 0.0, Direction::LowerIsBetter), Some(0.0));
     assert_eq!(change(0.0, 1.0, Direction::LowerIsBetter), None);
+    assert_eq!(change(2.0, 3.0, Direction::Neither), None);
 }
 
 #[test]
@@ -70,7 +71,7 @@ fn ministat_block() {
     assert!(lines[5].starts_with("x   4"), "{text}");
     assert!(lines[6].starts_with("+   4"), "{text}");
     assert_eq!(lines[7], "*   0");
-    assert!(lines[8].starts_with("+ pat\u{fffd}[31mched: better: -30."), "{text}");
+    assert!(lines[8].starts_with("+ pat\u{fffd}[31mched: better: +30."), "{text}");
     assert_eq!(lines[9], "* failed: no verdict: it takes two rounds on each side");
 }
 
@@ -97,6 +98,22 @@ fn two_rounds_have_no_interval() {
     assert!(answer(Some(&of(3)), "s").contains("] at 95% confidence") && advice(&of(3), 0.05, "s").is_some());
 }
 
+/// A reader of a card and of the table must not see two signs for one figure.
+#[test]
+fn percentages_of_verdicts_have_the_signs_of_the_table() {
+    let (a, b) = (Sample::rounds(&[10.0, 11.0, 9.0]), Sample::rounds(&[5.0, 5.5, 4.5]));
+    for (direction, word) in [
+        (Direction::LowerIsBetter, "better: +50.00 % [+50.00 %, +50.00 %]"),
+        (Direction::HigherIsBetter, "worse: -50.00 % [-50.00 %, -50.00 %]"),
+        (Direction::Neither, "different: 0.500 times [0.500 times, 0.500 times]"),
+    ] {
+        let c = compare(&a, &b, direction);
+        assert!(answer(c.as_ref(), "s").starts_with(word), "{}", answer(c.as_ref(), "s"));
+        let table = change(10.0, 5.0, direction).map(percent);
+        assert!(table.is_none_or(|t| word.contains(&t)), "{word}");
+    }
+}
+
 /// A difference without a percentage has the figure's unit; a comparison that is not judged has no p, and names its
 /// unit.
 #[test]
@@ -105,7 +122,7 @@ fn words_carry_their_unit_and_ground() {
     assert!(answer(c.as_ref(), "B").starts_with("worse: +5 B [+5 B, +5 B] at 95%"), "{}", answer(c.as_ref(), "B"));
     let run = |v: f64| [Sitting { started_ns: 0, figures: vec![v, v * 1.1, v * 0.9] }];
     let text = answer(compare_runs(&run(1.0), &run(9.0), Direction::LowerIsBetter).as_ref(), "s");
-    assert!(text.starts_with("no verdict: +800.00 % [") && !text.contains("p ="), "{text}");
+    assert!(text.starts_with("no verdict: -800.00 % [") && !text.contains("p ="), "{text}");
     assert!(text.ends_with("(3 and 3 trials, as if every run were like these)"), "{text}");
 }
 

@@ -14,6 +14,7 @@ pub mod extents;
 pub mod kernel;
 pub mod latency;
 pub mod process;
+pub mod program;
 pub mod system;
 pub mod transactions;
 

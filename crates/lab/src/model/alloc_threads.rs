@@ -74,6 +74,10 @@ impl Model for AllocThreads {
         work(parameters.text("work")).map(drop)
     }
 
+    fn is_exact(&self, _: &Parameters) -> bool {
+        false
+    }
+
     fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()> {
         let work = work(parameters.text("work"))?;
         let (count, each) = (parameters.get("threads"), parameters.get("operations"));

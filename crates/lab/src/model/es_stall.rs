@@ -68,6 +68,10 @@ impl Model for EsStall {
         Ok(())
     }
 
+    fn is_exact(&self, _: &Parameters) -> bool {
+        false
+    }
+
     fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()> {
         let kind = EsPolicyKind::from_name(policy).map_err(|e| Error::Usage(e.to_string()))?;
         let entries = parameters.get("entries") as u32;

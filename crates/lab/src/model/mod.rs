@@ -39,7 +39,7 @@ use hdrhistogram::Histogram;
 use crate::environment::{self, Build};
 use crate::error::{Error, Result};
 use crate::measure::{Figures, Recorded, latency};
-use crate::result::{Contestant, Environment, Outcome, Phase, SCHEMA, Trial, WorkloadRun};
+use crate::result::{Contestant, Environment, Identity, Outcome, Phase, SCHEMA, Trial, WorkloadRun};
 use crate::run::{Store, Summary, identity_of, load, order};
 use crate::workload::Parameters;
 
@@ -60,6 +60,16 @@ pub trait Model: Send + Sync {
     fn parameters(&self) -> Parameters;
     /// Refuses parameters that make no sense.
     fn check(&self, parameters: &Parameters) -> Result<()>;
+    /// Whether all of its figures but times depend on the seed alone: not on the speed or number of processors.
+    fn is_exact(&self, parameters: &Parameters) -> bool {
+        let _ = parameters;
+        true
+    }
+    /// Whether its times are virtual, too, and depend on the seed alone.
+    fn has_virtual_time(&self, parameters: &Parameters) -> bool {
+        let _ = parameters;
+        false
+    }
     /// Builds the state, works under the policy called `policy`, and counts.
     fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()>;
 }
@@ -283,16 +293,42 @@ fn plan(config: &Config) -> Result<Plan> {
     Ok(Plan { model, parameters, contestants: names.into_iter().map(contestant).collect() })
 }
 
-/// Runs the models that `config` names. `stop` (Ctrl-C) ends it; finished trials are in the results.
-pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
+/// Facts about a run before it begins.
+pub struct Checked {
+    /// Everything that shapes its trials.
+    pub identity: Identity,
+    /// Trials that it has when it is complete.
+    pub trials: usize,
+    /// See [`Model::is_exact`].
+    pub exact: bool,
+    /// See [`Model::has_virtual_time`].
+    pub virtual_time: bool,
+}
+
+/// Checks a configuration without running or writing anything.
+pub fn check(config: &Config) -> Result<Checked> {
     let plan = plan(config)?;
-    let run = WorkloadRun {
+    let identity = identity_of(&workload_run(&plan, config), config.build, plan.contestants.iter().map(|(_, c)| c));
+    let trials = plan.contestants.len() * config.rounds as usize;
+    let exact = plan.model.is_exact(&plan.parameters);
+    let virtual_time = exact && plan.model.has_virtual_time(&plan.parameters);
+    Ok(Checked { identity, trials, exact, virtual_time })
+}
+
+fn workload_run(plan: &Plan, config: &Config) -> WorkloadRun {
+    WorkloadRun {
         name: format!("model/{}", plan.model.name()),
         scale: 1.0,
         seed: config.seed,
         parameters: plan.parameters.values().clone(),
         headline: plan.model.headline().to_owned(),
-    };
+    }
+}
+
+/// Runs the models that `config` names. `stop` (Ctrl-C) ends it; finished trials are in the results.
+pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
+    let plan = plan(config)?;
+    let run = workload_run(&plan, config);
     let environment = environment::of_this_machine(&config.command, config.build);
     let mut summary = Summary::default();
     let identity = identity_of(&run, config.build, plan.contestants.iter().map(|(_, c)| c));
@@ -333,6 +369,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
                 schema: SCHEMA,
                 workload: run.clone(),
                 contestant: contestant.clone(),
+                point: BTreeMap::new(),
                 round,
                 place: place as u32,
                 started_s: started.sec.max(0) as u64,
@@ -342,6 +379,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
                 identity: Some(identity.clone()),
                 outcome,
                 flaws,
+                output: String::new(),
                 phases: bench.phases,
                 latency,
                 measures: bench.counts.into_iter().chain(bench.measured).collect(),

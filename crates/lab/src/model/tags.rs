@@ -83,6 +83,14 @@ impl Model for Tags {
         ["submit_ns", "complete_ns", "switch_ns", "wake_ns"].iter().try_for_each(|cost| within(cost, 0, 1_000_000))
     }
 
+    fn is_exact(&self, parameters: &Parameters) -> bool {
+        parameters.get("processors") > 0
+    }
+
+    fn has_virtual_time(&self, parameters: &Parameters) -> bool {
+        parameters.get("processors") > 0
+    }
+
     fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()> {
         let policy = TagPolicyKind::from_name(policy).map_err(|e| Error::Usage(e.to_string()))?;
         let work = Work {

@@ -21,7 +21,7 @@ use super::Config;
 use super::trial::Halt;
 use crate::error::{Error, Result};
 use crate::result::Trial;
-use crate::target::{ImagePlan, Kind, Rig, Tool, one_line};
+use crate::target::{ImagePlan, Kind, Rig, Tool, is_block_device, one_line};
 
 /// How long a process may take to clean up after it was asked to end.
 const GRACE_NS: u64 = 20_000_000_000;
@@ -90,6 +90,9 @@ impl Elsewhere {
         put("--record", config.recorded.to_string());
         put("--output", out.display().to_string());
         command.args(["--quiet", "--overwrite"]);
+        if is_block_device(&rig.target.path) {
+            command.arg("--yes");
+        }
         let said = std::fs::File::create(&log).map_err(Error::file(&log))?;
         let also = said.try_clone().map_err(Error::file(&log))?;
         // If it is killed, its leftovers are in a known place.
@@ -164,7 +167,7 @@ fn clean_up(inside: &Path, image: &Path, kind: Kind) {
     for point in mounts.lines().filter_map(|l| l.split(' ').nth(4)).filter(|p| Path::new(p).starts_with(inside)) {
         let _ = Tool::new("umount").arg("-l").arg(point).run();
     }
-    if kind == Kind::Dir {
+    if kind == Kind::Dir || is_block_device(image) {
         return;
     }
     let loops = Tool::new("losetup").args(["-n", "-O", "NAME", "-j"]).arg(image).run().unwrap_or_default();

@@ -31,8 +31,8 @@ use crate::workload::{self, Parameters, Workload};
 
 use elsewhere::Elsewhere;
 pub use merge::merge;
-pub(crate) use store::Store;
 pub use store::load;
+pub(crate) use store::{Store, same_identity, same_run};
 
 /// The parameters of a run.
 #[derive(Clone)]
@@ -68,6 +68,8 @@ pub struct Config {
     pub shard: Option<(u32, u32)>,
     /// Existing images may be replaced.
     pub overwrite: bool,
+    /// File systems on block devices may be replaced.
+    pub devices: bool,
     /// The parts that are recorded beside the clock and the counters that always are.
     pub recorded: Recorded,
     /// Bytes of memory for each contestant, the workload and the page cache; `None`: no limit.
@@ -161,6 +163,7 @@ fn plan(config: &Config) -> Result<Plan> {
         plan: &images,
         needs,
         overwrite: config.overwrite,
+        devices: config.devices,
         events: config.recorded.events,
         mount_options: &config.mount_options,
     };

@@ -51,6 +51,8 @@ struct Work {
     histograms: Histograms,
     figures: Figures,
     evidence: Evidence,
+    output: String,
+    flaws: Vec<String>,
 }
 
 /// Why a trial is to stop before its end.
@@ -144,6 +146,7 @@ impl Job<'_> {
             schema: SCHEMA,
             workload: self.run.clone(),
             contestant: self.rig.contestant.clone(),
+            point: BTreeMap::new(),
             round: self.round,
             place: self.place,
             started_s: started.sec.max(0) as u64,
@@ -153,6 +156,7 @@ impl Job<'_> {
             identity: Some(self.identity.clone()),
             flaws: Vec::new(),
             outcome: Outcome::Unchecked,
+            output: String::new(),
             phases: Vec::new(),
             latency: BTreeMap::new(),
             measures: BTreeMap::new(),
@@ -184,6 +188,7 @@ impl Job<'_> {
                 trial.environment.mount_options = other.environment.mount_options;
                 trial.flaws = other.flaws;
                 trial.outcome = other.outcome;
+                trial.output = other.output;
                 trial.phases = other.phases;
                 trial.latency = other.latency;
                 trial.measures = other.measures;
@@ -212,7 +217,8 @@ impl Job<'_> {
         if let Some(image) = &image {
             extents::figures(image.path(), &mut figures);
         }
-        trial.flaws = [self.flaws(&figures), work.evidence.flaws].concat();
+        trial.flaws = [self.flaws(&figures), work.evidence.flaws, work.flaws].concat();
+        trial.output = work.output;
         trial.outcome = outcome(result, image.as_ref());
         trial.phases = work.phases;
         trial.latency = latency::records(&work.histograms)?;
@@ -269,7 +275,11 @@ impl Job<'_> {
         work.phases = std::mem::take(&mut context.phases);
         work.histograms = std::mem::take(&mut context.histograms);
         let mut switches = context.switches;
+        let said = std::mem::take(&mut context.said);
+        work.output = std::mem::take(&mut context.output);
         drop(context);
+        work.flaws = said.flaws;
+        work.figures.extend(said.figures);
         result?;
         // Before anything is closed.
         System::now().memory_since(&before, &mut work.figures);

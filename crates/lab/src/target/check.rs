@@ -6,9 +6,11 @@
 use std::path::Path;
 
 use extant_block::device::same_image_in_use;
+use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
 
 use super::tools::find;
-use super::{EngineOptions, ImagePlan, Kind, Rig};
+use super::{EngineOptions, ImagePlan, Kind, Rig, is_block_device};
 use crate::error::{Error, Result};
 use crate::measure::extents;
 use crate::measure::kernel::Tracefs;
@@ -25,6 +27,8 @@ pub struct Rules<'a> {
     pub needs: Needs,
     /// Existing files may be replaced.
     pub overwrite: bool,
+    /// File systems on block devices may be replaced.
+    pub devices: bool,
     /// Trace events are recorded.
     pub events: bool,
     /// Checks options of `extant mount`.
@@ -49,14 +53,18 @@ fn one(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
         if rules.needs.fill > 0 {
             return Err("it fills an image, and a directory is none: take engine:, mount:, kernel: or fuse2fs:".into());
         }
-        return room(&target.path, rules.needs.bytes.saturating_add(1 << 20));
+        let bytes = if rules.needs.guess { 0 } else { rules.needs.bytes };
+        return room(&target.path, bytes.saturating_add(1 << 20));
     }
     for tool in ["mke2fs", "e2fsck"] {
         if find(tool).is_none() {
             return Err(format!("{tool} is missing (e2fsprogs)"));
         }
     }
-    image(rig, rules)?;
+    match is_block_device(&target.path) {
+        true => device(rig, rules)?,
+        false => image(rig, rules)?,
+    }
     match target.kind {
         Kind::Engine => EngineOptions::parse(&rig.all_options()).map(drop)?,
         Kind::Mount => {
@@ -120,6 +128,38 @@ fn fuse(root: bool) -> std::result::Result<(), String> {
     Ok(())
 }
 
+/// Checks a block device: large enough, not in use, and the user knows that its content is lost.
+fn device(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
+    let path = &rig.target.path;
+    let shown = path.display();
+    if rules.plan.is_copy() {
+        return Err(format!("{shown} is a block device: copies (--image) are made in files"));
+    }
+    // An exclusive open fails while the kernel, another program or a partition's mount has it.
+    let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
+        Errno::BUSY => format!("{shown} is in use: mounted, or opened by another program"),
+        e => format!("{shown}: {e}"),
+    })?;
+    let there = rustix::fs::seek(&opened, SeekFrom::End(0)).map_err(|e| format!("{shown}: {e}"))?;
+    let (bytes, needed) = (rules.plan.bytes, rules.needs.in_image(rules.plan.bytes));
+    if bytes > there {
+        let (bytes, there) = (bytes >> 20, there >> 20);
+        return Err(format!("{shown} has {there} MiB, the file system would have {bytes}: name a smaller --size"));
+    }
+    if needed.saturating_add(needed / 10) > bytes && rules.needs.fill == 0 && !rules.needs.guess {
+        let (bytes, needed) = (bytes >> 20, needed.div_ceil(1 << 20));
+        return Err(format!("{bytes} MiB (--size) are too little: the work takes {needed} MiB at this scale"));
+    }
+    if !rules.devices {
+        return Err(format!(
+            "{shown} is a block device: each trial makes a new file system on it, and what is there is lost; to \
+             allow that, say --yes"
+        ));
+    }
+    Ok(())
+}
+
 /// Checks the image's place: an existing directory, no file of another owner in it, not in use, large enough.
 fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     let path = &rig.target.path;
@@ -149,9 +189,12 @@ fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
         Err(e) => return Err(format!("{shown}: {e}")),
     }
     let (bytes, free) = (rules.plan.bytes, rules.plan.room);
-    let work = rules.needs.in_image(bytes);
+    let work = match rules.needs.guess {
+        true => rules.needs.in_image(bytes).min(free),
+        false => rules.needs.in_image(bytes),
+    };
     let least = work.saturating_add(work / 10);
-    if least > free && rules.needs.fill == 0 {
+    if least > free && rules.needs.fill == 0 && !rules.needs.guess {
         let least = least.div_ceil(1 << 20);
         return Err(match rules.plan.is_copy() {
             true => format!("{} MiB are free in the image: the work takes {least} MiB at this scale", free >> 20),

@@ -1,13 +1,15 @@
-//! Images: made afresh for each trial, by mke2fs or as copies of an existing one; checked after it, deleted.
+//! Images: made afresh for each trial, by mke2fs or as copies of an existing one; checked after it, deleted. On a block
+//! device the file system stays.
 //!
-//! Main types: [`ImagePlan`] (the way to make a run's images), [`Made`] (an existing one; dropping it deletes it).
+//! Main types: [`ImagePlan`] (the way to make a run's images), [`Made`] (an existing one; dropping it deletes the
+//! file).
 //!
 //! # Locking
 //! None.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use extant_base::rng::Rng;
@@ -148,11 +150,19 @@ impl ImagePlan {
         }
     }
 
-    /// Makes the image at `path`, replacing an existing file, unless that is the original of a copy.
+    /// Makes the image at `path`, replacing an existing file, unless that is the original of a copy. On a block device
+    /// mke2fs makes a file system of the same size as in a file.
     pub fn make(&self, path: &Path) -> Result<Made> {
         if let Some(original) = self.original(path) {
             let (path, original) = (path.display(), original.display());
             return Err(Error::Failed(format!("{path} is the image that is copied, {original}: it stays as it is")));
+        }
+        if let (Origin::Mkfs(arguments), true) = (&self.origin, is_block_device(path)) {
+            let kib = format!("{}k", self.bytes >> 10);
+            Tool::new("mke2fs").args(["-q", "-F"]).args(arguments).arg(path).arg(kib).run()?;
+            let device = File::open(path).map_err(Error::file(path))?;
+            device.sync_all().map_err(Error::file(path))?;
+            return Ok(Made { path: path.to_owned() });
         }
         let mut file = File::create(path).map_err(Error::file(path))?;
         let made = Made { path: path.to_owned() };
@@ -208,7 +218,12 @@ pub fn same_file(a: &Path, b: &Path) -> bool {
     matches!((a.metadata(), b.metadata()), (Ok(a), Ok(b)) if (a.dev(), a.ino()) == (b.dev(), b.ino()))
 }
 
-/// An image that the lab made. Deleted when dropped.
+/// Whether `path` is a block device, also through symbolic links, as in /dev/disk.
+pub fn is_block_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|m| m.file_type().is_block_device())
+}
+
+/// An image that the lab made. Deleted when dropped, unless it is a block device.
 #[derive(Debug)]
 pub struct Made {
     path: PathBuf,
@@ -238,6 +253,8 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if !is_block_device(&self.path) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }

@@ -22,7 +22,7 @@ use extant_fs::POLICIES;
 use crate::error::{Error, Result};
 use crate::result::Contestant;
 
-pub use image::{DEFAULT_MKFS, ImagePlan, Made, same_file};
+pub use image::{DEFAULT_MKFS, ImagePlan, Made, is_block_device, same_file};
 pub use options::EngineOptions;
 pub use site::{Evidence, Site, drop_caches};
 pub(crate) use tools::find;

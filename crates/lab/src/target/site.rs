@@ -24,7 +24,7 @@ use extant_fs::{Filesystem, Mounted};
 use tempfile::TempDir;
 
 use super::tools::{find, is_mount_point, one_line};
-use super::{EngineOptions, Kind, Rig, Server, Tool};
+use super::{EngineOptions, Kind, Rig, Server, Tool, is_block_device};
 use crate::environment::mount_options;
 use crate::error::{Error, Result};
 use crate::measure::process::{Cpu, Memory, Switches, Threads};
@@ -82,6 +82,9 @@ pub struct Site {
     kept: Option<Arc<MetaOnlyDevice>>,
     probe: Option<engine::Probe>,
     report: Option<engine::Report>,
+    /// The block device that the kernel mounts.
+    kernel_device: Option<String>,
+    /// The same, if it is a loop device that this site made.
     loop_device: Option<String>,
     kernel_probe: Option<kernel::Probe>,
     server: Option<Child>,
@@ -124,6 +127,7 @@ impl Site {
             kept: None,
             probe: None,
             report: None,
+            kernel_device: None,
             loop_device: None,
             kernel_probe: None,
             server: None,
@@ -212,12 +216,20 @@ impl Site {
     fn kernel_up(&mut self) -> Result<()> {
         let dir = self.dir();
         std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
-        let device = match &self.loop_device {
+        let device = match &self.kernel_device {
             Some(device) => device.clone(),
             None => {
-                let said = Tool::new("losetup").args(["--find", "--show", "--direct-io=off"]).arg(&self.image).run()?;
-                let device = said.trim().to_owned();
-                self.loop_device = Some(device.clone());
+                let device = match is_block_device(&self.image) {
+                    // By its own name, which /proc and tracefs use.
+                    true => self.image.canonicalize().map_err(Error::file(&self.image))?.display().to_string(),
+                    false => {
+                        let attach = Tool::new("losetup").args(["--find", "--show", "--direct-io=off"]);
+                        let device = attach.arg(&self.image).run()?.trim().to_owned();
+                        self.loop_device = Some(device.clone());
+                        device
+                    }
+                };
+                self.kernel_device = Some(device.clone());
                 let name = device.trim_start_matches("/dev/").to_owned();
                 let rdev = std::fs::metadata(&device).map_err(Error::file(Path::new(&device)))?.rdev();
                 let number = (rustix::fs::major(rdev), rustix::fs::minor(rdev));

@@ -83,7 +83,7 @@ impl Workload for Age {
     fn needs(&self, p: &Parameters) -> Needs {
         let bytes = (p.get("image_bytes") / 100).saturating_mul(p.get("fill"));
         let files = bytes / p.get("mean_bytes").max(1) + p.get("directories");
-        Needs { bytes, files, fill: p.get("fill") }
+        Needs { bytes, files, fill: p.get("fill"), guess: false }
     }
 
     fn check(&self, p: &Parameters) -> Result<()> {

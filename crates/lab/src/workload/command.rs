@@ -1,9 +1,9 @@
 //! `command`: a program of the user's, in the target's root directory.
 //!
-//! `sh -c COMMAND` runs with that directory as its working directory: a fio job, an unpacking, a build. Its standard
-//! output is discarded; if it fails, the end of its standard error is in the message. Programs that it leaves running
-//! end with it: they would prevent the unmount of the target. It needs a target with a directory, so not the engine in
-//! this process.
+//! `sh -c COMMAND` runs with that directory as its working directory: a fio job, an unpacking, a build. The trial has
+//! its standard output, shortened, and the figures in it (`measure::program`); if it fails, the end of its standard
+//! error is in the message. Programs that it leaves running end with it: they would prevent the unmount of the target.
+//! It needs a target with a directory, so not the engine in this process.
 //!
 //! # Locking
 //! None.
@@ -13,6 +13,7 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command as Program, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use extant_base::clock::Clock;
@@ -20,12 +21,17 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 
 use super::{Context, Needs, Parameters, Workload};
 use crate::error::{Error, Result};
+use crate::measure::program::{self, boundary};
 use crate::vfs::Worker;
 
 pub(super) struct Command;
 
 /// Bytes of standard error that a message has at most.
 const SAID_MAX: usize = 1024;
+/// Bytes of standard output that are read for figures: fio's JSON of a thousand jobs. The rest is discarded.
+const OUTPUT_MAX: usize = 16 << 20;
+/// Bytes of the beginning, and of the end, of a standard output that a trial has.
+const KEPT: usize = 32 << 10;
 /// The interval of checks for the end of the program: the precision of its time.
 const LOOK: Duration = Duration::from_micros(500);
 
@@ -60,7 +66,7 @@ impl Workload for Command {
     }
 
     fn needs(&self, _: &Parameters) -> Needs {
-        Needs { bytes: 1 << 30, files: 10_000, ..Needs::default() }
+        Needs { bytes: 1 << 30, files: 10_000, guess: true, ..Needs::default() }
     }
 
     fn needs_directory(&self) -> bool {
@@ -74,15 +80,58 @@ impl Workload for Command {
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let directory = context.directory()?;
         let command = context.parameters().text("command").to_owned();
-        context.phase("command", 1, |w, _| {
-            one(w, &command, &directory)?;
+        let output = OnceLock::new();
+        let done = context.phase("command", 1, |w, _| {
+            one(w, &command, &directory, &output)?;
             w.done(1);
             Ok(())
-        })
+        });
+        let output = output.into_inner().unwrap_or_default();
+        // Also of a program that failed: it may say why.
+        context.output = output.kept();
+        if done.is_ok() {
+            context.said = program::figures(&output.text);
+            if output.discarded > 0 {
+                let (read, discarded) = (OUTPUT_MAX >> 20, output.discarded);
+                context.said.flaws.push(format!(
+                    "figures come from the first {read} MiB of its output; {discarded} bytes behind them were discarded"
+                ));
+            }
+        }
+        done
     }
 }
 
-fn one(worker: &Worker<'_>, command: &str, directory: &Path) -> Result<()> {
+/// A program's standard output.
+#[derive(Default)]
+struct Output {
+    text: String,
+    discarded: u64,
+}
+
+impl Output {
+    fn read(mut from: impl Read) -> Output {
+        let (mut bytes, mut discarded, mut piece) = (Vec::new(), 0, vec![0; 64 << 10]);
+        while let Ok(n @ 1..) = from.read(&mut piece) {
+            let fits = n.min(OUTPUT_MAX - bytes.len());
+            bytes.extend_from_slice(&piece[..fits]);
+            discarded += (n - fits) as u64;
+        }
+        Output { text: String::from_utf8_lossy(&bytes).into_owned(), discarded }
+    }
+
+    /// The part that a trial has.
+    fn kept(&self) -> String {
+        let text = &self.text;
+        if text.len() <= 2 * KEPT {
+            return text.clone();
+        }
+        let (begin, end) = (boundary(text, KEPT), boundary(text, text.len() - KEPT));
+        format!("{}\n[... {} bytes left out ...]\n{}", &text[..begin], end - begin, &text[end..])
+    }
+}
+
+fn one(worker: &Worker<'_>, command: &str, directory: &Path, output: &OnceLock<Output>) -> Result<()> {
     let failed = |why: String| Error::Failed(format!("{command}: {why}"));
     let mut program = Program::new("sh");
     // A process group of its own, so that all of it can be ended.
@@ -91,15 +140,17 @@ fn one(worker: &Worker<'_>, command: &str, directory: &Path) -> Result<()> {
         .args(["-c", command])
         .current_dir(directory)
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = program.spawn().map_err(|e| failed(e.to_string()))?;
-    let stderr = child.stderr.take();
-    let (status, said) = std::thread::scope(|scope| {
-        let reader = scope.spawn(move || stderr.map(end_of).unwrap_or_default());
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (status, said, printed) = std::thread::scope(|scope| {
+        let printed = scope.spawn(move || stdout.map(Output::read).unwrap_or_default());
+        let said = scope.spawn(move || stderr.map(end_of).unwrap_or_default());
         let status = wait(&mut child, worker);
-        (status, reader.join().unwrap_or_default())
+        (status, said.join().unwrap_or_default(), printed.join().unwrap_or_default())
     });
+    output.get_or_init(|| printed);
     match status {
         Ok(Some(status)) if status.success() => Ok(()),
         Ok(Some(status)) => Err(failed(format!("{status}: {}", said.trim_end()))),

@@ -15,6 +15,7 @@ use super::Parameters;
 use crate::error::{Error, Result};
 use crate::measure::Figures;
 use crate::measure::process::Switches;
+use crate::measure::program::Said;
 use crate::result::Phase;
 use crate::vfs::{Histograms, Vfs, Worker};
 
@@ -95,6 +96,10 @@ pub struct Context<'a> {
     pub histograms: Histograms,
     /// Context switches of workers that have ended.
     pub switches: Switches,
+    /// The output of a program that did the work, shortened.
+    pub output: String,
+    /// The figures in it.
+    pub said: Said,
 }
 
 impl<'a> Context<'a> {
@@ -130,6 +135,8 @@ impl<'a> Context<'a> {
             phases: Vec::new(),
             histograms: Histograms::default(),
             switches: Switches::default(),
+            output: String::new(),
+            said: Said::default(),
         }
     }
 

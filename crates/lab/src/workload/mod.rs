@@ -50,6 +50,8 @@ pub struct Needs {
     /// Per cent of the image that it fills, however large that is; `bytes` are those of an image that suits it. 0: it
     /// takes `bytes`.
     pub fill: u64,
+    /// The program's author knows, and the lab does not: these suit most, and a size that the user gives is enough.
+    pub guess: bool,
 }
 
 impl Needs {

@@ -28,6 +28,7 @@ pub fn config(dir: &Path, workload: &str, targets: &[String]) -> Config {
         warmup: 0,
         shard: None,
         overwrite: false,
+        devices: false,
         memory: None,
         timeout_s: None,
         recorded: Recorded::ALL,

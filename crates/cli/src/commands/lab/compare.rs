@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use extant_lab::compare::{self, Error, Options};
+use extant_lab::compare::{self, Error, Options, Output};
 
 use crate::failure::{Failure, Result};
 
@@ -44,6 +44,12 @@ pub struct CompareArgs {
     /// Compare results of different work, and say so
     #[arg(long)]
     pub force: bool,
+    /// Print one JSON object with everything in the tables
+    #[arg(long)]
+    pub json: bool,
+    /// Print CSV, a line for each figure of each contestant
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
 }
 
 pub fn run(args: &CompareArgs) -> Result<()> {
@@ -57,6 +63,11 @@ pub fn run(args: &CompareArgs) -> Result<()> {
         figures: args.figures.clone(),
         effect: args.effect / 100.0,
         force: args.force,
+        output: match (args.json, args.csv) {
+            (true, _) => Output::Json,
+            (_, true) => Output::Csv,
+            _ => Output::Tables,
+        },
     };
     let judgement = compare::command(&options, &mut std::io::stdout().lock()).map_err(failure)?;
     if judgement.regressions.is_empty() {

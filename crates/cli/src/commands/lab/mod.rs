@@ -7,6 +7,7 @@
 mod age;
 mod check_time;
 mod compare;
+mod export;
 mod layout;
 mod list;
 mod matrix;
@@ -16,6 +17,7 @@ mod replay_trace;
 mod report;
 mod rerun;
 mod run;
+mod sweep;
 mod table;
 
 use clap::{Args, Subcommand};
@@ -35,6 +37,7 @@ const BUILD: Build =
   extant lab list
   extant lab run small-files --target engine:/var/tmp/e.img --policy mb_policy=vanilla,size-classes -o result
   sudo extant lab run fsmark --target kernel:/var/tmp/k.img --target mount:/var/tmp/m.img --rounds 10 -o result
+  extant lab sweep tags --set processors=16 --set threads=64,256,1000 -o sweep
   extant lab compare result
   extant lab report result
 
@@ -50,11 +53,13 @@ pub enum LabCommand {
     Run(Box<run::RunArgs>),
     Rerun(rerun::RerunArgs),
     Merge(merge::MergeArgs),
+    Sweep(Box<sweep::SweepArgs>),
     Matrix(matrix::MatrixArgs),
     Model(model::ModelArgs),
     Age(age::AgeArgs),
     Layout(layout::LayoutArgs),
     Compare(compare::CompareArgs),
+    Export(export::ExportArgs),
     Report(report::ReportArgs),
     ReplayTrace(replay_trace::ReplayTraceArgs),
     CheckTime(check_time::CheckTimeArgs),
@@ -66,11 +71,13 @@ pub fn run(args: LabArgs) -> Result<()> {
         LabCommand::Run(args) => run::run(&args),
         LabCommand::Rerun(args) => rerun::run(&args),
         LabCommand::Merge(args) => merge::run(&args),
+        LabCommand::Sweep(args) => sweep::run(&args),
         LabCommand::Matrix(args) => matrix::run(&args),
         LabCommand::Model(args) => model::run(&args),
         LabCommand::Age(args) => age::run(&args),
         LabCommand::Layout(args) => layout::run(&args),
         LabCommand::Compare(args) => compare::run(&args),
+        LabCommand::Export(args) => export::run(&args),
         LabCommand::Report(args) => report::run(&args),
         LabCommand::ReplayTrace(args) => replay_trace::run(&args),
         LabCommand::CheckTime(args) => check_time::run(&args),

@@ -11,7 +11,7 @@ use extant_lab::model::{self, Config};
 use extant_lab::result::Trial;
 
 use super::BUILD;
-use super::run::{default_output, failure, watch_signals};
+use super::run::{PRINTED, default_output, failure, printed, watch_signals};
 use crate::failure::{Failure, Result, say};
 
 /// Let the policies of one mechanism compete, by itself, without an image
@@ -42,12 +42,19 @@ pub struct ModelArgs {
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Directory for the results [default: lab-MODEL-TIME]
+    /// Directory for the results; `-` prints the trials [default: lab-MODEL-TIME]
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 }
 
 pub fn run(args: &ModelArgs) -> Result<()> {
+    if args.output.as_deref() == Some(Path::new(PRINTED)) {
+        return printed(|output| run_into(args, output, false));
+    }
+    run_into(args, &args.output.clone().unwrap_or_else(|| default_output(&args.model)), true)
+}
+
+fn run_into(args: &ModelArgs, output: &Path, tables: bool) -> Result<()> {
     let stop = watch_signals()?;
     let config = Config {
         model: args.model.clone(),
@@ -55,18 +62,25 @@ pub fn run(args: &ModelArgs) -> Result<()> {
         settings: args.settings.clone(),
         rounds: args.rounds,
         seed: args.seed,
-        output: args.output.clone().unwrap_or_else(|| default_output(&args.model)),
+        output: output.to_owned(),
         build: BUILD,
         command: std::env::args().collect(),
     };
     let summary = model::run(&config, &stop).map_err(|e| failure(e, &config.output))?;
-    print(&config.output)?;
-    write!(std::io::stdout(), "\n{}", model::ministat(&config.output).map_err(|e| failure(e, &config.output))?)?;
-    say(&format!("all figures: extant lab compare {0}; extant lab report {0}", config.output.display()));
+    if tables {
+        say_all(&config)?;
+    }
     match summary.failed.first() {
         None => Ok(()),
         Some((label, round, why)) => Err(Failure::op(format!("{label}, round {}: {why}", round + 1))),
     }
+}
+
+fn say_all(config: &Config) -> Result<()> {
+    print(&config.output)?;
+    write!(std::io::stdout(), "\n{}", model::ministat(&config.output).map_err(|e| failure(e, &config.output))?)?;
+    say(&format!("all figures: extant lab compare {0}; extant lab report {0}", config.output.display()));
+    Ok(())
 }
 
 /// Counts first, then times. For figures that differ between rounds, the medians.

@@ -4,6 +4,7 @@
 //! None.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -11,9 +12,9 @@ use std::sync::{Arc, LazyLock};
 use clap::Args;
 use extant_base::clock::Clock;
 use extant_lab::measure::Recorded;
-use extant_lab::result::Identity;
+use extant_lab::result::{Identity, TRIALS};
 use extant_lab::run::{Config, Summary};
-use extant_lab::target::Rig;
+use extant_lab::target::{Rig, Target, is_block_device};
 use signal_hook::consts::SIGINT;
 
 use crate::failure::{Failure, Result, mention, say};
@@ -48,7 +49,7 @@ pub struct RunArgs {
     pub policies: Vec<String>,
     #[command(flatten)]
     pub how: HowArgs,
-    /// Directory for the results [default: lab-WORKLOAD-TIME]
+    /// Directory for the results; `-` prints the trials [default: lab-WORKLOAD-TIME]
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
     /// Do only the rounds whose number leaves I when divided by N
@@ -89,6 +90,9 @@ pub struct HowArgs {
     /// Replace image files that are there
     #[arg(long)]
     pub overwrite: bool,
+    /// Allow block devices as targets: each trial makes a new file system there, and what is there is lost
+    #[arg(long)]
+    pub yes: bool,
     /// Parts to record: latency, locks, events, all, or none; phases, counters and the host's figures are recorded in
     /// any case. Locks and events slow down only the targets that report them
     #[arg(long, value_name = "PARTS", default_value_t = Recorded::FAIR)]
@@ -120,7 +124,31 @@ fn parse_shard(text: &str) -> std::result::Result<(u32, u32), String> {
 
 pub fn run(args: &RunArgs) -> Result<()> {
     let stop = watch_signals()?;
-    run_and_say(args, std::env::args().collect(), &stop)
+    let command = std::env::args().collect();
+    if !args.how.plan && args.output.as_deref() == Some(Path::new(PRINTED)) {
+        return printed(|output| {
+            let args = RunArgs { output: Some(output.to_owned()), ..args.clone() };
+            let (_, usable) = run_into(&args, command, &stop)?;
+            if usable { Ok(()) } else { Err(Failure::op("trials failed")) }
+        });
+    }
+    run_and_say(args, command, &stop)
+}
+
+/// `--output -`: trials go to standard output, for a caller on another machine.
+pub const PRINTED: &str = "-";
+
+/// Calls `run` with a directory that is removed afterwards, and prints the trials in it.
+pub fn printed(run: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let output = dir.path().join("result");
+    let done = run(&output);
+    if let Ok(trials) = std::fs::read(output.join(TRIALS)) {
+        let mut out = std::io::stdout().lock();
+        out.write_all(&trials)?;
+        out.flush()?;
+    }
+    done
 }
 
 /// Runs, prints the headline, and fails when a trial failed.
@@ -181,7 +209,7 @@ impl RunArgs {
         self.how.timeout.iter().for_each(|t| put("timeout", t.to_string()));
         self.how.warmup.iter().for_each(|w| put("warmup", w.to_string()));
         self.output.iter().for_each(|o| put("output", o.display().to_string()));
-        for (on, name) in [(self.how.overwrite, "--overwrite"), (self.how.quiet, "--quiet")] {
+        for (on, name) in [(self.how.overwrite, "--overwrite"), (self.how.yes, "--yes"), (self.how.quiet, "--quiet")] {
             line.extend(on.then(|| name.to_owned()));
         }
         line
@@ -207,6 +235,7 @@ fn config(args: &RunArgs, output: &Path, command: Vec<String>) -> Result<Config>
         warmup: args.how.warmup.unwrap_or(u32::from(args.how.scale.unwrap_or(1.0) < 1.0)),
         shard: args.shard,
         overwrite: args.how.overwrite,
+        devices: args.how.yes,
         recorded: args.how.record,
         memory: args.how.memory,
         timeout_s: args.how.timeout,
@@ -236,6 +265,11 @@ pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Resu
         return Ok((output, true));
     }
     let config = config(args, &output, command)?;
+    for path in
+        config.targets.iter().filter_map(|t| Some(t.parse::<Target>().ok()?.path)).filter(|p| is_block_device(p))
+    {
+        say(&format!("warning: {}: each trial makes a new file system on this block device", path.display()));
+    }
     let summary = extant_lab::run::run(&config, stop).map_err(|e| failure(e, &output))?;
     report(&summary, &output);
     Ok((output, summary.failed.is_empty()))

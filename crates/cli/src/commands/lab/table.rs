@@ -7,10 +7,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use extant_lab::compare::{self, Group};
-use extant_lab::figure;
 use extant_lab::result::Trial;
 use extant_lab::stats::{DEFAULT_EFFECT, Summary};
 use extant_lab::table::number;
+use extant_lab::{figure, names};
 
 use crate::failure::{Failure, Result};
 use crate::text::shown;
@@ -26,6 +26,7 @@ pub fn print(dir: &Path, baseline: &str) -> Result<()> {
         return plain(&mut out, &trials);
     }
     for group in groups(dir, baseline)? {
+        writeln!(out, "{}", shown(names::title(&group).as_bytes()))?;
         writeln!(out, "{}", group.title())?;
         for note in &group.notes {
             writeln!(out, "note: {}", shown(note.as_bytes()))?;

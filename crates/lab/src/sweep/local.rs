@@ -1,0 +1,158 @@
+//! Points on this machine: exact ones side by side, the others alone.
+//!
+//! Main type: [`Local`]. Each point is a process of `extant lab`, so that every one begins in the same state. A process
+//! that fails leaves its finished trials, and the sweep goes on with the next point.
+//!
+//! # Locking
+//! None.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use extant_base::clock::Clock;
+use extant_base::sync::atomic::{AtomicBool, Ordering};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Engine, Point};
+use crate::error::{Error, Result};
+use crate::target::one_line;
+
+/// The interval of checks for the end of a process.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long a process may take to clean up after it was asked to end.
+const GRACE_NS: u64 = 30_000_000_000;
+/// Name of the file with the messages of a point, in its folder.
+const LOG: &str = "log.txt";
+
+/// Processes of this machine.
+pub struct Local {
+    /// The `extant` binary.
+    pub program: PathBuf,
+    /// Exact points at the same time.
+    pub jobs: usize,
+    /// Arguments that do not shape a trial, of runs: `--quiet`, `--overwrite`.
+    pub extra: Vec<String>,
+}
+
+/// A point under way.
+struct Process<'a> {
+    point: &'a Point,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Engine for Local {
+    fn run(
+        &self,
+        due: &[&Point],
+        output: &Path,
+        lock: &File,
+        stop: &AtomicBool,
+        done: &mut dyn FnMut(&Point, Option<String>),
+    ) -> Result<()> {
+        let (exact, alone): (Vec<&Point>, Vec<&Point>) = due.iter().partition(|p| p.exact);
+        self.some(&exact, self.jobs, output, lock, stop, done)?;
+        self.some(&alone, 1, output, lock, stop, done)
+    }
+}
+
+impl Local {
+    fn some(
+        &self,
+        due: &[&Point],
+        jobs: usize,
+        output: &Path,
+        lock: &File,
+        stop: &AtomicBool,
+        done: &mut dyn FnMut(&Point, Option<String>),
+    ) -> Result<()> {
+        let clock = Clock::real();
+        let mut running: Vec<Process<'_>> = Vec::new();
+        let mut next = due.iter();
+        let mut failed = None;
+        while failed.is_none() && !stop.load(Ordering::Relaxed) {
+            while running.len() < jobs.max(1) {
+                let Some(point) = next.next() else { break };
+                match self.start(point, output, lock) {
+                    Ok(process) => running.push(process),
+                    Err(e) => {
+                        failed = Some(e);
+                        break;
+                    }
+                }
+            }
+            if running.is_empty() {
+                break;
+            }
+            running = ended(running, output, done)?;
+            clock.sleep(LOOK);
+        }
+        // After a failure of this process, those under way are worth waiting for; after Ctrl-C they are to end.
+        if stop.load(Ordering::Relaxed) {
+            for process in &running {
+                let _ = kill_process(Pid::from_child(&process.child), Signal::INT);
+            }
+        }
+        let end = clock.now_ns().saturating_add(GRACE_NS);
+        while !running.is_empty() {
+            running = ended(running, output, done)?;
+            if stop.load(Ordering::Relaxed) && clock.now_ns() > end {
+                running.iter_mut().for_each(|process| {
+                    let _ = process.child.kill();
+                });
+            }
+            clock.sleep(LOOK);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn start<'a>(&self, point: &'a Point, output: &Path, lock: &File) -> Result<Process<'a>> {
+        let folder = point.folder(output);
+        std::fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
+        let log = folder.join(LOG);
+        let out = File::create(&log).map_err(Error::file(&log))?;
+        let err = out.try_clone().map_err(Error::file(&log))?;
+        let mut command = Command::new(&self.program);
+        command.args(&point.arguments).args(&self.extra).arg("--output").arg(&folder);
+        // The process holds the lock of the sweep through its input, which it does not read.
+        let held = lock.try_clone().map_err(Error::file(output))?;
+        command.stdin(Stdio::from(held)).stdout(out).stderr(err);
+        let child = command.spawn().map_err(Error::file(&self.program))?;
+        Ok(Process { point, child, log })
+    }
+}
+
+/// Takes out the processes that have ended.
+fn ended<'a>(
+    running: Vec<Process<'a>>,
+    output: &Path,
+    done: &mut dyn FnMut(&Point, Option<String>),
+) -> Result<Vec<Process<'a>>> {
+    let mut left = Vec::new();
+    for mut process in running {
+        let Some(status) = process.child.try_wait().map_err(|e| Error::Failed(e.to_string()))? else {
+            left.push(process);
+            continue;
+        };
+        // Failed trials are in the result, and the merge counts them.
+        let failure = match process.point.is_complete(output) {
+            Ok(true) => None,
+            Ok(false) => Some(format!("{status}: {}", said(&process.log))),
+            Err(e) => Some(e.to_string()),
+        };
+        if failure.is_none() {
+            let _ = std::fs::remove_file(&process.log);
+        }
+        done(process.point, failure);
+    }
+    Ok(left)
+}
+
+/// The last line of a log: messages come last.
+fn said(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    one_line(text.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("it said nothing"))
+}
