@@ -93,7 +93,7 @@ impl Filesystem {
         Ok(delayed)
     }
 
-    /// Forgets what is known about `len` blocks from `lblk` on. What was promised to delayed ones is available again.
+    /// Forgets what is known about `len` blocks from `lblk` on. Space promised to delayed ones is available again.
     /// The caller holds the map lock exclusively.
     pub(crate) fn forget_status(&self, inode: &Inode, lblk: LogicalBlock, len: u64) {
         let delayed = inode.es.remove(lblk, len.min(u64::from(u32::MAX - lblk.0)) as u32);
