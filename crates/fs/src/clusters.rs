@@ -18,7 +18,6 @@
 //! clusters` (61) is a leaf.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use extant_base::sync::{LockClass, Mutex, MutexGuard};
 use extant_journal::Handle;
@@ -28,59 +27,10 @@ use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
 use crate::error::Result;
 use crate::groups::{Groups, Prepared};
+pub(crate) use crate::map::ClusterSize;
 
 static PROMISES_CLASS: LockClass = LockClass::new("promised clusters", 61);
 static VACATED_CLASS: LockClass = LockClass::new("vacated clusters", 61);
-
-/// log2 of the blocks in a cluster, and what follows from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ClusterSize(u32);
-
-impl ClusterSize {
-    pub fn new(bits: u32) -> ClusterSize {
-        ClusterSize(bits)
-    }
-
-    /// A cluster is a block.
-    pub fn is_one(self) -> bool {
-        self.0 == 0
-    }
-
-    pub fn blocks(self) -> u32 {
-        1 << self.0
-    }
-
-    /// The cluster of a block, logical or of the device.
-    pub fn of(self, block: u64) -> u64 {
-        block >> self.0
-    }
-
-    /// The first block of a cluster.
-    pub fn first_block(self, cluster: u64) -> u64 {
-        cluster << self.0
-    }
-
-    /// The block's place in its cluster.
-    pub fn offset(self, block: u64) -> u32 {
-        (block & (u64::from(self.blocks()) - 1)) as u32
-    }
-
-    /// Clusters for as many blocks.
-    pub fn for_blocks(self, blocks: u64) -> u64 {
-        blocks.div_ceil(u64::from(self.blocks()))
-    }
-
-    /// The clusters that have blocks of the range.
-    pub fn around(self, blocks: Range<u64>) -> Range<u64> {
-        self.of(blocks.start)..self.for_blocks(blocks.end)
-    }
-
-    /// The clusters that lie wholly in the range.
-    fn within(self, blocks: Range<u64>) -> Range<u64> {
-        let start = self.for_blocks(blocks.start);
-        start..self.of(blocks.end).max(start)
-    }
-}
 
 /// Blocks that were chosen and are not yet marked. They lie in clusters that belong to them alone.
 #[derive(Debug)]
@@ -115,7 +65,7 @@ pub(crate) struct BlockAllocator {
 
 impl BlockAllocator {
     pub fn new(clusters: Allocator<Groups>) -> BlockAllocator {
-        let size = ClusterSize(clusters.geometry().cluster_bits);
+        let size = ClusterSize::new(clusters.geometry().cluster_bits);
         BlockAllocator { clusters, size, vacated: Mutex::new(&VACATED_CLASS, BTreeMap::new()) }
     }
 
@@ -392,20 +342,5 @@ impl Promises {
     /// In blocks.
     pub fn total(&self) -> u64 {
         self.size.first_block(self.clusters.lock().len() as u64)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_have_clusters_and_places_in_them() {
-        let size = ClusterSize::new(4);
-        assert_eq!((size.of(31), size.offset(31), size.first_block(1), size.for_blocks(17)), (1, 15, 16, 2));
-        assert_eq!((size.around(15..17), size.around(16..32), size.around(3..4)), (0..2, 1..2, 0..1));
-        assert_eq!((size.within(15..48), size.within(17..31), size.within(0..16)), (1..3, 2..2, 0..1));
-        let one = ClusterSize::new(0);
-        assert_eq!((one.of(31), one.offset(31), one.around(3..9), one.within(3..9)), (31, 0, 3..9, 3..9));
     }
 }

@@ -122,7 +122,7 @@ fn ext4_with_clusters() {
 
 #[test]
 fn ext4_1k_with_clusters() {
-    explore_image("ext4-1k-bigalloc", 9, OPS, STATES / 3, true);
+    explore_image("ext4-1k-bigalloc", 8, OPS, STATES / 3, true);
 }
 
 #[test]

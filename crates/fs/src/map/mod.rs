@@ -16,6 +16,7 @@
 //! None of its own: the caller holds the inode's map lock (Linux: `i_data_sem`), shared for `&self` methods, exclusive
 //! for `&mut self` ones.
 
+mod cluster_size;
 mod extents;
 mod indirect;
 pub mod neighbours;
@@ -27,6 +28,7 @@ use extant_ondisk::extent::{self, NodeMut, ROOT_BYTES};
 use extant_ondisk::indirect::PointerBlock;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
+pub use cluster_size::ClusterSize;
 pub use store::{MapError, MapStore, NewNode, Shared};
 
 /// The state of a run of logical blocks. The block is the physical place of the run's first block.

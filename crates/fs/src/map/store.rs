@@ -11,7 +11,7 @@ use std::ops::Range;
 use extant_ondisk::indirect::PointerBlock;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
-use crate::clusters::ClusterSize;
+use super::ClusterSize;
 
 /// The errors of the mapping layer itself. Stores wrap it in their own error type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -93,7 +93,7 @@ impl Filesystem {
         Ok(delayed)
     }
 
-    /// Forgets what is known about `len` blocks from `lblk` on. What was promised to delayed ones is available again.
+    /// Forgets what is known about `len` blocks from `lblk` on. Space promised to delayed ones is available again.
     /// The caller holds the map lock exclusively.
     pub(crate) fn forget_status(&self, inode: &Inode, lblk: LogicalBlock, len: u64) {
         let delayed = inode.es.remove(lblk, len.min(u64::from(u32::MAX - lblk.0)) as u32);
@@ -148,6 +148,43 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Where blocks that can go to new clusters together end, of those in a hole whose first one has no place, and
+    /// whether their clusters have a promise: all of them do, or none. Without one, the quota must leave room.
+    fn end_of_new_clusters(
+        &self,
+        inode: &Inode,
+        map: &MapRoot,
+        view: &MapView<'_>,
+        blocks: Range<u64>,
+    ) -> Result<(u64, bool)> {
+        let size = self.alloc.cluster_size();
+        let Range { start: first, mut end } = blocks;
+        let tail = size.of(end - 1);
+        let is_cut = size.offset(end) != 0 && tail > size.of(first);
+        if is_cut && map.place_in_cluster(view, LogicalBlock((end - 1) as u32))?.is_some() {
+            end = size.first_block(tail);
+        }
+        // All have a promise, or none.
+        let is_promised = {
+            let set = inode.promises.as_ref().map(|promises| promises.lock());
+            let has = |cluster: u64| set.as_ref().is_some_and(|set| set.contains(&(cluster as u32)));
+            let is_promised = has(size.of(first));
+            let other = size.around(first..end).find(|cluster| has(*cluster) != is_promised);
+            end = other.map_or(end, |cluster| size.first_block(cluster));
+            is_promised
+        };
+        if !is_promised {
+            let clusters = size.around(first..end);
+            let wanted = size.first_block(clusters.end - clusters.start).min(u32::MAX.into()) as u32;
+            let allowed = size.of(self.blocks_within_quota(inode, wanted)?.into());
+            if allowed == 0 {
+                return Err(Error::QuotaExceeded);
+            }
+            end = end.min(size.first_block(clusters.start + allowed));
+        }
+        Ok((end, is_promised))
+    }
+
     /// Maps the first of `len` blocks from `lblk` on as unwritten, where their cluster is, or in new clusters; returns
     /// how many, at least 1. Blocks that another thread has mapped meanwhile count. The caller writes the inode.
     ///
@@ -183,29 +220,8 @@ impl Filesystem {
             inode.es.insert(lblk, mapped, EsState::Unwritten(block));
             return Ok(mapped);
         }
-        let tail = size.of(end - 1);
-        let is_cut = size.offset(end) != 0 && tail > size.of(first);
-        if is_cut && map.place_in_cluster(&view, LogicalBlock((end - 1) as u32))?.is_some() {
-            end = size.first_block(tail);
-        }
-        // All have a promise, or none.
-        let is_promised = {
-            let set = inode.promises.as_ref().map(|promises| promises.lock());
-            let has = |cluster: u64| set.as_ref().is_some_and(|set| set.contains(&(cluster as u32)));
-            let is_promised = has(size.of(first));
-            let other = size.around(first..end).find(|cluster| has(*cluster) != is_promised);
-            end = other.map_or(end, |cluster| size.first_block(cluster));
-            is_promised
-        };
-        if !is_promised {
-            let clusters = size.around(first..end);
-            let wanted = size.first_block(clusters.end - clusters.start).min(u32::MAX.into()) as u32;
-            let allowed = size.of(self.blocks_within_quota(inode, wanted)?.into());
-            if allowed == 0 {
-                return Err(Error::QuotaExceeded);
-            }
-            end = end.min(size.first_block(clusters.start + allowed));
-        }
+        let is_promised;
+        (end, is_promised) = self.end_of_new_clusters(inode, &map, &view, first..end)?;
         let before = lblk.0.checked_sub(1).map(|before| map.lookup(&view, LogicalBlock(before), 1)).transpose()?;
         let before = before.and_then(|before| match before.state {
             MapState::Written(block) | MapState::Unwritten(block) => Some(block),

@@ -75,7 +75,7 @@ pub(super) fn gained<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, len: u32
     Ok(size.first_block(count - had) as i64)
 }
 
-/// What unmapping an extent frees.
+/// The clusters that are free once an extent is unmapped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Freed {
     pub shared: Shared,
@@ -83,8 +83,8 @@ pub(super) struct Freed {
     pub blocks: u64,
 }
 
-/// What unmapping `gone` frees: adjacent extents, the last one first. `None` for an extent with which nothing can be
-/// freed, because damage has it lie across clusters.
+/// The clusters that are free once `gone` is unmapped: adjacent extents, the last one first. `None` for an extent with
+/// which nothing can be freed, because damage has it lie across clusters.
 pub(super) fn freed<S: MapStore>(root: &MapRoot, store: &S, gone: &[Extent]) -> Result<Vec<Option<Freed>>, S::Error> {
     let size = store.cluster_size();
     let (Some(first), Some(last)) = (gone.last(), gone.first()) else { return Ok(Vec::new()) };

@@ -6,8 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use extant_base::rng::Rng;
 use extant_ondisk::{BlockNr, GroupNr};
 
-use crate::clusters::ClusterSize;
-use crate::map::{MapError, MapStore, NewNode, Shared};
+use crate::map::{ClusterSize, MapError, MapStore, NewNode, Shared};
 
 /// A handle: its credits, and the blocks it has touched.
 #[derive(Debug)]

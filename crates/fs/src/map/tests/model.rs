@@ -9,8 +9,7 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, indirect};
 use proptest::prelude::*;
 
 use super::fake::{Fake, Txn};
-use crate::clusters::ClusterSize;
-use crate::map::{MapError, MapRoot, MapState, Mapping, Progress};
+use crate::map::{ClusterSize, MapError, MapRoot, MapState, Mapping, Progress};
 
 const INO: InodeNr = InodeNr(12);
 
