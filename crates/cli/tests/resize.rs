@@ -74,16 +74,7 @@ fn images_of_all_kinds_grow_and_keep_their_files() {
     let dir = Dir::new();
     let grown = dir.text("grown.img");
     for (kind, args) in KINDS {
-        let image = match kind {
-            // Extant does not write into these.
-            "bigalloc" | "quota" => {
-                let image = dir.text("disk.img");
-                let _ = fs::remove_file(&image);
-                tool("mke2fs", &[&["-q", "-F"], args, &[&image, "65000K"]].concat());
-                image
-            }
-            _ => made(&dir, args),
-        };
+        let image = made(&dir, args);
         let files = exported(&image);
         let mounts = loop_mounts_work() && kernel_mounts(&dir, &image);
         assert!(mounts || !loop_mounts_work() || kind == "quota", "{kind}: the kernel refuses the image of mke2fs");
@@ -114,12 +105,7 @@ fn images_of_all_kinds_shrink_and_keep_their_files() {
     let image = dir.text("disk.img");
     fs::write(dir.path("big"), common::big()).expect("file");
     fs::write(dir.path("filler"), vec![1; 40 << 20]).expect("file");
-    let mut shrunk = 0;
     for (kind, args) in KINDS {
-        // Extant does not write into these.
-        if ["bigalloc", "quota"].contains(&kind) {
-            continue;
-        }
         let _ = fs::remove_file(&image);
         tool("mke2fs", &[&["-q", "-F"], args, &[&image, "120M"]].concat());
         // Files behind the filler lie behind the new end.
@@ -144,14 +130,12 @@ fn images_of_all_kinds_shrink_and_keep_their_files() {
         assert!(now <= 60 << 20 && now > 50 << 20, "{kind}: {now}");
         assert_eq!(fs::metadata(&image).expect("image").len(), now, "{kind}");
         assert!(!dir.path("disk.img.undo").exists(), "{kind}");
-        if loop_mounts_work() {
+        if loop_mounts_work() && kernel_mounts(&dir, &image) {
             kernel_takes(&dir, &image);
         }
         extant(&["resize", &image, "100M"]).ok();
         fsck_clean(&image);
-        shrunk += 1;
     }
-    assert_eq!(shrunk, KINDS.len() - 2);
 }
 
 #[test]
