@@ -152,8 +152,7 @@ pub struct ValueRef {
     pub name_hashes: [u32; 2],
 }
 
-/// What an attribute's value in an inode of its own adds to the usage of an inode, or of each inode with an attribute
-/// block.
+/// The usage that a value in an inode of its own adds to that of an inode, or of each inode with an attribute block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Charge {
     /// The attribute block, or 0 and the inode.
