@@ -133,7 +133,7 @@ fn ext4_with_these_features_together() {
 /// Values of attributes get inodes, are shared, and are freed between any two writes.
 #[test]
 fn ext4_with_values_in_inodes() {
-    explore_image("ext4-values", 10, OPS, STATES / 3, true);
+    explore_image("ext4-values", 8, OPS, STATES / 3, true);
 }
 
 #[test]
