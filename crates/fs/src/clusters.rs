@@ -10,8 +10,8 @@
 //!
 //! If a cluster stays when some of its blocks leave a file, the file may get the same blocks again. Until the
 //! transaction in which they left is durable, a power cut brings the old file back, with whatever was written to them
-//! since. So such a cluster takes no new blocks of its file before ([`BlockAllocator::is_vacated`]). Linux has no such
-//! rule.
+//! since. So such a cluster takes no new blocks of its file before ([`BlockAllocator::is_vacated`]). Linux does not
+//! look for that (`get_implied_cluster_alloc`).
 //!
 //! # Locking
 //! `promised clusters` (61), under the inode's `map` lock, which every change of the set holds exclusively. `vacated

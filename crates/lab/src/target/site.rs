@@ -2,9 +2,9 @@
 //!
 //! Main types: [`Site`], [`Evidence`] (the results of its measures). A site goes up and down several times in a trial,
 //! when a workload wants cold caches; figures add up from the first mount to the last unmount.
-//! Dropping a site takes everything away that it made: mounts, servers, loop devices, directories. The image is its
 //! Dropping a site removes everything that it made: mounts, servers, loop devices, directories. The image is not the
 //! site's.
+//!
 //! # Locking
 //! None.
 
