@@ -304,6 +304,37 @@ fn a_full_disk_has_room_in_the_clusters_that_files_have() {
     }
 }
 
+/// Blocks leave a cluster that stays, and the file gets them again: their data waits for the commit of the first change,
+/// because a power cut before it brings the old file back. A write over both kinds of blocks is not cut short by that.
+#[test]
+fn blocks_that_left_a_cluster_are_written_after_the_next_commit() {
+    for through in [None, Some(1024)] {
+        let dev = image(FOUR);
+        let options = MountOptions { write_through_bytes: through, ..options() };
+        let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+        let f = file(&fs, "f");
+        assert_eq!(fs.write(&f, 0, &[1; 4096], WriteFlags::default()).expect("written"), 4096);
+        fs.sync().expect("sync");
+        let commits = || fs.journal_stats().commits.get();
+        let commits_of_a_write = |from: usize| {
+            let before = commits();
+            let data = vec![2; 4096 - from];
+            assert_eq!(fs.write(&f, from as u64, &data, WriteFlags::default()).expect("written"), data.len());
+            fs.fsync(&f, false).expect("durable");
+            commits() - before
+        };
+        let usual = commits_of_a_write(0);
+        for kept in [1024, 2048] {
+            fs.setattr(&f, &SetAttr { size: Some(kept as u64), ..SetAttr::default() }).expect("shorter");
+            assert_eq!(commits_of_a_write(0), usual + 1, "through {through:?}, {kept} bytes kept");
+            assert_eq!(commits_of_a_write(0), usual, "through {through:?}: the cluster is whole again");
+        }
+        drop(f);
+        fs.unmount().expect("unmount");
+        tools::assert_clean(&dev);
+    }
+}
+
 /// A delayed block without a promise, because its cluster was mapped, gets one when that cluster is freed.
 #[test]
 fn delayed_blocks_keep_their_space_when_the_rest_of_the_cluster_leaves() {
