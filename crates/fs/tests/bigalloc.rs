@@ -304,8 +304,8 @@ fn a_full_disk_has_room_in_the_clusters_that_files_have() {
     }
 }
 
-/// Blocks leave a cluster that stays, and the file gets them again: their data waits for the commit of the first change,
-/// because a power cut before it brings the old file back. A write over both kinds of blocks is not cut short by that.
+/// Blocks leave a cluster that stays, and the file gets them again. Their data waits for the commit of the first
+/// change, because a power cut before it brings the old file back. A write over both kinds of blocks is not cut short.
 #[test]
 fn blocks_that_left_a_cluster_are_written_after_the_next_commit() {
     for through in [None, Some(1024)] {
