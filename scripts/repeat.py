@@ -8,8 +8,11 @@
     scripts/repeat.py --lanes 2           two programs at a time, each beside whatever the other one happens to be
     scripts/repeat.py --once --only fs --shorter 10
                                           as `make check` does: what took at most ten seconds the last time; says what it leaves out
-    scripts/repeat.py --once              as `make test` does: one round, three lanes for two processors, and the whole output of
-                                          each program when it has ended
+    scripts/repeat.py --once              one round, three lanes for two processors, and the whole output of each program when it has
+                                          ended
+    scripts/repeat.py --once --portable extant --also "python/wheel=scripts/python.sh --test"
+                                          as `make test` does: the programs of one package once more with the calls that every system
+                                          has, and a command of another kind as one more program
 
 All programs run once, then all once more: a busy hour of the machine meets all of them. A round begins with what took longest the
 last time; where nothing is known, with what is known to be long (LONG). Temporary files lie in memory where there is plenty (TMPDIR
@@ -23,8 +26,9 @@ import json
 import os
 import pathlib
 import re
-import signal
+import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -33,6 +37,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Each program has a mount namespace of its own, if this user may make one. Otherwise these programs run beside nothing: they make
@@ -42,7 +47,7 @@ ISOLATED = os.geteuid() == 0 and shutil.which("unshare") and subprocess.run([*UN
 # `transport` always does: it switches a parameter of the whole kernel, and a mount that is just being made fails at that.
 APART = {"transport"} | (set() if ISOLATED else {"kernel_vs_kernel", "mount", "mounting", "namespaces", "sandbox"})
 # Begun first in a tree without times: what begins last should be short.
-LONG = {"schedules", "crash", "differential", "bombs", "compared", "table"}
+LONG = {"schedules", "crash", "differential", "bombs", "compared", "table", "wheel"}
 FAILED = re.compile(r"^test (\S+) .*\.\.\. FAILED(?: <.*>)?$", re.M)
 # The harness prints times only for those who ask with an option that it calls unstable.
 TIMED = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. \S+ <([0-9.]+)s>$", re.M)
@@ -50,6 +55,22 @@ WITH_TIMES = ["-Z", "unstable-options", "--report-time"]
 
 
 CARGO = os.environ.get("CARGO", "cargo")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One test program, or a command that counts as one."""
+
+    package: str
+    name: str
+    command: tuple
+    folder: pathlib.Path
+    environment: dict = field(default_factory=dict, hash=False)
+    harness: bool = True
+
+    @property
+    def whole(self):
+        return f"{self.package}/{self.name}"
 
 
 def packages():
@@ -70,7 +91,7 @@ def dependents(folders):
 
 
 def programs(profile, folders):
-    """(name, package, program, folder) of each test program of these packages, or of all."""
+    """Each test program of these packages, or of all."""
     known = packages() if folders else {}
     if unknown := set(folders) - set(known):
         sys.exit(f"repeat.py: no package in the folders {', '.join(sorted(unknown))}")
@@ -83,7 +104,7 @@ def programs(profile, folders):
         made = json.loads(line)
         if made.get("reason") == "compiler-artifact" and made["profile"]["test"] and made.get("executable"):
             folder = pathlib.Path(made["manifest_path"]).parent
-            yield made["target"]["name"], folder.name, made["executable"], folder
+            yield Program(folder.name, made["target"]["name"], (made["executable"],), folder)
 
 
 @contextmanager
@@ -116,8 +137,8 @@ class Repetition:
     def __init__(self, wanted, times, seconds, logs, once):
         self.lock, self.start, self.seconds = threading.Lock(), time.monotonic(), seconds
         self.wanted, self.times, self.logs, self.once = wanted, times, logs, once
-        self.runs = ((r, *program) for apart in (True, False) for r in range(1, times + 1) for program in wanted
-                     if (program[0] in APART) == apart)
+        self.runs = ((r, program) for apart in (True, False) for r in range(1, times + 1) for program in wanted
+                     if (program.name in APART) == apart)
         self.left, self.whole, self.ran, self.failures, self.took, self.tests = {}, 0, 0, {}, {}, {}
         self.turn, self.running, self.apart, self.apart_wait = threading.Condition(), 0, False, 0
         self.signal = None
@@ -131,21 +152,23 @@ class Repetition:
 
     def lane(self):
         while run := self.next():
-            number, name, package, program, folder = run
-            log = self.logs / f"{package}-{name}-{number}.log"
-            self.take_turn(name in APART)
+            number, program = run
+            log = self.logs / f"{program.package}-{program.name}-{number}.log"
+            options = [*WITH_TIMES, *(["--show-output"] if self.once else [])] if program.harness else []
+            environment = os.environ | {"RUSTC_BOOTSTRAP": "1"} if program.harness else os.environ
+            self.take_turn(program.name in APART)
             begun = time.monotonic()
             with open(log, "wb") as out:
                 # In a session of its own: a Ctrl-C is not for the test.
-                child = subprocess.Popen([*(UNSHARE if ISOLATED else []), program, *WITH_TIMES, *(["--show-output"] if self.once else [])], cwd=folder, stdout=out,
-                                         stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | {"RUSTC_BOOTSTRAP": "1"})
+                child = subprocess.Popen([*(UNSHARE if ISOLATED else []), *program.command, *options], cwd=program.folder, stdout=out,
+                                         stderr=subprocess.STDOUT, start_new_session=True, env=environment | program.environment)
             _, status, used = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
             self.end_turn()
             with self.lock:
                 took = time.monotonic() - begun
-                self.took.setdefault(f"{package}/{name}", []).append((took, used.ru_utime + used.ru_stime))
-                self.ended(number, name, package, log, child.returncode)
+                self.took.setdefault(program.whole, []).append((took, used.ru_utime + used.ru_stime))
+                self.ended(number, program, log, child.returncode)
 
     def take_turn(self, apart):
         with self.turn:
@@ -159,16 +182,16 @@ class Repetition:
             self.running, self.apart = self.running - 1, False
             self.turn.notify_all()
 
-    def ended(self, number, name, package, log, code):
+    def ended(self, number, program, log, code):
         self.ran += 1
         said = log.read_text(errors="replace")
         for test, seconds in TIMED.findall(said):
-            self.tests.setdefault(f"{package}/{name}: {test}", []).append(float(seconds))
+            self.tests.setdefault(f"{program.whole}: {test}", []).append(float(seconds))
         if self.once:
-            print(f"     Running {package}/{name}", said, sep="\n", flush=True)
+            print(f"     Running {program.whole}", said, sep="\n", flush=True)
         if code:
             for test in FAILED.findall(said) or [f"exit status {code}"]:
-                self.failures.setdefault(f"{package}/{name}: {test}", []).append(log.name)
+                self.failures.setdefault(f"{program.whole}: {test}", []).append(log.name)
         else:
             log.unlink()
         self.left[number] = self.left.get(number, len(self.wanted)) - 1
@@ -188,6 +211,8 @@ def main():
     parser.add_argument("--programs", default="", help="test programs, with commas")
     parser.add_argument("--shorter", type=float, default=float("inf"), help="leave out what took longer than so many seconds")
     parser.add_argument("--skip", default="", help="test programs, with commas")
+    parser.add_argument("--portable", default="", help="packages whose programs run once more with EXTANT_ENGINE=portable, with commas")
+    parser.add_argument("--also", action="append", default=[], metavar="PACKAGE/NAME=COMMAND", help="a command as one more program")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so long")
     parser.add_argument("--release", action="store_true", help="optimised, as `make soak`")
     args = parser.parse_args()
@@ -198,13 +223,18 @@ def main():
 
     only, named, skip = (set(filter(None, names.split(","))) for names in (args.only, args.programs, args.skip))
     profile = ["--release"] if args.release else []
-    wanted = [p for p in programs(profile, only) if p[0] in (named or {p[0]}) - skip]
+    wanted = [p for p in programs(profile, only) if p.name in (named or {p.name}) - skip]
+    wanted += [replace(p, name=f"{p.name}-portable", environment={"EXTANT_ENGINE": "portable"})
+               for p in wanted if p.package in args.portable.split(",")]
+    for extra in args.also:
+        whole, command = extra.split("=", 1)
+        wanted.append(Program(*whole.split("/", 1), tuple(shlex.split(command)), ROOT, harness=False))
     logs = ROOT / "target" / "repeat"
     logs.mkdir(parents=True, exist_ok=True)
     times = logs / "times.json"
     last = json.loads(times.read_text()) if times.exists() else {}
-    took = lambda p: last.get(f"{p[1]}/{p[0]}", 60 if p[0] in LONG else 0)
-    left_out = [f"{p[1]}/{p[0]} ({took(p):.0f} s)" for p in wanted if took(p) > args.shorter]
+    took = lambda p: last.get(p.whole, 60 if p.name in LONG else 0)
+    left_out = [f"{p.whole} ({took(p):.0f} s)" for p in wanted if took(p) > args.shorter]
     wanted = sorted((p for p in wanted if took(p) <= args.shorter), key=lambda p: -took(p))
     repetition = Repetition(wanted, args.times, args.seconds, logs, args.once)
     # Asked to end, it begins nothing more, and says what was found: a test that is killed may leave a mount behind that

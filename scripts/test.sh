@@ -24,13 +24,10 @@ run() {
 without_successes() {
     awk '/^successes:$/ { quiet = 1 } /^failures:$|^test result:/ { quiet = 0 } !quiet { print; fflush() }'
 }
-# The library with the calls that every system has.
-run "portable library" env EXTANT_ENGINE=portable cargo test --locked -p extant --tests
-# Programs side by side: most of them wait for a device, a timer or another program some of the time.
-run programs scripts/repeat.py --once
+# Programs side by side: most of them wait for a device, a timer or another program some of the time. Beside them: the library with
+# the calls that every system has, and the Python package, whose wheel is built, installed and used.
+run programs scripts/repeat.py --once --portable extant --also "python/wheel=scripts/python.sh --test"
 run documentation cargo test --locked --workspace --no-fail-fast --doc
-# The Python package: its wheel is built, installed and used.
-run Python scripts/python.sh --test
 # Tests that mount, once more with requests through io_uring, where the kernel has it and this user may switch it on.
 uring=/sys/module/fuse/parameters/enable_uring
 if [ -w "$uring" ] && [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 0 ]; then
