@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes docs/threads.md, its five pictures and that of docs/lab.md from the trials that the experiments keep: threads.py [--check]
+"""Makes docs/threads.md, its five pictures, that of docs/lab.md and docs/letter-mballoc.md from the trials that the experiments keep: threads.py [--check]
 
 A figure of a thread is written here once, with its source in the text beside it; a figure of Extant is never written here, it is
 computed. With --check nothing is written, and the exit status is 1 if a file is not what would be made.
@@ -7,12 +7,10 @@ computed. With --check nothing is written, and the exit status is 1 if a file is
 import json
 import math
 import re
-import statistics
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-EXPERIMENTS = ROOT / "experiments"
+from letter import letter
+from threads_data import EXPERIMENTS, ROOT, by_round, change, median, number, of_kernel, phase, rate, table, trials
 
 STYLE = """text{font:14px sans-serif;fill:#1f2328}.s{font-size:12px}.e{text-anchor:end}.m{text-anchor:middle}
 .old{fill:#cf222e;stroke:#cf222e}.new{fill:#bf8700;stroke:#bf8700}.later{fill:#8250df;stroke:#8250df}.own{fill:#0969da;stroke:#0969da}
@@ -20,65 +18,6 @@ STYLE = """text{font:14px sans-serif;fill:#1f2328}.s{font-size:12px}.e{text-anch
 .line{fill:none;stroke-width:2.5}.bar{stroke:none}
 @media (prefers-color-scheme:dark){text{fill:#e6edf3}.old{fill:#ff7b72;stroke:#ff7b72}.new{fill:#d29922;stroke:#d29922}
 .later{fill:#bc8cff;stroke:#bc8cff}.own{fill:#58a6ff;stroke:#58a6ff}.thread{fill:#8b949e;stroke:#8b949e}}"""
-
-
-def trials(path, **policies):
-    """The usable trials of a result, those of the policies named."""
-    with open(EXPERIMENTS / path / "trials.ndjson", encoding="utf-8") as file:
-        every = [json.loads(line) for line in file]
-    usable = [t for t in every if t["outcome"]["state"] in ("checked", "unchecked")]
-    return [t for t in usable if all(t["contestant"]["policies"].get(k) == v for k, v in policies.items())]
-
-
-def phase(trial, name):
-    return next(p for p in trial["phases"] if p["name"] == name)
-
-
-def rate(trial, name):
-    p = phase(trial, name)
-    return p["operations"] / p["seconds"]
-
-
-def median(values):
-    values = list(values)
-    return statistics.median(values)
-
-
-def number(x):
-    """Three digits at least, thousands apart."""
-    if x == 0:
-        return "0"
-    if abs(x) >= 100:
-        return f"{x:,.0f}"
-    digits = max(0, 2 - math.floor(math.log10(abs(x))))
-    return f"{x:.{digits}f}"
-
-
-def of_kernel(path):
-    """The usable trials of the kernel's own driver, and its name and version."""
-    those = [t for t in trials(path) if t["contestant"]["kind"] == "kernel"]
-    versions = {".".join(t["environment"]["kernel"].split(".")[:2]) for t in those}
-    return those, f"Linux {', '.join(sorted(versions))}"
-
-
-def change(new, old):
-    """Change of a rate in percent with a 95 % interval of the paired rounds' logarithms."""
-    pairs = [math.log(a / b) for a, b in zip(new, old)]
-    n = len(pairs)
-    mean, sd = statistics.fmean(pairs), statistics.stdev(pairs)
-    t = {5: 2.776, 10: 2.262, 20: 2.093, 30: 2.045, 40: 2.023, 120: 1.980}[n]
-    low, high = mean - t * sd / math.sqrt(n), mean + t * sd / math.sqrt(n)
-    percent = [f"{100 * (math.exp(x) - 1):+.1f}" for x in (mean, low, high)]
-    return f"{percent[0]} % [{percent[1]}, {percent[2]}]"
-
-
-def by_round(all_trials, of):
-    return [of(t) for t in sorted(all_trials, key=lambda t: t["round"])]
-
-
-def table(head, rows):
-    align = "|---|" + "---:|" * (len(head) - 1)
-    return "\n".join(["| " + " | ".join(head) + " |", align] + ["| " + " | ".join(map(str, r)) + " |" for r in rows])
 
 
 def svg(width, height, title, body):
@@ -214,6 +153,8 @@ def allocator():
 that a transaction dirtied more bitmaps, and reaim lost 10 to 20 %. Extant measures files a second against `vanilla`. Reading a tree cold gives
 {against("kernel-tree", "optimize-scan", "read")} where `optimize-scan` has spread it, and {against("kernel-tree", "sure-fit", "read")} where `sure-fit` (the nearest group that surely has room, and
 one home for synced files) has placed it. Small synced files give {against("small-files", "optimize-scan", "files")} and {against("small-files", "sure-fit", "files")}.
+Against the policy of Linux 6.17, `sure-fit` makes {change(rates("small-files", "sure-fit", "files"), rates("small-files", "ordered-groups", "files"))} files a second;
+[a letter](letter-mballoc.md) to ext4's developers says what a patch would be.
 
 ![Groups of the first 32 chunks by policy](threads/allocator.svg)
 
@@ -472,6 +413,7 @@ def main():
         made[ROOT / "docs/threads" / name] = picture
         texts.append(text)
     made[ROOT / "docs/lab-first-run.svg"] = first_run()
+    made[ROOT / "docs/letter-mballoc.md"] = letter()
     made[ROOT / "docs/threads.md"] = """# The five threads
 
 Extant began with five public discussions of Linux storage. Each of them measured an old mechanism against a new one. This page shows their
