@@ -199,7 +199,8 @@ impl MountConfig {
     }
 
     fn engine_word(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
-        self.fs.set_word(name, value).map_or(Ok(()), |set| set.map_err(|e| e.to_string()))
+        let set = self.fs.set_word(name, value).or_else(|| self.fs.set_own_word(name, value));
+        set.map_or(Ok(()), |set| set.map_err(|e| e.to_string()))
     }
 
     fn note(&mut self, text: &str) {

@@ -390,9 +390,8 @@ pub static WORDS: &[Word] = &[
         "=SIZE",
         Extant,
         Sets(|c, value| {
-            c.fs.cache_bytes = size::parse(value)?;
             c.cache_given = true;
-            if c.fs.cache_bytes < 8 << 20 { Err("at least 8M are needed".into()) } else { Ok(()) }
+            c.engine_word("cache", Some(value))
         }),
         "memory for blocks, files and names (256M, or a quarter of what the control group may have if that is less)",
     ),
@@ -534,42 +533,19 @@ pub static WORDS: &[Word] = &[
         }),
         "the kernel opens and closes files without a request (1)",
     ),
-    lab(
-        &["dirty"],
-        "=SIZE",
-        Sets(|c, value| {
-            let bytes = size::parse(value)?;
-            if bytes < extant_fs::DIRTY_BYTES_MIN {
-                return Err(format!("at least {}K are needed", extant_fs::DIRTY_BYTES_MIN >> 10));
-            }
-            c.fs.dirty_bytes = Some(bytes);
-            Ok(())
-        }),
-        "how much data may be dirty before writers wait (half of cache=)",
-    ),
+    lab(&["dirty"], "=SIZE", Engines, "how much data may be dirty before writers wait (half of cache=)"),
     lab(&["mb_policy"], "=NAME", Policy, "how free blocks are chosen"),
     lab(&["meta_policy"], "=NAME", Policy, "where metadata blocks lie"),
     lab(
         &["mb_locality_groups"],
         "=N",
-        Sets(|c, value| {
-            c.fs.locality_groups = number(value, 1, 1024)? as usize;
-            Ok(())
-        }),
+        Engines,
         "how many sets of chunks for small files; each thread uses one (one for each processor)",
     ),
     lab(&["es_policy"], "=NAME", Policy, "which entries leave the extent-status cache"),
     lab(&["reclaim_policy"], "=NAME", Policy, "which frames leave the cache when memory is short"),
     lab(&["tag_policy"], "=NAME", Policy, "which request gets the next tag"),
-    lab(
-        &["queue_depth"],
-        "=N",
-        Sets(|c, value| {
-            c.fs.queue_depth = number(value, 1, extant_fs::QUEUE_DEPTH_MAX)?;
-            Ok(())
-        }),
-        "how many tags there are (1 to 4096, 128)",
-    ),
+    lab(&["queue_depth"], "=N", Engines, "how many tags there are (1 to 4096, 128)"),
     lab(&["sync_policy"], "=NAME", Policy, "which other inodes' data an fsync writes, too"),
     lab(
         &["seed"],

@@ -34,7 +34,7 @@ pub enum Origin {
 /// The effect of a word.
 #[derive(Clone, Copy)]
 pub enum Fate {
-    /// The engine applies it ([`extant_fs::MountOptions::set_word`]).
+    /// The engine applies it ([`extant_fs::MountOptions::set_word`] and [`extant_fs::MountOptions::set_own_word`]).
     Engines,
     /// It names a policy of the engine's ([`extant_fs::POLICIES`]).
     Policy,

@@ -50,7 +50,7 @@ use crate::mount::copies::Copies;
 use crate::mount::recover::{Use, clean_orphans, lend_journal, log_of, recover};
 use crate::mount::super_block::{check_after_replay, read_super_at};
 use crate::mount::unmount::Mounted;
-use crate::options::{COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, MountOptions, OnError};
+use crate::options::{CACHE_BYTES_MIN, COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::rescue::state::Rescue;
 use crate::reserve::Reserve;
@@ -60,8 +60,6 @@ use crate::writeback::batch::COMPLETED_CLASS;
 use crate::writeback::work::WorkQueue;
 use extant_es::EsCache;
 
-/// The minimum for the caches.
-const CACHE_BYTES_MIN: u64 = 8 << 20;
 /// How long data may stay dirty (Linux: `dirty_expire_interval`, 30 seconds).
 const DIRTY_EXPIRE_NS: u64 = 5_000_000_000;
 /// Gives a borrowed journal other random numbers than the mount: "jbd2".

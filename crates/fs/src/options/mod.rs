@@ -168,6 +168,9 @@ pub static POLICIES: [PolicyOption; 6] = [
 /// `JBD2_DEFAULT_MAX_COMMIT_AGE`).
 pub const COMMIT_INTERVAL_S: u32 = 5;
 
+/// The least memory for caches.
+pub(crate) const CACHE_BYTES_MIN: u64 = 8 << 20;
+
 /// The minimum of [`MountOptions::dirty_bytes`].
 pub const DIRTY_BYTES_MIN: u64 = 16 << 10;
 

@@ -1,7 +1,8 @@
 //! The mount options of ext4(5) that the engine knows, and those in the superblock.
 //!
-//! Main types: none; [`MountOptions::set_word`] parses one option, and [`MountOptions::with_defaults_of`] adds the
-//! superblock's options (Linux: `ext4_set_def_opts` and `parse_apply_sb_mount_options`, fs/ext4/super.c).
+//! Main types: none; [`MountOptions::set_word`] parses an option that a superblock may contain,
+//! [`MountOptions::set_own_word`] one of Extant's own, and [`MountOptions::with_defaults_of`] adds the superblock's
+//! options (Linux: `ext4_set_def_opts` and `parse_apply_sb_mount_options`, fs/ext4/super.c).
 //!
 //! What it does not do: know the options that mean nothing to the engine. A superblock may contain those as well; to
 //! report them, a program reads [`SuperBlock::default_mount_opts`] and [`SuperBlock::mount_options`].
@@ -15,7 +16,7 @@ use extant_ondisk::features::RoCompat;
 use extant_ondisk::quota::QuotaKind;
 use extant_ondisk::superblock::SuperBlock;
 
-use super::{MountOptions, OnError};
+use super::{CACHE_BYTES_MIN, DIRTY_BYTES_MIN, MountOptions, OnError, QUEUE_DEPTH_MAX};
 
 /// An invalid value of an option, and the valid ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,26 @@ impl MountOptions {
     /// Sets the mount option `word` of ext4(5). `None`: the engine has no such option.
     pub fn set_word(&mut self, word: &str, value: Option<&str>) -> Option<Result<(), BadValue>> {
         self.try_set(word, value).transpose()
+    }
+
+    /// Sets an option of Extant's own, which no superblock contains: a size, a count or a policy. `None`: the engine
+    /// has no such option.
+    pub fn set_own_word(&mut self, word: &str, value: Option<&str>) -> Option<Result<(), BadValue>> {
+        Some(match word {
+            "cache" | "cache_size" => {
+                size(value, CACHE_BYTES_MIN, "a size of at least 8M").map(|bytes| self.cache_bytes = bytes)
+            }
+            "dirty" => {
+                size(value, DIRTY_BYTES_MIN, "a size of at least 16K").map(|bytes| self.dirty_bytes = Some(bytes))
+            }
+            "mb_locality_groups" => {
+                number(value, 1, 1024, "a number from 1 to 1024").map(|n| self.locality_groups = n as usize)
+            }
+            "queue_depth" => {
+                number(value, 1, QUEUE_DEPTH_MAX, "a number from 1 to 4096").map(|depth| self.queue_depth = depth)
+            }
+            _ => return None,
+        })
     }
 
     /// `Ok(None)`: not an option of the engine.
@@ -120,18 +141,23 @@ fn split(option: &str) -> (&str, Option<&str>) {
     option.split_once('=').map_or((option, None), |(word, value)| (word, Some(value)))
 }
 
-fn number(value: Option<&str>, max: u32, expected: &'static str) -> Result<u32, BadValue> {
-    let number = value.and_then(|value| value.parse().ok()).filter(|number| *number <= max);
+fn number(value: Option<&str>, min: u32, max: u32, expected: &'static str) -> Result<u32, BadValue> {
+    let number = value.and_then(|value| value.parse().ok()).filter(|number| (min..=max).contains(number));
     number.ok_or_else(|| BadValue { value: value.map(str::to_owned), expected })
 }
 
+fn size(value: Option<&str>, min: u64, expected: &'static str) -> Result<u64, BadValue> {
+    let bytes = value.and_then(|value| extant_base::size::parse(value).ok()).filter(|bytes| *bytes >= min);
+    bytes.ok_or_else(|| BadValue { value: value.map(str::to_owned), expected })
+}
+
 fn owner(value: Option<&str>) -> Result<u32, BadValue> {
-    number(value, u32::MAX - 1, "a number from 0 to 4294967294")
+    number(value, 0, u32::MAX - 1, "a number from 0 to 4294967294")
 }
 
 /// 0 means the default, as in the kernel.
 fn seconds(value: Option<&str>) -> Result<Option<u32>, BadValue> {
-    let seconds = number(value, COMMIT_MAX_S, "a number of seconds from 0 to 86400")?;
+    let seconds = number(value, 0, COMMIT_MAX_S, "a number of seconds from 0 to 86400")?;
     Ok(Some(if seconds == 0 { super::COMMIT_INTERVAL_S } else { seconds }))
 }
 
@@ -165,5 +191,25 @@ mod tests {
             assert!(matches!(o.set_word(word, value), Some(Err(_))), "{word} {value:?}");
         }
         assert_eq!(o.set_word("stripe", Some("16")), None);
+    }
+
+    #[test]
+    fn options_of_extant_have_limits_and_are_not_a_superblocks() {
+        let mut o = MountOptions::default();
+        let least = [
+            ("cache", "8M", "7M"),
+            ("dirty", "16K", "15K"),
+            ("mb_locality_groups", "1", "0"),
+            ("queue_depth", "4096", "4097"),
+        ];
+        for (word, valid, invalid) in least {
+            assert_eq!(o.set_own_word(word, Some(valid)), Some(Ok(())), "{word}={valid}");
+            for bad in [Some(invalid), Some("x"), None] {
+                assert!(matches!(o.set_own_word(word, bad), Some(Err(_))), "{word} {bad:?}");
+            }
+            assert_eq!(o.set_word(word, Some(valid)), None, "{word} in a superblock");
+        }
+        assert_eq!((o.cache_bytes, o.dirty_bytes), (CACHE_BYTES_MIN, Some(DIRTY_BYTES_MIN)));
+        assert_eq!((o.locality_groups, o.queue_depth), (1, 4096));
     }
 }

@@ -4,7 +4,7 @@
 //! None.
 
 use extant_block::device::{DeviceModel, Engine, IoMode};
-use extant_fs::{Atime, MountOptions, POLICIES, QUEUE_DEPTH_MAX};
+use extant_fs::{Atime, MountOptions, POLICIES};
 
 /// Writes of at least this many bytes go straight to an image file that is opened through the page cache, as under
 /// `extant mount`.
@@ -67,14 +67,8 @@ impl EngineOptions {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             let wrong = || format!("option '{option}': that value is not known");
             match (name, value) {
-                ("cache", size) => options.fs.cache_bytes = extant_base::size::parse(size)?.max(8 << 20),
-                ("dirty", size) => options.fs.dirty_bytes = Some(extant_base::size::parse(size)?),
-                ("commit", seconds) => options.fs.commit_interval_s = Some(seconds.parse().map_err(|_| wrong())?),
                 // Data is on the device before its map, with either value.
                 ("data", "ordered" | "writeback") => {}
-                ("mb_locality_groups", n) => {
-                    options.fs.locality_groups = n.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(wrong)?;
-                }
                 ("exact", "") => {
                     options.exact = true;
                     options.fs.threads = false;
@@ -85,10 +79,6 @@ impl EngineOptions {
                 ("io", "direct") => options.io = IoMode::Direct,
                 ("io", "buffered") => options.io = IoMode::Buffered,
                 ("io", "memory") => options.memory = true,
-                ("queue_depth", depth) => {
-                    let depth = depth.parse().ok().filter(|d| (1..=QUEUE_DEPTH_MAX).contains(d));
-                    options.fs.queue_depth = depth.ok_or_else(wrong)?;
-                }
                 ("device", name) => {
                     let named = DeviceModel::named(name).map_err(|e| format!("option '{option}': {e}"))?;
                     options.device = Some(named);
@@ -102,16 +92,24 @@ impl EngineOptions {
                 ("engine", "psync") => options.engine = Engine::Psync,
                 ("engine", "io_uring") => options.engine = Engine::IoUring,
                 ("data" | "io" | "engine" | "store", _) => return Err(wrong()),
-                _ => match options.fs.set_policy(name, value) {
-                    Some(chosen) => chosen.map_err(|e| format!("option '{option}': {e}"))?,
-                    None => {
-                        let policies: String = POLICIES.iter().map(|p| format!(" {}=", p.table.option)).collect();
-                        return Err(format!(
-                            "option '{option}' is not known to the engine; known are: {}{policies}",
-                            KNOWN.join(" ")
-                        ));
+                // The rest is read as `extant mount` reads it.
+                _ => {
+                    let given = option.split_once('=').map(|(_, value)| value);
+                    let fs = &mut options.fs;
+                    let set = fs.set_word(name, given).or_else(|| fs.set_own_word(name, given));
+                    let set = set.map(|set| set.map_err(|e| e.to_string()));
+                    match set.or_else(|| fs.set_policy(name, value).map(|set| set.map_err(|e| e.to_string()))) {
+                        Some(set) => set.map_err(|e| format!("option '{option}': {e}"))?,
+                        None => {
+                            let policies: String = POLICIES.iter().map(|p| format!(" {}=", p.table.option)).collect();
+                            return Err(format!(
+                                "option '{option}' is not known to the engine; known are: {}{policies}, and ext4(5)'s \
+                                 that change what the engine does",
+                                KNOWN.join(" ")
+                            ));
+                        }
                     }
-                },
+                }
             }
         }
         let modelled = options.device.is_some() || options.metadata_only;
@@ -171,6 +169,9 @@ mod tests {
             "ro",
             "noatime=1",
             "commit=",
+            "commit=99999999",
+            "dirty=1",
+            "cache=4M",
         ] {
             assert!(EngineOptions::parse(bad).is_err(), "{bad}");
         }
