@@ -6,7 +6,7 @@ UNPUBLISHED = --exclude extant-oracle --exclude extant-testkit --exclude extant-
 # Systems on which the library compiles without a linker for them. Their standard libraries: rustup target add NAME.
 OTHER_SYSTEMS = x86_64-pc-windows-gnu aarch64-apple-darwin
 
-.PHONY: help build demo check test lint soak bench threads experiments-age fuzz dist install uninstall deb python deny deps clean-demo
+.PHONY: help build demo check test lint soak bench threads experiments-age experiments-kernel fuzz dist install uninstall deb python deny deps clean-demo
 
 # Where `make install` puts things; DESTDIR in front of all of it. /sbin is where mount(8) looks for helpers.
 PREFIX ?= /usr/local
@@ -29,6 +29,7 @@ help:
 	@echo "make bench    the table of speeds: kernel ext4, fuse2fs, Extant, FUSE alone (root)"
 	@echo "make threads  docs/threads.md and its pictures, from the trials in experiments/"
 	@echo "make experiments-age  how many commits have changed what each experiment is about since its trials"
+	@echo "make experiments-kernel  this kernel's own ext4 in the parts that the five threads are about (root, ten minutes)"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS (60)"
 	@echo "make dist     a static binary, manual pages, completions and mount helpers: target/dist, and a tarball of it"
 	@echo "make install  what 'make build' made, its manual pages, completions, mount helpers and header (PREFIX, SBINDIR, LIBDIR, DESTDIR)"
@@ -79,6 +80,9 @@ threads:
 
 experiments-age:
 	@scripts/experiments_age.py
+
+experiments-kernel:
+	experiments/037-linux/run target/experiments-kernel
 
 fuzz:
 	@scripts/fuzz.sh

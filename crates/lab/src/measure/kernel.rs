@@ -1,8 +1,13 @@
-//! The figures of the kernel's ext4: trace events, mb_stats, and the statistics of the loop device below it.
+//! The figures of the kernel's ext4: trace events, mb_stats, the statistics of its extent-status cache, and those of the
+//! loop device below it.
 //!
-//! Main types: [`Probe`], [`Tracefs`] (where the probe enables events). Events go to a trace instance of its own,
-//! filtered by device, and are read at the end, so that recording costs the kernel no more than writing them down. If
-//! events are lost, their figures are absent, and the trial says so.
+//! Main types: [`Probe`], [`Tracefs`] (where the probe enables events). Events go to two trace instances of their own:
+//! those of the file system, filtered by device, and those of page reclaim, filtered by the threads of this process.
+//! They are read at the end, so that recording costs the kernel no more than writing them down. If events are lost,
+//! their figures are absent, and the trial says so.
+//!
+//! Reclaim by other threads (kswapd, writeback) is not counted. In a control group with a limit of memory, the threads
+//! that need memory reclaim it themselves.
 //!
 //! It needs root. Where no tracefs is mounted, it is mounted for the time of the probe.
 //!
@@ -21,8 +26,10 @@ use crate::target::Tool;
 
 /// Memory for events, for each processor: some 150,000 events.
 const BUFFER_KIB: &str = "16384";
-const EVENTS: [&str; 5] = [
+const RECLAIM: &str = "vmscan/mm_vmscan_lru_shrink_inactive";
+const EVENTS: [&str; 6] = [
     "ext4/ext4_allocate_blocks",
+    "ext4/ext4_es_shrink",
     "ext4/ext4_free_blocks",
     "ext4/ext4_mb_new_group_pa",
     "jbd2/jbd2_commit_flushing",
@@ -35,7 +42,8 @@ pub struct Probe {
     /// `loop3`.
     device: String,
     io_before: Option<[u64; 17]>,
-    mb_stats: Figures,
+    /// What mb_stats and the extent-status cache said at each unmount, added up.
+    statistics: Figures,
     flaws: Vec<String>,
     listener: Option<Listener>,
 }
@@ -59,7 +67,7 @@ impl Probe {
         Ok(Probe {
             device: device.to_owned(),
             io_before: io(device),
-            mb_stats: Figures::new(),
+            statistics: Figures::new(),
             flaws: Vec::new(),
             listener,
         })
@@ -76,6 +84,9 @@ impl Probe {
         if let Ok(dir) = std::fs::File::open(dir) {
             let _ = rustix::fs::syncfs(dir);
         }
+        if let Ok(text) = std::fs::read_to_string(format!("/proc/fs/ext4/{}/es_shrinker_info", self.device)) {
+            self.add(es_statistics(&text));
+        }
         // Linux 5.13 and later; an older kernel has no such file.
         let path = format!("/proc/fs/ext4/{}/mb_stats", self.device);
         let Ok(text) = std::fs::read_to_string(&path) else { return };
@@ -83,8 +94,12 @@ impl Probe {
         if figures.is_empty() {
             self.flaws.push(format!("{path}: it has no figures"));
         }
+        self.add(figures);
+    }
+
+    fn add(&mut self, figures: Figures) {
         for (name, n) in figures {
-            *self.mb_stats.entry(name).or_default() += n;
+            *self.statistics.entry(name).or_default() += n;
         }
     }
 
@@ -109,17 +124,22 @@ impl Probe {
     /// results.
     pub fn finish(&mut self, figures: &mut Figures) -> Heard {
         figures.append(&mut self.requests());
-        figures.append(&mut self.mb_stats);
+        figures.append(&mut self.statistics);
         let mut heard = Heard { flaws: std::mem::take(&mut self.flaws), ..Heard::default() };
         let Some(listener) = &self.listener else { return heard };
-        let (tally, commits) = match listener.events() {
-            Ok(events) => events,
+        match listener.reclaim.events() {
+            Ok(trace) => reclaim(&trace).figures(figures),
+            Err(why) => heard.flaws.push(format!("the kernel's events of page reclaim: {why}")),
+        }
+        let (tally, commits, shrinks) = match listener.file_system.events() {
+            Ok(trace) => digest(&trace, listener.layout),
             Err(why) => {
                 heard.flaws.push(format!("the kernel's events: {why}"));
                 return heard;
             }
         };
         tally.figures(figures);
+        shrinks.figures(figures);
         figures.insert("journal_commits".into(), commits.transactions as f64);
         figures.insert("journal_blocks".into(), commits.blocks as f64);
         figures.insert("journal_handles".into(), commits.handles as f64);
@@ -131,40 +151,66 @@ impl Probe {
     }
 }
 
-/// A trace instance for the events of one device.
+/// The trace instances of one device.
 #[derive(Debug)]
 struct Listener {
-    instance: PathBuf,
+    file_system: Instance,
+    reclaim: Instance,
     layout: Layout,
-    /// Dropped after the instance.
+    /// Dropped after the instances.
     _tracefs: Tracefs,
 }
 
 impl Listener {
     fn start(device: &str, (major, minor): (u32, u32), layout: Layout) -> Result<Listener> {
         let tracefs = Tracefs::get()?;
-        let instance = tracefs.path().join("instances").join(format!("extant-lab-{}-{device}", std::process::id()));
-        std::fs::create_dir(&instance).map_err(Error::file(&instance))?;
-        let listener = Listener { instance, layout, _tracefs: tracefs };
-        listener.put("buffer_size_kb", BUFFER_KIB)?;
+        let name = format!("extant-lab-{}-{device}", std::process::id());
+        let file_system = Instance::new(&tracefs, &name)?;
         for event in EVENTS {
             // As the kernel packs a device number.
-            listener.put(&format!("events/{event}/filter"), &format!("dev == {}", major << 20 | minor))?;
-            listener.put(&format!("events/{event}/enable"), "1")?;
+            file_system.put(&format!("events/{event}/filter"), &format!("dev == {}", major << 20 | minor))?;
+            file_system.put(&format!("events/{event}/enable"), "1")?;
         }
-        Ok(listener)
+        let reclaim = Instance::new(&tracefs, &format!("{name}-reclaim"))?;
+        // Threads and processes that these start are followed.
+        reclaim.put("options/event-fork", "1")?;
+        reclaim.put("set_event_pid", &own_threads())?;
+        reclaim.put(&format!("events/{RECLAIM}/enable"), "1")?;
+        Ok(Listener { file_system, reclaim, layout, _tracefs: tracefs })
+    }
+}
+
+/// The threads of this process, as `set_event_pid` takes them.
+fn own_threads() -> String {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    threads.filter_map(|t| t.file_name().into_string().ok()).collect::<Vec<_>>().join(" ")
+}
+
+/// A trace instance; removed when it is dropped.
+#[derive(Debug)]
+struct Instance {
+    path: PathBuf,
+}
+
+impl Instance {
+    fn new(tracefs: &Tracefs, name: &str) -> Result<Instance> {
+        let path = tracefs.path().join("instances").join(name);
+        std::fs::create_dir(&path).map_err(Error::file(&path))?;
+        let instance = Instance { path };
+        instance.put("buffer_size_kb", BUFFER_KIB)?;
+        Ok(instance)
     }
 
     fn put(&self, file: &str, value: &str) -> Result<()> {
-        let path = self.instance.join(file);
+        let path = self.path.join(file);
         std::fs::write(&path, value).map_err(Error::file(&path))
     }
 
-    /// An error: some events were lost.
-    fn events(&self) -> std::result::Result<(Tally, Commits), String> {
+    /// Ends the recording; returns the trace. An error: some events were lost.
+    fn events(&self) -> std::result::Result<String, String> {
         self.put("tracing_on", "0").map_err(|e| e.to_string())?;
         let read = |path: &Path| std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()));
-        let per_cpu = self.instance.join("per_cpu");
+        let per_cpu = self.path.join("per_cpu");
         let mut lost = 0;
         for cpu in std::fs::read_dir(&per_cpu).map_err(|e| format!("{}: {e}", per_cpu.display()))?.flatten() {
             lost += lost_events(&read(&cpu.path().join("stats"))?);
@@ -172,14 +218,14 @@ impl Listener {
         if lost > 0 {
             return Err(format!("{lost} were lost, so their figures are left out"));
         }
-        Ok(digest(&read(&self.instance.join("trace"))?, self.layout))
+        read(&self.path.join("trace"))
     }
 }
 
-impl Drop for Listener {
+impl Drop for Instance {
     fn drop(&mut self) {
-        let _ = std::fs::write(self.instance.join("events/enable"), "0");
-        let _ = std::fs::remove_dir(&self.instance);
+        let _ = std::fs::write(self.path.join("events/enable"), "0");
+        let _ = std::fs::remove_dir(&self.path);
     }
 }
 
@@ -263,9 +309,58 @@ struct Commits {
     handles: u64,
 }
 
-/// The lines of a trace, in the order of time.
-fn digest(trace: &str, layout: Layout) -> (Tally, Commits) {
-    let (mut tally, mut commits) = (Tally::default(), Commits::default());
+/// Sums over ext4_es_shrink.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Shrinks {
+    calls: u64,
+    freed: u64,
+    in_vain: u64,
+    longest_us: u64,
+}
+
+impl Shrinks {
+    fn figures(&self, figures: &mut Figures) {
+        figures.insert("es_shrinks".into(), self.calls as f64);
+        figures.insert("es_reclaimed".into(), self.freed as f64);
+        figures.insert("es_shrinks_in_vain".into(), self.in_vain as f64);
+        figures.insert("es_shrink_longest_us".into(), self.longest_us as f64);
+    }
+}
+
+/// Sums over mm_vmscan_lru_shrink_inactive, in pages.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Reclaimed {
+    scanned: u64,
+    freed: u64,
+    unclean: u64,
+}
+
+impl Reclaimed {
+    fn figures(&self, figures: &mut Figures) {
+        figures.insert("reclaim_scanned".into(), self.scanned as f64);
+        figures.insert("reclaim_freed".into(), self.freed as f64);
+        figures.insert("reclaim_unclean".into(), self.unclean as f64);
+    }
+}
+
+/// The sums of page reclaim. Its events have words of the form `name=value`.
+fn reclaim(trace: &str) -> Reclaimed {
+    let mut sums = Reclaimed::default();
+    for args in trace.lines().filter_map(|l| l.split_once(" mm_vmscan_lru_shrink_inactive: ")).map(|(_, args)| args) {
+        let number = |name: &str| -> u64 {
+            let mut words = args.split_whitespace().filter_map(|word| word.split_once('='));
+            words.find(|(key, _)| *key == name).and_then(|(_, n)| n.parse().ok()).unwrap_or(0)
+        };
+        sums.scanned += number("nr_scanned");
+        sums.freed += number("nr_reclaimed");
+        sums.unclean += number("nr_dirty") + number("nr_writeback");
+    }
+    sums
+}
+
+/// The lines of a trace of the file system, in the order of time.
+fn digest(trace: &str, layout: Layout) -> (Tally, Commits, Shrinks) {
+    let (mut tally, mut commits, mut shrinks) = (Tally::default(), Commits::default(), Shrinks::default());
     for (at, line) in trace.lines().enumerate().filter(|(_, l)| !l.starts_with('#')) {
         let at = at as u64;
         let Some((event, args)) = EVENTS.iter().find_map(|event| {
@@ -278,7 +373,8 @@ fn digest(trace: &str, layout: Layout) -> (Tally, Commits) {
         let number = |name: &str| -> Option<u64> {
             let mut words = args.split_whitespace();
             words.find(|w| *w == name)?;
-            words.next()?.parse().ok()
+            // ext4_es_shrink has a comma behind one of its numbers.
+            words.next()?.trim_end_matches(',').parse().ok()
         };
         match event {
             "ext4_allocate_blocks" => {
@@ -296,6 +392,13 @@ fn digest(trace: &str, layout: Layout) -> (Tally, Commits) {
                     tally.locality_preallocation(layout, start);
                 }
             }
+            "ext4_es_shrink" => {
+                let freed = number("nr_shrunk").unwrap_or(0);
+                shrinks.calls += 1;
+                shrinks.freed += freed;
+                shrinks.in_vain += u64::from(freed == 0);
+                shrinks.longest_us = shrinks.longest_us.max(number("scan_time").unwrap_or(0));
+            }
             "jbd2_commit_flushing" => tally.closed(at),
             _ => {
                 commits.transactions += 1;
@@ -304,7 +407,15 @@ fn digest(trace: &str, layout: Layout) -> (Tally, Commits) {
             }
         }
     }
-    (tally, commits)
+    (tally, commits, shrinks)
+}
+
+/// Lookups by /proc/fs/ext4/*/es_shrinker_info, with names as [`super::engine`] gives them.
+fn es_statistics(text: &str) -> Figures {
+    let counts = text.lines().find_map(|l| l.trim().strip_suffix(" cache hits/misses")?.split_once('/'));
+    let numbers = counts.and_then(|(hits, misses)| Some((hits.parse().ok()?, misses.parse().ok()?)));
+    let Some((hits, misses)) = numbers else { return Figures::new() };
+    Figures::from([("es_hits".to_owned(), hits), ("es_misses".to_owned(), misses)])
 }
 
 /// Names as [`super::engine`] gives them, of the lines of /proc/fs/ext4/*/mb_stats that both have.
@@ -350,8 +461,11 @@ mod tests {
             lab-0-10 [000] ..... 1.1: ext4_mb_new_group_pa: dev 7,0 ino 12 pstart 65536 len 512 lstart 65536\n\
             jbd2-11 [000] ..... 1.2: jbd2_commit_flushing: dev 7,0 transaction 2 sync 1\n\
             lab-0-10 [000] ..... 1.3: ext4_free_blocks: dev 7,0 ino 12 mode 0100644 block 32770 count 6 flags METADATA\n\
+            kswapd0-9 [000] ..... 1.3: ext4_es_shrink: dev 7,0 nr_shrunk 128, scan_time 2 nr_skipped 0 retried 0\n\
+            kswapd0-9 [000] ..... 1.3: ext4_es_shrink: dev 7,0 nr_shrunk 0, scan_time 95 nr_skipped 3 retried 1\n\
             jbd2-11 [000] ..... 1.4: jbd2_run_stats: dev 7,0 tid 2 wait 0 request_delay 0 running 1 locked 0 flushing 0 logging 1 handle_count 9 blocks 7 blocks_logged 9\n";
-        let (tally, commits) = digest(trace, Layout { first_block: 0, blocks_per_group: 32768 });
+        let (tally, commits, shrinks) = digest(trace, Layout { first_block: 0, blocks_per_group: 32768 });
+        assert_eq!(shrinks, Shrinks { calls: 2, freed: 128, in_vain: 1, longest_us: 95 });
         assert_eq!(commits, Commits { transactions: 1, blocks: 7, handles: 9 });
         let mut figures = Figures::new();
         tally.figures(&mut figures);
@@ -359,6 +473,22 @@ mod tests {
         assert_eq!(figures["blocks_freed"], 6.0);
         assert_eq!(figures["locality_groups"], 1.0);
         assert_eq!(figures["bitmaps_per_transaction"], 1.0);
+    }
+
+    #[test]
+    fn page_reclaim_is_summed() {
+        let trace = "# tracer: nop\n\
+            lab-9 [001] ..... 1.0: mm_vmscan_lru_shrink_inactive: nid=0 nr_scanned=32 nr_reclaimed=20 nr_dirty=3 nr_writeback=1 nr_congested=0 priority=12 flags=RECLAIM_WB_FILE\n\
+            lab-9 [001] ..... 1.1: mm_vmscan_lru_shrink_inactive: nid=0 nr_scanned=8 nr_reclaimed=8 nr_dirty=0 nr_writeback=0 priority=12\n";
+        assert_eq!(reclaim(trace), Reclaimed { scanned: 40, freed: 28, unclean: 4 });
+    }
+
+    #[test]
+    fn lookups_of_the_extent_status_cache_are_read() {
+        let text = "stats:\n  104447 objects\n  103889 reclaimable objects\n  1443188/71834 cache hits/misses\n";
+        let expected = Figures::from([("es_hits".to_owned(), 1_443_188.0), ("es_misses".to_owned(), 71_834.0)]);
+        assert_eq!(es_statistics(text), expected);
+        assert_eq!(es_statistics("stats:\n  3 objects\n"), Figures::new());
     }
 
     fn of_criteria(figures: &Figures, what: &str) -> Vec<f64> {
