@@ -18,7 +18,7 @@ use extant_block::device::{
 use extant_block::{BioFlags, BlockDevice, BusyBy, Error as DeviceError};
 use extant_ondisk::BlockNr;
 use extant_ondisk::partition::Source;
-use extant_ondisk::superblock::{self, MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
+use extant_ondisk::superblock::{self, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 
 use crate::error::{Backup, BadOffset, Error, Result};
 use crate::formats::{self, Format};
@@ -522,5 +522,5 @@ pub(crate) fn shows_magic(dev: &dyn BlockDevice) -> Result<bool> {
         return Ok(false);
     }
     dev.read_at(SUPERBLOCK_OFFSET, &mut sb, BioFlags::META)?;
-    Ok(u16::from_le_bytes([sb[56], sb[57]]) == MAGIC)
+    Ok(superblock::has_magic(&sb))
 }

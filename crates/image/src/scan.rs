@@ -17,7 +17,9 @@ use std::collections::BTreeMap;
 
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::group_desc::GroupDesc;
-use extant_ondisk::superblock::{Ballot, MAGIC, SUPERBLOCK_SIZE, Start, SuperBlock, SuperContext, SuperDamage, vote};
+use extant_ondisk::superblock::{
+    Ballot, SUPERBLOCK_SIZE, Start, SuperBlock, SuperContext, SuperDamage, has_magic, vote,
+};
 use extant_ondisk::{BlockNr, Damage, GroupNr};
 
 const SECTOR: usize = 512;
@@ -191,7 +193,7 @@ fn look(dev: &dyn BlockDevice, at: u64, len: usize, buf: &mut [u8], seen: &mut S
     let bytes = &buf[..there];
     for place in (0..len).step_by(SECTOR) {
         let Some(bytes) = bytes.get(place..place + SUPERBLOCK_SIZE) else { break };
-        if bytes[56..58] != MAGIC.to_le_bytes() {
+        if !has_magic(bytes) {
             continue;
         }
         let mut damage = Vec::new();
@@ -313,7 +315,7 @@ mod tests {
         for (at, value) in [(0x00, 16), (0x04, 64), (0x14, 1), (0x20, 8192), (0x28, 16_u32)] {
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
-        bytes[56..58].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[56..58].copy_from_slice(&extant_ondisk::superblock::MAGIC.to_le_bytes());
         bytes
     }
 

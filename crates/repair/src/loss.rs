@@ -434,7 +434,7 @@ fn all_attributes(image: &Image, inode: &Inode) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let name = entry.name.full().unwrap_or_else(|| [&[entry.name.index], entry.name.suffix].concat());
         let value = entry.outside.map_or_else(|| entry.value.to_vec(), |(ino, _)| ino.0.to_le_bytes().to_vec());
         // Inline data is content.
-        if entry.name != crate::view::dir::INLINE_DATA {
+        if entry.name != extant_ondisk::inode::inline::DATA {
             all.entry(name).or_insert(value);
         }
     };

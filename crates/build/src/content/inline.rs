@@ -11,14 +11,13 @@
 //! None.
 
 use extant_ondisk::dirent::{DirBlockFormat, Insert};
+use extant_ondisk::inode::inline::ROOM;
 
 use super::attributes::split_around;
 use super::{ContentPlan, Placement};
 use crate::Result;
 use crate::tree::{Body, Id};
 
-/// Bytes of `i_block`.
-pub(super) const FIRST_LEN: usize = 60;
 /// A directory begins with the number of its parent, in place of `.` and `..` (Linux: `EXT4_INLINE_DOTDOT_SIZE`).
 const PARENT_LEN: usize = 4;
 /// A directory entry without its name.
@@ -36,7 +35,7 @@ impl Placement<'_> {
     /// It has an attribute that cannot be stored.
     pub(super) fn fits_inode(&self, id: Id) -> Result<bool> {
         let Some(len) = self.inline_len(id) else { return Ok(false) };
-        let rest = vec![0; len.saturating_sub(FIRST_LEN)];
+        let rest = vec![0; len.saturating_sub(ROOM)];
         let set = self.tree.node(id).xattrs.map_or(&[][..], |set| self.tree.xattrs(set));
         let split = split_around(self.geometry(), set, &rest).map_err(|e| self.entry(id, e))?;
         Ok(split.is_some())
@@ -48,7 +47,7 @@ impl Placement<'_> {
         if !geo.inline_data || id == Id(0) || self.numbers.is_lost_found(id) {
             return None;
         }
-        let most = FIRST_LEN + geo.inode_size;
+        let most = ROOM + geo.inode_size;
         let len = match &self.tree.node(id).body {
             Body::File { size, sparse: None, .. } => usize::try_from(*size).ok()?,
             Body::Directory { entries, .. } if entries.len() * entry_len(b"x") <= most => self.directory_len(id),
@@ -59,7 +58,7 @@ impl Placement<'_> {
 
     /// The names that go into `i_block`, and those that go into the rest: the first part is as full as possible.
     fn names(&self, id: Id) -> impl Iterator<Item = (u32, usize, bool)> + '_ {
-        let mut room = FIRST_LEN - PARENT_LEN;
+        let mut room = ROOM - PARENT_LEN;
         self.entries(id).map(move |place| {
             let len = entry_len(self.tree.entry(place).0);
             let first = len <= room;
@@ -69,7 +68,7 @@ impl Placement<'_> {
     }
 
     fn directory_len(&self, id: Id) -> usize {
-        FIRST_LEN + self.names(id).filter(|(_, _, first)| !first).map(|(_, len, _)| len).sum::<usize>()
+        ROOM + self.names(id).filter(|(_, _, first)| !first).map(|(_, len, _)| len).sum::<usize>()
     }
 
     fn directory_bytes(&self, id: Id) -> Result<Vec<u8>> {
@@ -82,7 +81,7 @@ impl Placement<'_> {
         };
         let parent = if let Body::Directory { parent, .. } = self.tree.node(id).body { parent } else { id };
         let mut bytes = vec![0; self.directory_len(id)];
-        let (first, rest) = bytes.split_at_mut(FIRST_LEN);
+        let (first, rest) = bytes.split_at_mut(ROOM);
         let (number, first) = first.split_at_mut(PARENT_LEN);
         number.copy_from_slice(&self.numbers.ino(parent).0.to_le_bytes());
         for part in [&mut *first, &mut *rest].into_iter().filter(|part| !part.is_empty()) {

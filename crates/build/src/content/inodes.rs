@@ -6,11 +6,12 @@
 use extant_ondisk::InodeNr;
 use extant_ondisk::csum::ChecksumSeed;
 use extant_ondisk::extent::pack_tree;
-use extant_ondisk::inode::{DeviceNr, FAST_SYMLINK_LIMIT, FileType, InodeDesc, InodeFlags, LINK_MAX, update_checksum};
+use extant_ondisk::inode::{
+    DeviceNr, FAST_SYMLINK_LIMIT, FileType, InodeDesc, InodeFlags, LINK_MAX, inline, update_checksum,
+};
 use extant_ondisk::xattr::inode_area;
 
 use super::attributes::{Split, split, split_around};
-use super::inline::FIRST_LEN;
 use super::{ContentPlan, Placement};
 use crate::Result;
 use crate::skeleton::Inodes;
@@ -38,7 +39,7 @@ impl Placement<'_> {
         }
         match &node.body {
             _ if let Some(content) = inline => {
-                let first = content.len().min(FIRST_LEN);
+                let first = content.len().min(inline::ROOM);
                 desc.i_block[..first].copy_from_slice(&content[..first]);
                 desc.size = content.len() as u64;
                 desc.flags |= InodeFlags::INLINE_DATA;
@@ -91,7 +92,7 @@ impl Placement<'_> {
         let set = self.tree.node(id).xattrs.map_or(&[][..], |set| self.tree.xattrs(set));
         let split = match inline {
             None => split(self.geometry(), set).map(Some),
-            Some(content) => split_around(self.geometry(), set, content.get(FIRST_LEN..).unwrap_or(&[])),
+            Some(content) => split_around(self.geometry(), set, content.get(inline::ROOM..).unwrap_or(&[])),
         };
         // `fits_inode` has refused sets without room.
         Ok(split.map_err(|e| self.entry(id, e))?.unwrap_or_default())

@@ -2,6 +2,7 @@
 
 use extant_ondisk::InodeNr;
 use extant_ondisk::acl::{self, Acl};
+use extant_ondisk::inode::MODE_TYPE_MASK;
 use extant_ondisk::xattr::{Name, index};
 
 use super::ops::{get_raw, remove_raw, set_all_raw, set_raw};
@@ -9,7 +10,6 @@ use super::{SetMode, XattrError, XattrSource, XattrStore};
 
 type Result<T, S> = std::result::Result<T, XattrError<<S as XattrSource>::Error>>;
 
-const S_IFMT: u16 = 0o170000;
 const S_IFDIR: u16 = 0o040000;
 const S_IFLNK: u16 = 0o120000;
 
@@ -58,14 +58,14 @@ pub fn get_acl<S: XattrSource>(store: &S, kind: AclKind) -> Result<Option<Acl>, 
 /// the credentials require it.
 pub fn set_acl<S: XattrStore>(store: &mut S, kind: AclKind, acl: Option<&Acl>) -> Result<(), S> {
     let (ino, mode) = (store.ino(), store.mode());
-    if mode & S_IFMT == S_IFLNK {
+    if mode & MODE_TYPE_MASK == S_IFLNK {
         return Err(XattrError::NameNotSupported { ino });
     }
     let Some(acl) = acl else {
         return remove_raw(store, kind.name()).map(drop);
     };
     acl.validate().map_err(|source| XattrError::InvalidAcl { ino, source })?;
-    if kind == AclKind::Default && mode & S_IFMT != S_IFDIR {
+    if kind == AclKind::Default && mode & MODE_TYPE_MASK != S_IFDIR {
         return Err(XattrError::NoDirectory { ino });
     }
     let (new_mode, stored) = stored_acl(kind, acl, mode);
@@ -89,7 +89,7 @@ pub(super) fn stored_acl(kind: AclKind, acl: &Acl, mode: u16) -> (u16, Option<Ve
 
 /// The name and the bytes of the access ACL after [`chmod_acl`]; `None`: the inode has no such list.
 pub fn chmod_value<S: XattrSource>(store: &S, mode: u16) -> Result<Option<(Name<'static>, Vec<u8>)>, S> {
-    if store.mode() & S_IFMT == S_IFLNK {
+    if store.mode() & MODE_TYPE_MASK == S_IFLNK {
         return Ok(None);
     }
     let Some(mut acl) = get_acl(store, AclKind::Access)? else { return Ok(None) };

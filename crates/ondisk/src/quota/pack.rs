@@ -6,14 +6,13 @@
 //! # Locking
 //! None.
 
-use super::{BLOCK_BYTES, LEVELS, Limits, QuotaKind, ROOT, Usage};
+use super::{BLOCK_BYTES, ENTRIES_AT, LEVELS, Limits, QuotaKind, ROOT, Usage};
 
 /// Seconds that a soft limit may be exceeded, unless somebody has set another time: a week.
 pub const GRACE: u32 = 7 * 24 * 60 * 60;
 const VERSION: u32 = 1;
 /// A block of entries begins with a header, whose count of entries is here.
 const COUNT_AT: usize = 8;
-const ENTRIES_AT: usize = 16;
 const ENTRY_BYTES: usize = 72;
 const ENTRIES: usize = (BLOCK_BYTES - ENTRIES_AT) / ENTRY_BYTES;
 /// Within an entry, the limits and the usage begin here.

@@ -23,7 +23,7 @@ pub use damage::{SpecialInode, SuperContext, SuperDamage};
 pub use find::{Ballot, Read, Start, backup_at, begins_at_zero, find, find_backup, find_start, vote};
 pub use geometry::{BackupRule, BaseMetadata, DescChecksum, Geometry, InodeLocation, backup_candidates};
 pub use layout::{Layout, LayoutError, Wanted};
-pub use raw::{MAGIC, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+pub use raw::{MAGIC, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, has_magic};
 
 use crate::csum::ChecksumSeed;
 use crate::damage::Damage;

@@ -18,6 +18,13 @@ pub const SUPERBLOCK_OFFSET: u64 = 1024;
 /// `s_magic`.
 pub const MAGIC: u16 = 0xef53;
 
+/// Whether these bytes, the beginning of a superblock, have the magic number of ext2, ext3 and ext4.
+pub fn has_magic(bytes: &[u8]) -> bool {
+    bytes.get(MAGIC_AT..MAGIC_AT + 2) == Some(&MAGIC.to_le_bytes())
+}
+
+const MAGIC_AT: usize = offset_of!(RawSuperBlock, s_magic);
+
 /// Linux: `struct ext4_super_block`, fs/ext4/ext4.h.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]

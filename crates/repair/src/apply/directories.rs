@@ -15,13 +15,13 @@ use extant_ondisk::dirent::{
     rec_len_from_disk, rec_len_needed, rec_len_to_disk, seal_leaf,
 };
 use extant_ondisk::htree::{DxFormat, HashVersion, Hasher};
-use extant_ondisk::inode::{FileType, InodeFlags};
+use extant_ondisk::inode::{FileType, InodeFlags, inline};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use super::{content, search};
 use crate::error::{Done, Refusal};
 use crate::view::Image;
-use crate::view::dir::{Entry, I_BLOCK_AT, INLINE_ROOM, is_index_root, scan};
+use crate::view::dir::{Entry, I_BLOCK_AT, is_index_root, scan};
 use crate::view::inode::Inode;
 
 /// `s_encoding_flags`: names that are no text are refused (Linux: `EXT4_ENC_STRICT_MODE_FL`).
@@ -510,7 +510,7 @@ pub fn inline(image: &mut Image, inode: &Inode, more: &[(Vec<u8>, InodeNr)]) -> 
 fn pack_inline(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[Named]) -> Done<bool> {
     let format = DirBlockFormat { has_csum: false, encrypted: true, ..image.dir_format(&image.inode(ino)?) };
     let needed = |name: &Named| rec_len_needed(name.0.len());
-    let mut room = INLINE_ROOM - 4;
+    let mut room = inline::ROOM - 4;
     let (mut first, mut rest) = (Vec::new(), Vec::new());
     for name in names {
         if needed(name) <= room && rest.is_empty() {
@@ -520,7 +520,7 @@ fn pack_inline(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[Named]
             rest.push(name);
         }
     }
-    let mut i_block = [0; INLINE_ROOM];
+    let mut i_block = [0; inline::ROOM];
     i_block[..4].copy_from_slice(&parent.0.to_le_bytes());
     let mut behind = vec![0; rest.iter().map(|name| needed(name)).sum()];
     for (to, part) in [(&mut i_block[4..], first), (&mut behind[..], rest)] {
@@ -543,6 +543,6 @@ fn pack_inline(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[Named]
         raw.i_block = i_block;
         raw.i_flags.set(raw.i_flags.get() & !(InodeFlags::EXTENTS | InodeFlags::INDEX).bits());
     })?;
-    image.set_size(ino, (INLINE_ROOM + behind.len()) as u64)?;
+    image.set_size(ino, (inline::ROOM + behind.len()) as u64)?;
     Ok(true)
 }

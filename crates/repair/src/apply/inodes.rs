@@ -4,7 +4,7 @@
 //! None.
 
 use extant_ondisk::InodeNr;
-use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
+use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags, inline};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::xattr::MAGIC;
 
@@ -12,7 +12,6 @@ use super::{content, directories, search};
 use crate::error::{Done, Refusal};
 use crate::plan::InodeField;
 use crate::view::Image;
-use crate::view::dir::INLINE_ROOM;
 
 /// Bytes of an inode before its extra fields.
 const GOOD_OLD: usize = 128;
@@ -167,8 +166,8 @@ pub fn inline(image: &mut Image, ino: InodeNr) -> Done {
         without_content(image, ino)?;
         return content::write(image, ino, &[]);
     }
-    let size = inode.size().min(INLINE_ROOM as u64);
-    if inode.is_symlink() && size < INLINE_ROOM as u64 {
+    let size = inode.size().min(inline::ROOM as u64);
+    if inode.is_symlink() && size < inline::ROOM as u64 {
         // Its target lies in `i_block` all the same.
         return flags(image, ino, 0, InodeFlags::INLINE_DATA.bits());
     }

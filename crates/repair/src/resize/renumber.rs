@@ -20,7 +20,7 @@ use extant_ondisk::dirent::{HEADER_LEN, rec_len_from_disk};
 use extant_ondisk::extent::NodeMut;
 use extant_ondisk::features::Compat;
 use extant_ondisk::group_desc::GroupFlags;
-use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::inode::{InodeFlags, inline};
 use extant_ondisk::map::Form;
 use extant_ondisk::superblock::Geometry;
 use extant_ondisk::xattr::inode_area::scan_area;
@@ -32,7 +32,7 @@ use super::shrink::CannotShrink;
 use crate::apply::directories;
 use crate::error::{Done, Refusal};
 use crate::view::Image;
-use crate::view::dir::{I_BLOCK_AT, INLINE_DATA, INLINE_ROOM, attribute_area};
+use crate::view::dir::{I_BLOCK_AT, attribute_area};
 use crate::view::inode::Inode;
 
 /// Bytes of an attribute area before its first entry.
@@ -182,7 +182,7 @@ fn number(bytes: &mut [u8], numbers: &Numbers) -> bool {
 /// Changes the number of the parent, the entries behind it, and those in the attribute with the rest.
 fn inline_directory(new: &Image, inode: &Inode, numbers: &Numbers) -> Done {
     let mut bytes = inode.bytes.clone();
-    let block = &mut bytes[I_BLOCK_AT..I_BLOCK_AT + INLINE_ROOM];
+    let block = &mut bytes[I_BLOCK_AT..I_BLOCK_AT + inline::ROOM];
     let mut is_changed = number(&mut block[..4], numbers);
     is_changed |= entries(&mut block[4..], numbers);
     let context = XattrContext { seed: None, ea_inode: true, inodes: (1, u32::MAX) };
@@ -192,7 +192,7 @@ fn inline_directory(new: &Image, inode: &Inode, numbers: &Numbers) -> Done {
         scan_area(area, &context, &mut |step| {
             // An empty value has no place.
             if let Ok(entry) = step
-                && entry.name == INLINE_DATA
+                && entry.name == inline::DATA
                 && !entry.value.is_empty()
             {
                 let at = entry.value.as_ptr().addr() - start;

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use extant_ondisk::extent::{NodeMut, NodeRef};
-use extant_ondisk::inode::{FileType, InodeFlags};
+use extant_ondisk::inode::{FileType, InodeFlags, inline};
 use extant_ondisk::map::{Form, Run};
 use extant_ondisk::{BlockNr, GroupNr};
 use extant_recovery::{History, JournalFile};
@@ -19,7 +19,6 @@ use super::versions::Version;
 use super::{Chance, Deleted};
 use crate::error::Result;
 use crate::view::Image;
-use crate::view::dir::INLINE_ROOM;
 use crate::view::map::{Mapped, data_clusters};
 
 /// How often the blocks of the file system may be mapped by deleted files before the rest is left out.
@@ -137,8 +136,8 @@ fn inline(image: &Image, version: &Version, kind: FileType) -> Option<Vec<u8>> {
     if !has_data && (kind != FileType::Symlink || inode.has_map(image)) {
         return None;
     }
-    let mut bytes = inode.raw.i_block[..INLINE_ROOM.min(size)].to_vec();
-    if has_data && size > INLINE_ROOM {
+    let mut bytes = inode.raw.i_block[..inline::ROOM.min(size)].to_vec();
+    if has_data && size > inline::ROOM {
         bytes.extend(image.inline_rest(inode).unwrap_or_default());
         bytes.truncate(size);
     }

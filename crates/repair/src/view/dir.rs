@@ -11,21 +11,17 @@ use extant_ondisk::dirent::{
     DirBlockFormat, HEADER_LEN, NAME_MAX, REC_LEN_MIN, TAIL_LEN, rec_len_from_disk, rec_len_needed,
 };
 use extant_ondisk::htree::{DxFormat, DxShape};
-use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::inode::{InodeFlags, inline};
 use extant_ondisk::xattr::inode_area::{encode, scan_area};
-use extant_ondisk::xattr::{EntryList, MAGIC, Name, XattrContext, index};
+use extant_ondisk::xattr::{EntryList, MAGIC, XattrContext};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use super::Image;
 use super::inode::Inode;
 use crate::error::{Done, Refusal};
 
-/// Bytes of inline data that lie in `i_block`.
-pub const INLINE_ROOM: usize = 60;
 /// The byte of an inode at which `i_block` begins.
 pub const I_BLOCK_AT: usize = 40;
-/// The attribute with the rest of inline data.
-pub const INLINE_DATA: Name<'_> = Name { index: index::SYSTEM, suffix: b"data" };
 
 /// An entry as it lies in its block.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -209,7 +205,7 @@ impl Image {
         let own = |name: &[u8], ino| Entry { name: name.to_vec(), ino, kind: 2, lblk: 0, offset: 0, is_found: false };
         all.extend([own(b".", inode.ino.0), own(b"..", parent)]);
         let mut push = |entry| all.push(entry);
-        scan(block, 4, INLINE_ROOM, 0, self.geo.inodes_count, &mut push);
+        scan(block, 4, inline::ROOM, 0, self.geo.inodes_count, &mut push);
         if let Some(rest) = self.inline_rest(inode) {
             scan(&rest, 0, rest.len(), 1, self.geo.inodes_count, &mut push);
         }
@@ -220,7 +216,7 @@ impl Image {
         let mut found = None;
         let context = XattrContext { seed: None, ea_inode: true, inodes: (1, self.geo.inodes_count) };
         scan_area(attribute_area(&inode.bytes)?, &context, &mut |step| {
-            let value = step.ok().filter(|entry| entry.name == INLINE_DATA).map(|entry| entry.value.to_vec());
+            let value = step.ok().filter(|entry| entry.name == inline::DATA).map(|entry| entry.value.to_vec());
             found = found.take().or(value);
         });
         found
@@ -240,7 +236,7 @@ impl Image {
                 outside |= entry.outside.is_some() || !list.set(entry.name, entry.value);
             }
         });
-        let set = !outside && list.set(INLINE_DATA, rest);
+        let set = !outside && list.set(inline::DATA, rest);
         if !set || encode(&list, area).is_err() {
             return Err(lost);
         }
