@@ -87,7 +87,7 @@ fn a_killed_sweep_is_not_resumed_beside_the_point_that_it_left_running() {
     let mut child = Command::new(extant_path()).args(&args).stderr(Stdio::null()).spawn().expect("extant");
     let point = |found: &mut Option<PathBuf>| {
         *found = std::fs::read_dir(Path::new(&out).join("points")).ok().and_then(|mut d| Some(d.next()?.ok()?.path()));
-        found.as_ref().is_some_and(|p| p.join("log.txt").exists())
+        found.as_ref().is_some_and(|p| p.join("trials.ndjson").exists())
     };
     let mut folder = None;
     wait_until("a point runs", || point(&mut folder));
@@ -103,6 +103,52 @@ fn a_killed_sweep_is_not_resumed_beside_the_point_that_it_left_running() {
             kill_process(Pid::from_raw(pid).expect("pid"), Signal::KILL).expect("kill");
         }
     }
+}
+
+#[test]
+fn an_interrupted_sweep_keeps_what_it_has_and_goes_on_to_the_same_bytes() {
+    let dir = Dir::new();
+    let (serial, out) = (dir.text("serial"), dir.text("r"));
+    let args = |out| -> Vec<&str> {
+        let args = sweep("threads=8,16,24", "depth=4,8", out, &[]);
+        args.into_iter().map(|a| if a == "requests=100" { "requests=2000" } else { a }).collect()
+    };
+    let points = |out: &str| std::fs::read_dir(Path::new(out).join("points")).map_or(0, Iterator::count);
+    let mut child = Command::new(extant_path()).args(args(&out)).stderr(Stdio::null()).spawn().expect("extant");
+    // The second point has begun, so the first one has ended.
+    wait_until("the second point runs", || points(&out) >= 2);
+    kill_process(Pid::from_child(&child), Signal::INT).expect("interrupt");
+    assert_eq!(child.wait().expect("wait").code(), Some(130));
+    assert!(points(&out) < 6, "the sweep was over before it could be interrupted");
+    assert!(!Path::new(&out).join("trials.ndjson").exists());
+    let resumed = extant(&args(&out));
+    assert!(resumed.code == Some(0) && !resumed.err.contains("6 points in"), "{}", resumed.err);
+    done(&args(&serial));
+    assert!(merged(&serial) == merged(&out));
+}
+
+#[test]
+fn a_full_disk_is_named_and_costs_no_finished_point() {
+    let dir = Dir::new();
+    let (serial, small) = (dir.text("serial"), dir.text("small"));
+    std::fs::create_dir(&small).expect("directory");
+    let mount = |options: &str| {
+        Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs", &small]).stderr(Stdio::null()).status()
+    };
+    if !mount("size=48k").expect("mount").success() {
+        eprintln!("skipped: no tmpfs can be mounted here");
+        return;
+    }
+    let mounted = Mounted(small.clone());
+    let out = format!("{small}/r");
+    let args = |out| sweep("threads=8,16,24", "depth=4,8,16,32", out, &[]);
+    extant(&args(&out)).fails(8, &["points are incomplete", "No space left on device", "the same command"]);
+    assert!(mount("remount,size=16M").expect("mount").success());
+    let resumed = extant(&args(&out));
+    assert!(resumed.code == Some(0) && resumed.err.contains("were there already"), "{}", resumed.err);
+    done(&args(&serial));
+    assert!(merged(&serial) == merged(&out));
+    drop(mounted);
 }
 
 #[test]
@@ -245,6 +291,15 @@ fn block_devices_are_targets_if_the_user_agrees() {
     assert!(trials(&out).iter().all(|t| t["outcome"]["state"] == "checked" && t["environment"]["device"] == device));
     assert!(Path::new(&device).exists(), "the device node stays");
     drop(detach);
+}
+
+/// A mount that ends with the test.
+struct Mounted(String);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
 }
 
 struct Detach(String);

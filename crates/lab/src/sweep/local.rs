@@ -7,12 +7,14 @@
 //! None.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_base::sync::atomic::{AtomicBool, Ordering};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Engine, Point};
@@ -23,8 +25,10 @@ use crate::target::one_line;
 const LOOK: Duration = Duration::from_millis(5);
 /// How long a process may take to clean up after it was asked to end.
 const GRACE_NS: u64 = 30_000_000_000;
-/// Name of the file with the messages of a point, in its folder.
+/// Name of the file with the messages of a point that failed, in its folder.
 const LOG: &str = "log.txt";
+/// The bytes of messages that are read.
+const LOG_MAX: usize = 1 << 20;
 
 /// Processes of this machine.
 pub struct Local {
@@ -40,7 +44,8 @@ pub struct Local {
 struct Process<'a> {
     point: &'a Point,
     child: Child,
-    log: PathBuf,
+    /// Its messages, in memory: where the disk is full, they say so.
+    log: File,
 }
 
 impl Engine for Local {
@@ -111,9 +116,10 @@ impl Local {
     fn start<'a>(&self, point: &'a Point, output: &Path, lock: &File) -> Result<Process<'a>> {
         let folder = point.folder(output);
         std::fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
-        let log = folder.join(LOG);
-        let out = File::create(&log).map_err(Error::file(&log))?;
-        let err = out.try_clone().map_err(Error::file(&log))?;
+        let failed = |e: std::io::Error| Error::Failed(format!("point {}: no memory for its messages: {e}", point.id));
+        let log = File::from(memfd_create(LOG, MemfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?);
+        let out = log.try_clone().map_err(failed)?;
+        let err = log.try_clone().map_err(failed)?;
         let mut command = Command::new(&self.program);
         command.args(&point.arguments).args(&self.extra).arg("--output").arg(&folder);
         // The process holds the lock of the sweep through its input, which it does not read.
@@ -139,20 +145,20 @@ fn ended<'a>(
         // Failed trials are in the result, and the merge counts them.
         let failure = match process.point.is_complete(output) {
             Ok(true) => None,
-            Ok(false) => Some(format!("{status}: {}", said(&process.log))),
+            Ok(false) => Some(format!("{status}: {}", said(&process.log, &process.point.folder(output).join(LOG)))),
             Err(e) => Some(e.to_string()),
         };
-        if failure.is_none() {
-            let _ = std::fs::remove_file(&process.log);
-        }
         done(process.point, failure);
     }
     Ok(left)
 }
 
-/// The last line of a log: messages come last.
-fn said(log: &Path) -> String {
-    let text = std::fs::read(log).unwrap_or_default();
+/// The last line of the messages: the error comes last. All of them are left in the file `kept`, if there is room.
+fn said(log: &File, kept: &Path) -> String {
+    let mut text = vec![0; log.metadata().map_or(0, |m| m.len() as usize).min(LOG_MAX)];
+    let read = log.read_at(&mut text, 0).unwrap_or(0);
+    text.truncate(read);
+    let _ = std::fs::write(kept, &text);
     let text = String::from_utf8_lossy(&text);
     one_line(text.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("it said nothing"))
 }
