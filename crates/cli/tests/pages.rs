@@ -127,6 +127,9 @@ fn completions_know_the_words_of_o_and_those_of_the_lab() {
         ("extant mount -o noat", "noatime"),
         ("extant mount -o ro,noat", "ro,noatime"),
         ("extant mount disk.img --options noatime,data=o", "ordered"),
+        ("extant mkfs -t ext", "ext2"),
+        ("extant mkfs -q -O extent,^has_j", "extent,^has_journal"),
+        ("extant tune disk.img -O project,quo", "project,quota"),
         ("extant lab run sma", "small-files"),
         ("extant lab run small-files -t en", "engine:"),
         ("extant lab run small-files --policy mb_policy=goal", "goal-first"),
@@ -140,5 +143,8 @@ fn completions_know_the_words_of_o_and_those_of_the_lab() {
         let answer =
             run("fish", &["-c", &format!("source {}; complete -C 'extant mount -o ro,noat'", dir.text("fish"))]);
         assert!(answer.ok().starts_with("ro,noatime\t"), "fish");
+        let answer =
+            run("fish", &["-c", &format!("source {}; complete -C 'extant mkfs -O quota,pro'", dir.text("fish"))]);
+        assert!(answer.ok().starts_with("quota,project"), "fish");
     }
 }

@@ -51,6 +51,11 @@ const ALIASES: [(&str, &str); 5] = [
     ("has_snapshot", "snapshot"),
 ];
 
+/// The names of all features that can be made, in the order of their bits: compat, incompat, ro_compat.
+pub fn makeable() -> Vec<String> {
+    [COMPAT.names(), INCOMPAT.names(), RO_COMPAT.names()].concat()
+}
+
 /// The three feature words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Features {

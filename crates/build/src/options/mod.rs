@@ -12,6 +12,7 @@ mod features;
 mod profile;
 mod request;
 
+pub use features::makeable;
 pub use request::{Fact, Request, SizeAsked, UuidAsked, parse_bytes, parse_uuid, random_uuid, time_uuid};
 
 use extant_ondisk::superblock::Wanted;

@@ -1,7 +1,7 @@
 //! `extant completions`: a shell's completion script for `extant`.
 //!
 //! `clap_complete` makes the script for the switches. This module adds words that it does not know: the words of
-//! `-o`, separated by commas, and the workloads, models, targets and policies of `extant lab`.
+//! `-o` and `-O`, separated by commas, and the workloads, models, targets and policies of `extant lab`.
 //!
 //! # Locking
 //! None.
@@ -53,6 +53,16 @@ fn policies() -> Vec<String> {
     target::policies().flat_map(names).collect()
 }
 
+/// The types of `mkfs -t`.
+const TYPES: &str = "ext2 ext3 ext4";
+
+/// Features as `-O` takes them, to add and to leave out.
+fn features() -> String {
+    let names = extant_build::options::makeable();
+    let out: Vec<String> = names.iter().map(|name| format!("^{name}")).collect();
+    format!("{} {}", names.join(" "), out.join(" "))
+}
+
 /// A function that runs first, and leaves other words to the generated one. Readline splits a word at "=" and ":", so
 /// this takes the word from the line, and of an answer returns only the part that readline replaces.
 fn bash() -> String {
@@ -76,6 +86,13 @@ _extant_values() {{
         -o|--options)
             list="${{word%"${{word##*,}}"}}"
             known="{options}" ;;
+        esac ;;
+    mkfs\ *|tune\ *)
+        case "$verb $before" in
+        mkfs\ *\ -t) known="{TYPES}" ;;
+        *\ -O)
+            list="${{word%"${{word##*,}}"}}"
+            known="{features}" ;;
         esac ;;
     lab\ run|lab\ model)
         case "$before" in
@@ -110,6 +127,7 @@ _extant_values() {{
 complete -F _extant_values -o bashdefault -o default extant
 "#,
         options = options.join(" "),
+        features = features(),
         targets = targets(),
         policies = policies().join(" "),
         workloads = workloads(),
@@ -126,6 +144,13 @@ fn fish() -> String {
     let _ = write!(
         out,
         r#"end
+complete -c extant -n "__fish_extant_using_subcommand mkfs" -s t -x -a '{TYPES}'
+function __extant_features
+    printf '%s\n' {features}
+end
+for verb in mkfs tune
+    complete -c extant -n "__fish_extant_using_subcommand $verb" -s O -x -a '(__fish_complete_list , __extant_features)'
+end
 complete -c extant -n "__fish_extant_using_subcommand mount" -s o -l options -x -a '(__fish_complete_list , __extant_mount_options)'
 set -l run "__fish_extant_using_subcommand lab; and __fish_seen_subcommand_from run"
 complete -c extant -n $run -f -a '{workloads}'
@@ -134,6 +159,7 @@ complete -c extant -n $run -s p -l policy -x -a '{policies}'
 complete -c extant -n "__fish_extant_using_subcommand lab; and __fish_seen_subcommand_from matrix" -s w -l workload -x -a '{workloads}'
 complete -c extant -n "__fish_extant_using_subcommand lab; and __fish_seen_subcommand_from model" -f -a '{models}'
 "#,
+        features = features(),
         workloads = workloads(),
         models = models(),
         targets = targets(),
@@ -150,6 +176,11 @@ fn zsh(script: &str) -> String {
         let replaced = |from: &str, to: &str| line.replace(from, to);
         let line = match line {
             _ if line.contains(":OPTIONS:_default") => replaced(":OPTIONS:_default", ":OPTIONS:_extant_mount_options"),
+            _ if line.contains(":TYPE:_default") => replaced(":TYPE:_default", &format!(":TYPE:({TYPES})")),
+            _ if line.contains(":FEATURES:_default") => replaced(":FEATURES:_default", ":FEATURES:_extant_features"),
+            _ if line.contains(":[^]FEATURE,…:_default") => {
+                replaced(":[^]FEATURE,…:_default", ":FEATURES:_extant_features")
+            }
             _ if line.contains(":TARGET:_default") => replaced(":TARGET:_default", ":TARGET:_extant_targets"),
             _ if line.contains(":NAME=A,B:_default") => replaced(":NAME=A,B:_default", ":NAME=A,B:_extant_policies"),
             _ if line.starts_with("'::workload -- ") => replaced(":_default'", &format!(":({})'", workloads())),
@@ -169,8 +200,10 @@ fn zsh(script: &str) -> String {
             out += "\n}\n";
             let _ = write!(
                 out,
-                "_extant_targets() {{\n    if compset -P '*:'; then _files; else compadd -S '' -- {}; fi\n}}\n\
+                "_extant_features() {{\n    _values -s , feature {}\n}}\n\
+                 _extant_targets() {{\n    if compset -P '*:'; then _files; else compadd -S '' -- {}; fi\n}}\n\
                  _extant_policies() {{\n    compadd -- {}\n}}\n\n",
+                features(),
                 targets(),
                 policies().join(" ")
             );
