@@ -219,10 +219,11 @@ impl Incompat {
         .union(Incompat::EA_INODE)
         .union(Incompat::CSUM_SEED)
         .union(Incompat::LARGE_DIR)
-        .union(Incompat::INLINE_DATA);
-    /// The features that Extant reads but does not write. Case-insensitive names are hashed as folded. Encrypted files
-    /// need a key; without one, only unencrypted parts are read.
-    pub const READ_ONLY: Incompat = Incompat::CASEFOLD.union(Incompat::ENCRYPT);
+        .union(Incompat::INLINE_DATA)
+        .union(Incompat::CASEFOLD);
+    /// The features that Extant reads but does not write. Encrypted files need a key; without one, only unencrypted
+    /// parts are read.
+    pub const READ_ONLY: Incompat = Incompat::ENCRYPT;
     /// Every bit with a meaning known to this code. A superblock with another one is not decoded at all, because the
     /// bit may change the meaning of its fields.
     pub const KNOWN: Incompat =
