@@ -149,7 +149,8 @@ fn a_name_is_one_in_any_case_for_every_operation() {
         assert_eq!((names(&fs, &d), fs.getattr(&foo).nlink), (vec!["Foo".to_owned()], 0));
         assert_eq!(fs.lookup(&d, b"fOo").expect("found").ino, other.ino);
         // Other spellings of one name: the same length, shorter, longer than the entry has room for.
-        for name in ["foo", "STRA\u{df}E \u{df}\u{df}\u{df}\u{df}", "strasse ssssssss", "stra\u{df}e \u{df}SSSSss", "x"] {
+        for name in ["foo", "STRA\u{df}E \u{df}\u{df}\u{df}\u{df}", "strasse ssssssss", "stra\u{df}e \u{df}SSSSss", "x"]
+        {
             fs.rename(&d, names(&fs, &d)[0].to_uppercase().as_bytes(), &d, name.as_bytes(), PLAIN).expect(name);
             assert_eq!((names(&fs, &d), fs.getattr(&other).nlink), (vec![name.to_owned()], 1), "{features}");
         }
@@ -220,19 +221,18 @@ fn strict_directories_take_only_text_and_others_take_bytes() {
 #[test]
 fn hashes_of_folded_names_are_those_of_e2fsprogs() {
     let dev = tools::made(&["-t", "ext4", "-O", "casefold"], "8M");
-    let seed = "e6a1cb3f-16b8-4c3e-9d64-2a9c3d9f6b01";
-    let bytes: Vec<u8> =
-        seed.replace('-', "").as_bytes().chunks(2).map(|b| u8::from_str_radix(std::str::from_utf8(b).unwrap(), 16).unwrap()).collect();
-    let words: Vec<u32> = bytes.chunks(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();
-    let versions =
-        [("legacy", HashVersion::Legacy), ("half_md4", HashVersion::HalfMd4), ("tea", HashVersion::Tea)];
+    let seed = "e6a1cb3f-16b8-4c3e-649d-642a3d9f6b01";
+    let words = [0x3fcb_a1e6, 0x3e4c_b816, 0x2a64_9d64, 0x016b_9f3d];
+    let versions = [("legacy", HashVersion::Legacy), ("half_md4", HashVersion::HalfMd4), ("tea", HashVersion::Tea)];
     let mut compared = 0;
     for (word, version) in versions {
-        let hasher = Hasher::new(version, words[..].try_into().expect("four words")).folding(true);
-        for name in ["NAME", "Grüße", "ΣΊΣΥΦΟΣ", "Å", "a\u{30a}", "ﬃ", "\u{1e9e}", "Ｆｕｌｌ", "한글", "n\u{200b}othing"] {
-            let said = tools::debugfs(&dev, &format!("dx_hash -c -h {word} -s {seed} {name}"));
+        let hasher = Hasher::new(version, words).folding(true);
+        for name in
+            ["NAME", "Grüße", "ΣΊΣΥΦΟΣ", "Å", "a\u{30a}", "ﬃ", "\u{1e9e}", "Ｆｕｌｌ", "한글", "n\u{200b}othing"]
+        {
+            let said = tools::debugfs(&dev, &format!("dx_hash -c -e utf8 -h {word} -s {seed} {name}"));
             let hash = hasher.hash(name.as_bytes());
-            let expected = format!("is 0x{:08x} (minor 0x{:08x})", hash.hash, hash.minor);
+            let expected = format!("is 0x{:x} (minor 0x{:x})", hash.hash, hash.minor);
             assert!(said.contains(&expected), "{name}, {word}: {said} {expected}");
             compared += 1;
         }
@@ -244,12 +244,8 @@ fn hashes_of_folded_names_are_those_of_e2fsprogs() {
 #[test]
 fn names_that_collide_on_the_image_can_be_removed_one_by_one() {
     let made = tools::made(&["-t", "ext4", "-O", "casefold"], "8M");
-    let requests: Vec<String> = ["mkdir /d", "mkdir /d/Foo", "mkdir /d/foo", "mkdir /d/FOO", "set_inode_field /d flags 0x40080000"]
-        .iter()
-        .map(|r| (*r).to_owned())
-        .collect();
-    let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
-    let dev = Arc::new(tools::edited(&made, &requests));
+    let made = tools::edited(&made, &["mkdir /d", "mkdir /d/Foo", "mkdir /d/foo", "mkdir /d/FOO"]);
+    let dev = Arc::new(tools::edited(&made, &["set_inode_field /d flags 0x40080000"]));
     let fs = mount(&dev);
     let d = fs.walk(b"d", false).expect("d");
     assert_eq!(names(&fs, &d), ["FOO", "Foo", "foo"]);
@@ -345,7 +341,7 @@ fn random_changes_agree_with_a_model_and_e2fsck() {
         let mut d = folded(&fs);
         let mut model = Model::new();
         for round in 0..3 {
-            for _ in 0..900 {
+            for _ in 0..700 {
                 step(&fs, &d, &mut model, &mut rng);
             }
             let mut expected: Vec<String> = model.values().map(|(name, _)| name.clone()).collect();
@@ -356,7 +352,7 @@ fn random_changes_agree_with_a_model_and_e2fsck() {
             fs = mount(&dev);
             d = fs.walk(b"folded", false).expect("there");
         }
-        assert!(model.len() > 400 && (fs.getattr(&d).size > 16 << 10), "{} names, {args:?}", model.len());
+        assert!(model.len() > 300 && (fs.getattr(&d).size > 16 << 10), "{} names, {args:?}", model.len());
         drop(d);
         finish(fs, &dev);
     }

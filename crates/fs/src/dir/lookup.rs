@@ -70,11 +70,7 @@ fn find_in<S: DirStore>(
     Ok(entry.map_err(|damage| DirError::corrupt(lblk, damage))?)
 }
 
-fn lookup_linear<S: DirStore>(
-    store: &S,
-    params: &DirParams,
-    wanted: &Wanted<'_>,
-) -> Result<Option<Found>, S::Error> {
+fn lookup_linear<S: DirStore>(store: &S, params: &DirParams, wanted: &Wanted<'_>) -> Result<Option<Found>, S::Error> {
     let mut passed = Passed::new(params);
     let mut next = Some(0);
     while let Some(from) = next {

@@ -264,9 +264,7 @@ fn new_flags(old: InodeFlags, wanted: InodeFlags, kind: Option<FileType>, privil
     if changed.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND | InodeFlags::JOURNAL_DATA) && !privileged {
         return Err(Error::NotPermitted);
     }
-    if !(changed & (wanted - (STORED | HONOURED))).is_empty()
-        || changed.contains(InodeFlags::EXTENTS)
-    {
+    if !(changed & (wanted - (STORED | HONOURED))).is_empty() || changed.contains(InodeFlags::EXTENTS) {
         return Err(Error::NotSupported("this inode flag"));
     }
     Ok((old - InodeFlags::USER_MODIFIABLE) | wanted)

@@ -236,11 +236,7 @@ impl DirBlockFormat {
     /// # Errors
     /// Those of [`DirBlockFormat::find`].
     #[inline(always)]
-    pub fn find_by<'a>(
-        &self,
-        block: &'a [u8],
-        is: impl Fn(&[u8]) -> bool,
-    ) -> Result<Option<Dirent<'a>>, DirDamage> {
+    pub fn find_by<'a>(&self, block: &'a [u8], is: impl Fn(&[u8]) -> bool) -> Result<Option<Dirent<'a>>, DirDamage> {
         let limit = self.limit(block.len());
         let mut offset = 0;
         while offset < limit {
