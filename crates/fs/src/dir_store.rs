@@ -36,8 +36,8 @@ impl Filesystem {
         DirParams {
             has_csum: self.hash.has_csum && !flags.contains(InodeFlags::INLINE_DATA),
             has_filetype: self.hash.filetype,
-            // Folded or encrypted names are searched without the index.
-            has_dir_index: self.hash.dir_index && !flags.intersects(InodeFlags::CASEFOLD | InodeFlags::ENCRYPT),
+            // Encrypted names are searched without the index.
+            has_dir_index: self.hash.dir_index && !flags.contains(InodeFlags::ENCRYPT),
             has_large_dir: self.hash.large_dir,
             is_indexed: flags.contains(InodeFlags::INDEX),
             hash_version: self.hash.version,
@@ -45,6 +45,7 @@ impl Filesystem {
             inode_seed: self.geo.seed.for_inode(dir.ino, dir.generation),
             inodes_count: self.geo.inodes_count,
             encrypted: flags.contains(InodeFlags::ENCRYPT),
+            folds: flags.contains(InodeFlags::CASEFOLD) && !flags.contains(InodeFlags::ENCRYPT),
             by_place: self.rescues(),
         }
     }
@@ -206,23 +207,28 @@ impl DirView<'_> {
 
     pub(crate) fn lookup(&self, name: &[u8]) -> Result<Option<Found>> {
         if self.params.encrypted {
-            return self.mine(self.lookup_shown(name, |stored| encrypted::name(stored) == name));
+            return self.mine(self.lookup_shown(|stored| stored == name || encrypted::name(stored) == name));
         }
-        if self.dir.meta.read().desc.flags.contains(InodeFlags::CASEFOLD) {
-            let wanted = casefold::fold(name);
-            return self.mine(self.lookup_shown(name, |stored| casefold::fold(stored) == wanted));
-        }
+        self.check_text(name)?;
         match self.mine(dir::lookup(self, &self.params, name))? {
             Some(found) => Ok(Some(found)),
             None => self.damage().map_or(Ok(None), Err),
         }
     }
 
-    /// Finds a name in a directory that ignores case, or that shows its names in other letters than it stores.
-    fn lookup_shown(&self, name: &[u8], means: impl Fn(&[u8]) -> bool) -> Result<Option<Found>> {
+    /// In strict mode, a directory that folds names finds only text (Linux: `generic_ci_d_hash`, fs/libfs.c).
+    fn check_text(&self, name: &[u8]) -> Result<()> {
+        if self.params.folds && self.fs.hash.strict && !self.fs.rescues() && std::str::from_utf8(name).is_err() {
+            return Err(Error::Invalid("name that is not UTF-8 (encoding_flags=strict)"));
+        }
+        Ok(())
+    }
+
+    /// Finds a name in a directory that shows its names in other letters than it stores.
+    fn lookup_shown(&self, means: impl Fn(&[u8]) -> bool) -> Result<Option<Found>> {
         let mut same = None;
         let listed = dir::readdir(self, &self.params, 0, |entry| {
-            if entry.name == name || means(entry.name) {
+            if means(entry.name) {
                 same = Some(entry.name.to_vec());
             }
             same.is_none()
@@ -265,6 +271,9 @@ impl DirView<'_> {
 
     pub(crate) fn add(&self, handle: &mut Handle, name: &[u8], ino: InodeNr, kind: Option<FileType>) -> Result<()> {
         self.check_size()?;
+        if self.params.folds && !casefold::may_be_written(name, self.fs.hash.strict) {
+            return Err(Error::Invalid("name in a directory that ignores case: not UTF-8, or '.' or '..' when folded"));
+        }
         // A directory that grows writes its inode half-way, and afterwards its times are written: the steps of this
         // that can fail come first. While referenced, the block remains in memory.
         let _table = self.fs.inode_slot(self.dir.ino)?;
@@ -283,6 +292,34 @@ impl DirView<'_> {
 
     pub(crate) fn remove(&self, handle: &mut Handle, name: &[u8], hint: Option<&Found>) -> Result<()> {
         self.mine(dir::remove(self, handle, &self.params, name, hint).map(drop))
+    }
+
+    /// The name of a found entry as it is stored.
+    pub(crate) fn stored_name(&self, place: &Found) -> Result<Vec<u8>> {
+        self.mine(dir::stored_name(self, &self.params, place))
+    }
+
+    /// Stores another spelling of a found entry's name, which folds alike. If it fails, the old one is stored.
+    pub(crate) fn respell(
+        &self,
+        handle: &mut Handle,
+        place: &Found,
+        name: &[u8],
+        kind: Option<FileType>,
+    ) -> Result<()> {
+        let old = self.stored_name(place)?;
+        if self.mine(dir::respell(self, handle, &self.params, place, name))? {
+            return Ok(());
+        }
+        // The new name is longer. The old one goes first, since both cannot be there; its place stays free until the
+        // new one has been added.
+        self.remove(handle, &old, Some(place))?;
+        let added = self.add(handle, name, place.ino, kind);
+        if added.is_err() {
+            let back = DirView::new(self.fs, self.dir).add(handle, &old, place.ino, kind);
+            self.fs.whole(handle, back)?;
+        }
+        added
     }
 
     pub(crate) fn set_inode(

@@ -235,6 +235,11 @@ impl Filesystem {
         &self.journal.stats
     }
 
+    /// Whether directories may find names in any case (`casefold`): then names that differ may lead to one entry.
+    pub fn may_ignore_case(&self) -> bool {
+        self.geo.casefold
+    }
+
     /// Whether the journal is one that the image has only while it is mounted.
     pub fn has_borrowed_journal(&self) -> bool {
         self.borrowed

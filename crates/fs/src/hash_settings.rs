@@ -1,4 +1,4 @@
-//! How names are hashed: the superblock's settings.
+//! How names are hashed and compared: the superblock's settings.
 //!
 //! Main types: [`HashSettings`].
 //!
@@ -20,6 +20,8 @@ pub(crate) struct HashSettings {
     pub(crate) large_dir: bool,
     pub(crate) filetype: bool,
     pub(crate) has_csum: bool,
+    /// Directories that fold names take only text (`encoding_flags=strict`).
+    pub(crate) strict: bool,
 }
 
 impl HashSettings {
@@ -32,6 +34,7 @@ impl HashSettings {
             large_dir: sb.incompat().contains(Incompat::LARGE_DIR),
             filetype: sb.incompat().contains(Incompat::FILETYPE),
             has_csum: sb.ro_compat().contains(RoCompat::METADATA_CSUM),
+            strict: sb.strict_encoding(),
         }
     }
 }

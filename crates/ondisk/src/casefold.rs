@@ -1,7 +1,8 @@
 //! Names in any case: the form that a directory with the casefold flag compares and hashes (Linux: fs/unicode, NFDICF
 //! of Unicode 12.1).
 //!
-//! Main function: [`fold`].
+//! Main function: [`fold`]. Main type: [`Wanted`] (a name to find, and the rule by which stored names are it).
+//! [`may_be_written`] says which new names such a directory takes.
 //!
 //! What it does not do: fold encrypted names, whose hash is stored with them.
 //!
@@ -28,6 +29,52 @@ pub fn fold(name: &[u8]) -> Vec<u8> {
         folded.extend(last.filter(|c| is_newer(*c)));
     }
     folded.into_bytes()
+}
+
+/// Bit of `s_encoding_flags`: names that are not text are refused (Linux: `SB_ENC_STRICT_MODE_FL`).
+pub const STRICT: u16 = 1;
+
+/// Whether a directory that folds its names takes this new one (Linux: `generic_ci_validate_strict_name`, fs/libfs.c).
+/// In strict mode it must be UTF-8. In any mode it must not fold to `.` or `..`: Linux's ext4 would find the directory
+/// itself by it, and report damage.
+pub fn may_be_written(name: &[u8], strict: bool) -> bool {
+    if name.is_ascii() {
+        return true;
+    }
+    (!strict || std::str::from_utf8(name).is_ok()) && !is_dot(&fold(name))
+}
+
+fn is_dot(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+/// A name to find in a directory (Linux: `struct ext4_filename`, fs/ext4/ext4.h).
+#[derive(Clone, Debug)]
+pub struct Wanted<'a> {
+    name: &'a [u8],
+    /// The folded form, where the directory folds names.
+    folded: Option<Vec<u8>>,
+}
+
+impl<'a> Wanted<'a> {
+    /// `folds`: the directory compares folded names. `.` and `..` are themselves in any directory.
+    pub fn new(name: &'a [u8], folds: bool) -> Wanted<'a> {
+        Wanted { name, folded: (folds && !is_dot(name)).then(|| fold(name)) }
+    }
+
+    /// Whether the directory's entry with the name `stored` is the one to find (Linux: `generic_ci_match`).
+    #[inline(always)]
+    pub fn is(&self, stored: &[u8]) -> bool {
+        stored == self.name || self.folded.as_ref().is_some_and(|folded| is_folded_as(stored, folded))
+    }
+}
+
+/// Without an allocation for the most common names.
+fn is_folded_as(stored: &[u8], folded: &[u8]) -> bool {
+    if stored.is_ascii() {
+        return stored.eq_ignore_ascii_case(folded) && !is_dot(stored);
+    }
+    fold(stored) == folded
 }
 
 /// Unicode's Default_Ignorable_Code_Point.
@@ -80,6 +127,18 @@ mod tests {
         assert_eq!(folded("a\u{301}\u{ad}\u{334}"), "a\u{301}\u{334}");
         assert_eq!(folded("\u{a7c7}A"), "\u{a7c7}a");
         assert_eq!(fold(b"A\xff"), b"A\xff");
+    }
+
+    #[test]
+    fn a_stored_name_is_the_wanted_one_in_any_case_and_dots_are_themselves() {
+        let is = |name: &str, stored: &str| Wanted::new(name.as_bytes(), true).is(stored.as_bytes());
+        assert!(is("Name", "nAME") && is("stra\u{df}e", "STRASSE") && is("\u{c4}", "a\u{308}") && is(".", "."));
+        assert!(!is("name", "names") && !is(".\u{200b}", ".") && !is("..\u{200b}", "..") && !is(".", ".\u{200b}"));
+        assert!(!Wanted::new(b"Name", false).is(b"name") && Wanted::new(b"Name", false).is(b"Name"));
+        // Names that are not UTF-8 have no case.
+        assert!(Wanted::new(b"A\xff", true).is(b"A\xff") && !Wanted::new(b"a\xff", true).is(b"A\xff"));
+        assert!(may_be_written(b"A\xff", false) && !may_be_written(b"A\xff", true));
+        assert!(may_be_written("\u{c4}".as_bytes(), true) && !may_be_written(".\u{200b}".as_bytes(), false));
     }
 
     #[test]

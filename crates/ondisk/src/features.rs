@@ -107,7 +107,7 @@ bitflags! {
         const QUOTA = 0x0_0100;
         /// Bitmaps count clusters of several blocks.
         const BIGALLOC = 0x0_0200;
-        /// Metadata has CRC32C checksums; excludes [`RoCompat::GDT_CSUM`].
+        /// Metadata has CRC32C checksums; with it, [`RoCompat::GDT_CSUM`] has no meaning (Linux warns of both).
         const METADATA_CSUM = 0x0_0400;
         /// Replicas; never in Linux.
         const REPLICA = 0x0_0800;
@@ -219,10 +219,11 @@ impl Incompat {
         .union(Incompat::EA_INODE)
         .union(Incompat::CSUM_SEED)
         .union(Incompat::LARGE_DIR)
-        .union(Incompat::INLINE_DATA);
-    /// The features that Extant reads but does not write. Case-insensitive names are hashed as folded. Encrypted files
-    /// need a key; without one, only unencrypted parts are read.
-    pub const READ_ONLY: Incompat = Incompat::CASEFOLD.union(Incompat::ENCRYPT);
+        .union(Incompat::INLINE_DATA)
+        .union(Incompat::CASEFOLD);
+    /// The features that Extant reads but does not write. Encrypted files need a key; without one, only unencrypted
+    /// parts are read.
+    pub const READ_ONLY: Incompat = Incompat::ENCRYPT;
     /// Every bit with a meaning known to this code. A superblock with another one is not decoded at all, because the
     /// bit may change the meaning of its fields.
     pub const KNOWN: Incompat =
@@ -298,11 +299,8 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
     if superblock.external_journal().is_some() {
         reasons.push("a journal on another device".into());
     }
-    if superblock.ro_compat().contains(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM) {
-        reasons.push("metadata_csum together with uninit_bg".into());
-    }
-    if incompat.contains(Incompat::META_BG) && superblock.compat().contains(Compat::RESIZE_INODE) {
-        reasons.push("meta_bg together with resize_inode".into());
+    if has_unmarked_reserved_blocks(superblock) {
+        reasons.push("meta_bg together with resize_inode, which has blocks in meta block groups".into());
     }
     if superblock.ro_compat().contains(RoCompat::BIGALLOC) && !incompat.contains(Incompat::EXTENTS) {
         // Only extent trees map parts of a cluster.
@@ -314,6 +312,17 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
         reasons.push("feature bits in a revision 0 file system".into());
     }
     Ok(if reasons.is_empty() { MountMode::ReadWrite } else { MountMode::ReadOnly { reasons } })
+}
+
+/// Whether groups may have reserved descriptor blocks of the resize inode where the layout has none: the groups from
+/// `s_first_meta_bg` on, under `meta_bg` (Linux: `ext4_num_base_meta_clusters`). Where such a group's bitmap was never
+/// written, those blocks count as free. Groups before it keep the layout without `meta_bg`, and the two features do
+/// not meet.
+fn has_unmarked_reserved_blocks(superblock: &SuperBlock) -> bool {
+    let geo = superblock.geometry();
+    superblock.compat().contains(Compat::RESIZE_INODE)
+        && geo.reserved_gdt_blocks > 0
+        && geo.first_meta_bg.is_some_and(|first| first < geo.desc_blocks)
 }
 
 /// `s_creator_os` of the Hurd.

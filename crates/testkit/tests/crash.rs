@@ -13,8 +13,8 @@ use extant_fs::{MetaPolicy, MountOptions};
 use extant_testkit::crash::explore::interrupt_recovery;
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{
-    CLUSTERS, CrashImage, Explore, GROWING, IMAGES, INLINE, QUOTA, Recording, TOGETHER, TWO_WAVES, VALUES, Wrap,
-    explore, record, state_files,
+    CASEFOLD, CLUSTERS, CrashImage, Explore, GROWING, IMAGES, INLINE, QUOTA, Recording, TOGETHER, TWO_WAVES, VALUES,
+    Wrap, explore, record, state_files,
 };
 
 /// Operations of one workload; with small transactions that is some rounds through the log.
@@ -27,7 +27,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 fn image(name: &str) -> CrashImage {
-    let more = [&QUOTA, &INLINE, &VALUES, &TOGETHER];
+    let more = [&QUOTA, &INLINE, &VALUES, &CASEFOLD, &TOGETHER];
     *IMAGES
         .iter()
         .chain(&TWO_WAVES)
@@ -112,6 +112,12 @@ fn ext4_with_quotas() {
 #[test]
 fn ext4_with_content_in_inodes() {
     explore_image("ext4-inline", 7, OPS, STATES / 3, true);
+}
+
+/// Names are found, removed, respelled and hashed in any case.
+#[test]
+fn ext4_with_directories_that_ignore_case() {
+    explore_image("ext4-casefold", 12, OPS, STATES / 3, true);
 }
 
 /// Blocks of a cluster become durable at different times, and it is free with the last of them.

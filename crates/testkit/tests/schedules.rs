@@ -35,9 +35,17 @@ fn six_hundred_schedules() {
 /// Those that no series chooses: e2fsck, for a sample, compares the usage of owners with the inodes.
 #[test]
 fn schedules_of_single_features() {
-    for name in
-        ["quota", "large-blocks", "inline", "bigalloc", "bigalloc-full", "bigalloc-through", "values", "together"]
-    {
+    for name in [
+        "quota",
+        "large-blocks",
+        "inline",
+        "bigalloc",
+        "bigalloc-full",
+        "bigalloc-through",
+        "values",
+        "casefold",
+        "together",
+    ] {
         let report = explore(&Search { only: Some(name.to_owned()), ..search(50) });
         println!("{name}: {}", report.summary());
         report.expect_clean();

@@ -25,8 +25,6 @@ const HEADER_LEN: usize = 8;
 const REC_LEN_MIN: usize = 12;
 /// Encrypted names fill at least one block of the cipher.
 const ENCRYPTED_NAME_MIN: usize = 16;
-/// Names must be text of the volume's encoding (`s_encoding_flags`).
-const STRICT_ENCODING: u16 = 1;
 
 /// An entry as it lies in the block.
 struct Entry<'a> {
@@ -332,8 +330,7 @@ fn target(check: &Check, dir: &Dir, entry: &Entry<'_>, number: usize, there: Pla
     if state.has(InodeState::VALUE) {
         bad(Problem::EaInodeDirLink, ino.into(), 0);
     }
-    let strict = raw.s_encoding_flags.get() & STRICT_ENCODING != 0;
-    if strict && is_folded(check, dir.flags) && std::str::from_utf8(entry.name).is_err() {
+    if check.sb.strict_encoding() && is_folded(check, dir.flags) && std::str::from_utf8(entry.name).is_err() {
         bad(Problem::BadEncodedName, ino.into(), 0);
     }
     if !encrypted && entry.name.iter().any(|byte| [b'/', 0].contains(byte)) {

@@ -1,4 +1,4 @@
-//! Removing and redirecting names, and a directory's first block.
+//! Removing, redirecting and respelling names, and a directory's first block.
 //!
 //! # Locking
 //! None; see the parent module.
@@ -40,10 +40,10 @@ fn remove_at<S: DirStore>(
     name: &[u8],
     place: &Found,
 ) -> Result<bool, S::Error> {
-    let format = params.leaf_format();
+    let (format, wanted) = (params.leaf_format(), params.wanted(name));
     let removed =
         store.modify(txn, place.lblk, BlockKind::Leaf, |block| match format.entry_at(block, place.offset) {
-            Ok(entry) if entry.name == name && entry.ino == place.ino.0 => {
+            Ok(entry) if wanted.is(entry.name) && entry.ino == place.ino.0 => {
                 format.remove(block, place.offset).map(|()| true)
             }
             _ => Ok(false),
@@ -72,6 +72,41 @@ pub fn set_inode<S: DirStore>(
         true => Ok(()),
         false => Err(DirError::NotFound.into()),
     }
+}
+
+/// The name of a found entry as it is stored, which in a directory that folds names may differ from the wanted one.
+///
+/// # Errors
+/// [`DirError::NotFound`] if the entry at the place has changed, and the store's.
+pub fn stored_name<S: DirStore>(store: &S, params: &DirParams, place: &Found) -> Result<Vec<u8>, S::Error> {
+    let format = params.leaf_format();
+    let name = store.read(place.lblk, BlockKind::Leaf, |block| match format.entry_at(block, place.offset) {
+        Ok(entry) if entry.ino == place.ino.0 => Ok(entry.name.to_vec()),
+        _ => Err(DirError::NotFound),
+    })?;
+    Ok(name?)
+}
+
+/// Stores another spelling of a found entry's name, which folds alike. False: it is too long for the entry's place, and
+/// nothing has changed.
+///
+/// # Errors
+/// [`DirError::NotFound`] if the entry at the place has changed, and the store's.
+pub fn respell<S: DirStore>(
+    store: &S,
+    txn: &mut S::Txn,
+    params: &DirParams,
+    place: &Found,
+    name: &[u8],
+) -> Result<bool, S::Error> {
+    let (format, wanted) = (params.leaf_format(), params.wanted(name));
+    let set = store.modify(txn, place.lblk, BlockKind::Leaf, |block| match format.entry_at(block, place.offset) {
+        Ok(entry) if entry.ino == place.ino.0 && wanted.is(entry.name) => {
+            format.set_name(block, place.offset, name).map(Some)
+        }
+        _ => Ok(None),
+    })?;
+    Ok(set.map_err(|damage| DirError::corrupt(place.lblk, damage))?.ok_or(DirError::NotFound)?)
 }
 
 /// The parent, according to `..`.

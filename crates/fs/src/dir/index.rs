@@ -130,7 +130,7 @@ pub(super) fn probe<S: DirStore>(store: &S, params: &DirParams, target: Target<'
         }
         let version = HashVersion::from_disk(info.hash_version, unsigned)
             .ok_or(DirDamage { offset: 28, what: DirRule::HashVersion { found: info.hash_version } })?;
-        let hasher = Hasher::new(version, params.hash_seed);
+        let hasher = params.hasher(version);
         let hash = match target {
             Target::Name(name) => name_hash(&hasher, name),
             Target::Hash(hash) => NameHash { hash, minor: 0 },

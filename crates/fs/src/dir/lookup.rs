@@ -3,6 +3,7 @@
 //! # Locking
 //! None; see the parent module.
 
+use extant_ondisk::casefold::Wanted;
 use extant_ondisk::dirent::{self, Dirent};
 use extant_ondisk::units::InodeNr;
 
@@ -13,7 +14,9 @@ fn found(lblk: u32, entry: &Dirent<'_>) -> Found {
     Found { ino: InodeNr(entry.ino), file_type: entry.file_type, lblk, offset: entry.offset }
 }
 
-/// Finds a name without allocating: it scans the tree's leaf, or each block in turn, in place.
+/// Finds a name in place: it scans the tree's leaf, or each block in turn. It allocates nothing but the folded form of
+/// a name. In a directory that folds names, the first entry is found that folds alike, as in Linux; a sound directory
+/// has only one.
 ///
 /// # Errors
 /// The store's. [`DirError::Corrupt`] if the name was not found and a block that might have contained it is damaged.
@@ -22,27 +25,28 @@ pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result
     if !params.encrypted && !dirent::name_is_legal(name) {
         return Ok(None);
     }
+    let wanted = &params.wanted(name);
     if !params.uses_index() {
-        return lookup_linear(store, params, name);
+        return lookup_linear(store, params, wanted);
     }
     if name == b"." || name == b".." {
-        return find_in(store, params, 0, BlockKind::Index, name);
+        return find_in(store, params, 0, BlockKind::Index, wanted);
     }
-    let indexed = match lookup_indexed(store, params, name) {
+    let indexed = match lookup_indexed(store, params, name, wanted) {
         Err(e) if params.by_place && store.is_damage(&e) => Ok(None),
         indexed => indexed?,
     };
     match indexed {
         Ok(Some(found)) => Ok(Some(found)),
         // The index would prove that there is no such name, but it is not to be believed.
-        _ if params.by_place => lookup_linear(store, params, name),
+        _ if params.by_place => lookup_linear(store, params, wanted),
         Ok(None) => Ok(None),
         // Without checksums an index block looks like a leaf without names, so the linear search covers every name.
-        Err(error) if !params.has_csum => match lookup_linear(store, params, name)? {
+        Err(error) if !params.has_csum => match lookup_linear(store, params, wanted)? {
             None if leads_behind_end(store, params, name)? => Err(error),
             found => Ok(found),
         },
-        Err(error) => lookup_linear(store, params, name)?.map_or(Err(error), |found| Ok(Some(found))),
+        Err(error) => lookup_linear(store, params, wanted)?.map_or(Err(error), |found| Ok(Some(found))),
     }
 }
 
@@ -57,14 +61,16 @@ fn find_in<S: DirStore>(
     params: &DirParams,
     lblk: u32,
     kind: BlockKind,
-    name: &[u8],
+    wanted: &Wanted<'_>,
 ) -> Result<Option<Found>, S::Error> {
     let format = params.leaf_format();
-    let entry = store.read(lblk, kind, |block| format.find(block, name).map(|e| e.map(|e| found(lblk, &e))))?;
+    let entry = store.read(lblk, kind, |block| {
+        format.find_by(block, |stored| wanted.is(stored)).map(|e| e.map(|e| found(lblk, &e)))
+    })?;
     Ok(entry.map_err(|damage| DirError::corrupt(lblk, damage))?)
 }
 
-fn lookup_linear<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result<Option<Found>, S::Error> {
+fn lookup_linear<S: DirStore>(store: &S, params: &DirParams, wanted: &Wanted<'_>) -> Result<Option<Found>, S::Error> {
     let mut passed = Passed::new(params);
     let mut next = Some(0);
     while let Some(from) = next {
@@ -72,7 +78,7 @@ fn lookup_linear<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Res
         passed.first = passed.first.or(damage);
         let Some(lblk) = block else { break };
         next = lblk.checked_add(1);
-        let found = find_in(store, params, lblk, params.kind_in_scan(), name);
+        let found = find_in(store, params, lblk, params.kind_in_scan(), wanted);
         if let Some(Some(found)) = passed.step(store, found)? {
             return Ok(Some(found));
         }
@@ -81,13 +87,18 @@ fn lookup_linear<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Res
 }
 
 /// The inner error is damage of the index. Damage of the leaf for the name's hash is final.
-fn lookup_indexed<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Indexed<Option<Found>, S::Error> {
+fn lookup_indexed<S: DirStore>(
+    store: &S,
+    params: &DirParams,
+    name: &[u8],
+    wanted: &Wanted<'_>,
+) -> Indexed<Option<Found>, S::Error> {
     let mut path = match of_index(store, probe(store, params, Target::Name(name)))? {
         Ok(path) => path,
         Err(error) => return Ok(Err(error)),
     };
     loop {
-        if let Some(found) = find_in(store, params, path.leaf, BlockKind::Leaf, name)? {
+        if let Some(found) = find_in(store, params, path.leaf, BlockKind::Leaf, wanted)? {
             return Ok(Ok(Some(found)));
         }
         // Names with this hash continue in the next leaf if its key says so.

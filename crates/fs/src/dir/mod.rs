@@ -2,7 +2,7 @@
 //!
 //! Main types: [`DirStore`] (reads, changes and appends a directory's blocks; the mount implements it on the journal),
 //! [`DirParams`] (parameters from the superblock and the inode), [`Found`], [`DirEntry`], [`DirError`].
-//! Functions: [`lookup`], [`add`], [`remove`], [`set_inode`], [`readdir`], [`dotdot`], [`set_dotdot`], [`is_empty`],
+//! Functions: [`lookup`], [`add`], [`remove`], [`set_inode`], [`stored_name`], [`respell`], [`readdir`], [`dotdot`], [`set_dotdot`], [`is_empty`],
 //! [`init`]; and for the store [`seal`] and [`verify`].
 //!
 //! [`extant_ondisk::dirent`] and [`extant_ondisk::htree`] know the bytes of the blocks. This module walks them: it
@@ -14,7 +14,7 @@
 //! entry hides nothing but itself from [`lookup`] and [`readdir`]. A name that is then not found counts as damaged,
 //! not as missing. Under rescue ([`DirParams::by_place`]) they believe neither the index nor the directory's size.
 //!
-//! What it does not do: link counts, times, inode allocation, permission; inline, encrypted and casefolded directories.
+//! What it does not do: link counts, times, inode allocation, permission; inline and encrypted directories.
 //!
 //! # Locking
 //! None of its own. The caller holds the directory's inode lock: shared for [`lookup`], [`readdir`], [`is_empty`] and
@@ -29,6 +29,7 @@ mod readdir;
 #[cfg(test)]
 mod tests;
 
+use extant_ondisk::casefold::Wanted;
 use extant_ondisk::csum::ChecksumSeed;
 use extant_ondisk::dirent::{self, DirBlockFormat, DirDamage, DirRule};
 use extant_ondisk::htree::{self, DxFormat, DxShape, HashVersion, Hasher, NameHash};
@@ -38,7 +39,7 @@ use extant_ondisk::units::InodeNr;
 #[cfg(test)]
 use add::{Added, IndexChange};
 pub use add::{add, credits_for_add};
-pub use edit::{dotdot, init, is_empty, remove, set_dotdot, set_inode};
+pub use edit::{dotdot, init, is_empty, remove, respell, set_dotdot, set_inode, stored_name};
 pub use lookup::lookup;
 pub use readdir::readdir;
 #[cfg(test)]
@@ -145,6 +146,8 @@ pub struct DirParams {
     pub inodes_count: u32,
     /// Names are ciphertext; a lookup cannot use their hash.
     pub encrypted: bool,
+    /// Names are compared and hashed in their folded form, and stored as they were given.
+    pub folds: bool,
     /// For a rescue: every block that the directory has is searched for names, whatever the index says, and however
     /// many of them are damaged.
     pub by_place: bool,
@@ -158,6 +161,16 @@ impl DirParams {
             inodes_count: self.inodes_count,
             encrypted: self.encrypted,
         }
+    }
+
+    /// A name to find in this directory.
+    fn wanted<'a>(&self, name: &'a [u8]) -> Wanted<'a> {
+        Wanted::new(name, self.folds)
+    }
+
+    /// The hash of names here, in the version of an index.
+    fn hasher(&self, version: HashVersion) -> Hasher {
+        Hasher::new(version, self.hash_seed).folding(self.folds)
     }
 
     fn dx_format(&self) -> DxFormat {

@@ -370,7 +370,7 @@ impl Batch {
         passed: &mut Passed<S::Error>,
     ) -> Result<(), S::Error> {
         self.clear();
-        let hasher = Hasher::new(params.hash_version, params.hash_seed);
+        let hasher = params.hasher(params.hash_version);
         let format = params.leaf_format();
         let collected = store.read(0, BlockKind::Leaf, |block| {
             self.take(format.entries(block), |entry| (!entry.is_dot()).then(|| key_of(&hasher, entry.name)))

@@ -13,6 +13,7 @@
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::{FileType, InodeFlags};
 
+use crate::dir_store::DirView;
 use crate::encrypted;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
@@ -100,7 +101,8 @@ const HONOURED: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::NOATIME)
     .union(InodeFlags::DIRSYNC)
     .union(InodeFlags::TOPDIR)
-    .union(InodeFlags::PROJINHERIT);
+    .union(InodeFlags::PROJINHERIT)
+    .union(InodeFlags::CASEFOLD);
 
 impl Filesystem {
     /// Checks that the inode's flags permit the change: [`Error::NotPermitted`] if not.
@@ -137,10 +139,12 @@ impl Filesystem {
 
     /// Sets the flags that chattr(1) may change, and the project. Bits that are visible but fixed are ignored, since
     /// chattr(1) passes back the flags that it read. Flags that have an effect in Linux but would have none here
-    /// (data journaling, another kind of map, casefold) are [`Error::NotSupported`].
+    /// (data journaling, another kind of map) are [`Error::NotSupported`]. A directory begins or ceases to ignore case
+    /// only while it is empty.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] for those, and for a project without the feature; [`Error::NotPermitted`] without
+    /// [`Error::NotSupported`] for those, and for a project or ignored case without the feature;
+    /// [`Error::NotEmpty`] if names would have to be hashed anew; [`Error::NotPermitted`] without
     /// privilege or on an immutable inode; [`Error::TooLarge`] if the inode has no room for a project;
     /// [`Error::ReadOnly`].
     pub fn set_flags(&self, inode: &InodeRef, set: SetFlags) -> Result<()> {
@@ -165,6 +169,9 @@ impl Filesystem {
                 if !inode.meta.read().desc.has_project() {
                     return Err(Error::TooLarge);
                 }
+            }
+            if (flags ^ old).contains(InodeFlags::CASEFOLD) {
+                self.may_change_case(inode)?;
             }
             // Linux: `ext4_ioctl_check_immutable`.
             let stays = old.contains(InodeFlags::IMMUTABLE) && flags.contains(InodeFlags::IMMUTABLE);
@@ -192,6 +199,15 @@ impl Filesystem {
             })?;
         }
         self.honour_sync(&[inode])
+    }
+
+    /// Whether the directory, whose lock the caller holds exclusively, may begin or cease to ignore case (Linux:
+    /// `ext4_ioctl_setflags`).
+    fn may_change_case(&self, dir: &InodeRef) -> Result<()> {
+        if !self.geo.casefold {
+            return Err(Error::NotSupported("the flag 'F' without the feature 'casefold'"));
+        }
+        if DirView::new(self, dir).is_empty()? { Ok(()) } else { Err(Error::NotEmpty) }
     }
 
     /// Whether an inode may be moved into this directory: a directory that passes on its project accepts no other
@@ -248,9 +264,7 @@ fn new_flags(old: InodeFlags, wanted: InodeFlags, kind: Option<FileType>, privil
     if changed.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND | InodeFlags::JOURNAL_DATA) && !privileged {
         return Err(Error::NotPermitted);
     }
-    if !(changed & (wanted - (STORED | HONOURED))).is_empty()
-        || changed.intersects(InodeFlags::EXTENTS | InodeFlags::CASEFOLD)
-    {
+    if !(changed & (wanted - (STORED | HONOURED))).is_empty() || changed.contains(InodeFlags::EXTENTS) {
         return Err(Error::NotSupported("this inode flag"));
     }
     Ok((old - InodeFlags::USER_MODIFIABLE) | wanted)

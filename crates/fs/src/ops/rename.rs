@@ -119,6 +119,10 @@ impl Operation<'_> {
         match &target {
             None if flags.exchange => return Err(Error::NotFound),
             Some(_) if flags.no_replace => return Err(Error::Exists),
+            // One entry, found by two spellings.
+            Some(t) if same_dir && new_view.params.folds && to == Some(from) && t.ino == source.ino => {
+                return self.respell(&new_view, new_dir, &from, new_name, &source, flags).map(|()| None);
+            }
             // Two names of one file: nothing to do.
             Some(t) if t.ino == source.ino => return Ok(None),
             _ => {}
@@ -177,6 +181,34 @@ impl Operation<'_> {
         };
         drop(shape);
         result.map(|()| None)
+    }
+
+    /// Changes the case of a name, or its spelling otherwise, in a directory that folds names. Linux does not get here:
+    /// its kernel has one dentry for both spellings, or two of one inode, and returns. Exchanging a name with itself, or
+    /// leaving a whiteout in its place, does nothing.
+    fn respell(
+        &self,
+        view: &DirView<'_>,
+        dir: &InodeRef,
+        place: &Found,
+        name: &[u8],
+        inode: &InodeRef,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if flags.exchange || flags.whiteout.is_some() || view.stored_name(place)? == name {
+            return Ok(());
+        }
+        self.may_change(dir, Change::RemoveEntry)?;
+        self.may_change(inode, Change::Unlink)?;
+        let _tables = self.hold_slots([dir, inode])?;
+        let _entry = view.hold_found(place)?;
+        self.transact_whole(credits::rename(view, false), |handle| {
+            view.respell(handle, place, name, inode.file_type())?;
+            let now = self.now();
+            inode.meta.write().desc.ctime = now;
+            let done = self.write_inode(handle, inode).and_then(|()| self.stamp(handle, dir, now));
+            self.whole(handle, done)
+        })
     }
 
     /// Whether `dir` is `ancestor` or lies below it; [`Error::NotFound`] when it was removed. The caller holds

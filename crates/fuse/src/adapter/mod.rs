@@ -228,13 +228,27 @@ impl FsServer {
         self.options.attr_timeout.min(longest)
     }
 
+    /// How long the kernel may believe that a name leads to an inode. It knows names by their bytes: in a directory
+    /// that ignores case, removing `foo` must not leave `FOO` behind. A rename takes a name and its validity from any
+    /// directory into one that ignores case, so this holds for the whole file system. The kernel has one name at most
+    /// for a directory, whose other spelling takes that one's place.
+    fn name_valid(&self, inode: &InodeRef) -> Duration {
+        if self.fs.may_ignore_case() && !inode.is_dir() { Duration::ZERO } else { self.options.entry_timeout }
+    }
+
+    /// How long the kernel may believe that there is no such name. Creating `FOO` makes `foo` exist, and a directory
+    /// can begin to ignore case.
+    fn no_name_valid(&self) -> Duration {
+        if self.fs.may_ignore_case() { Duration::ZERO } else { self.options.negative_timeout }
+    }
+
     fn entry(&self, nodeid: u64, inode: &InodeRef) -> Entry {
         Entry {
             nodeid,
             // The protocol defines the root's number, and knows it without a generation.
             generation: if nodeid == ROOT_ID { 0 } else { u64::from(inode.generation) },
             attr: self.attr(inode),
-            entry_valid: self.options.entry_timeout,
+            entry_valid: self.name_valid(inode),
             attr_valid: self.attr_valid(inode),
         }
     }

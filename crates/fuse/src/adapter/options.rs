@@ -42,7 +42,7 @@ pub struct ServerOptions {
     /// The same for a change of names.
     pub dirsync: bool,
     /// How long the kernel may believe names, attributes (of a directory: for a second at most), and that there is no
-    /// such name.
+    /// such name. Where directories may ignore case, it asks for names of files, and for missing ones, each time.
     pub entry_timeout: Duration,
     pub attr_timeout: Duration,
     pub negative_timeout: Duration,

@@ -408,7 +408,7 @@ impl Server for FsServer {
         };
         match found {
             Ok(inode) => self.answer_entry(&inode, reply),
-            Err(Error::NotFound) => reply.negative(self.options.negative_timeout),
+            Err(Error::NotFound) => reply.negative(self.no_name_valid()),
             Err(e) => reply.error(errno(&e)),
         }
     }

@@ -9,7 +9,7 @@
 //! `rec_len` is free. Deleting an entry adds its bytes to the one before it; the first entry of a block is marked
 //! with inode 0 instead.
 //!
-//! What it does not do: hash trees (see [`crate::htree`]), case-insensitive names (in `fs`, from these parts),
+//! What it does not do: hash trees (see [`crate::htree`]), case-insensitive names (see [`crate::casefold`]),
 //! encrypted names. An index block walked as entries shows no names beyond `.` and `..`,
 //! which is how the format hides the index from old readers.
 //!
@@ -228,11 +228,20 @@ impl DirBlockFormat {
     /// # Errors
     /// [`DirDamage`] where the chain of entries breaks before the match, or in the match. Other entries may be damaged.
     pub fn find<'a>(&self, block: &'a [u8], name: &[u8]) -> Result<Option<Dirent<'a>>, DirDamage> {
+        self.find_by(block, |stored| stored == name)
+    }
+
+    /// As [`DirBlockFormat::find`], the first used entry whose name `is` the wanted one.
+    ///
+    /// # Errors
+    /// Those of [`DirBlockFormat::find`].
+    #[inline(always)]
+    pub fn find_by<'a>(&self, block: &'a [u8], is: impl Fn(&[u8]) -> bool) -> Result<Option<Dirent<'a>>, DirDamage> {
         let limit = self.limit(block.len());
         let mut offset = 0;
         while offset < limit {
             let entry = self.link(block, offset)?;
-            if entry.name == name && entry.is_used() {
+            if entry.is_used() && is(entry.name) {
                 return self.decode(block, offset).map(Some);
             }
             offset += entry.rec_len as usize;
@@ -334,6 +343,26 @@ impl DirBlockFormat {
         block[at..at + 4].copy_from_slice(&ino.to_le_bytes());
         block[at + 7] = if self.has_filetype { file_type.map_or(0, FileType::dirent_code) } else { 0 };
         Ok(())
+    }
+
+    /// Writes another name into the used entry at `offset`, which must not need more bytes than the old one. False: it
+    /// would, and nothing has changed.
+    ///
+    /// # Errors
+    /// [`DirDamage`] when no used entry starts there, or for a name that may not be written.
+    pub fn set_name(&self, block: &mut [u8], offset: u32, name: &[u8]) -> Result<bool, DirDamage> {
+        if !name_is_legal(name) {
+            return Err(DirDamage { offset, what: DirRule::Unwritable });
+        }
+        let (_, entry) = self.entry_with_previous(block, offset as usize)?;
+        let (needed, rec_len, ino, file_type) = (entry.needed(), entry.rec_len as usize, entry.ino, entry.file_type);
+        if rec_len_needed(name.len()) > needed {
+            return Ok(false);
+        }
+        let at = offset as usize;
+        block[at + HEADER_LEN..at + needed].fill(0);
+        self.write_entry(block, at, rec_len, name, ino, file_type);
+        Ok(true)
     }
 
     /// The used entry that starts at `offset`, reached by walking the chain from the start of the block.

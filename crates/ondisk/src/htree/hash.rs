@@ -6,6 +6,8 @@
 //! # Locking
 //! None.
 
+use crate::casefold::fold;
+
 /// A hash family and the signedness of its characters (Linux: `DX_HASH_*`, fs/ext4/ext4.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HashVersion {
@@ -77,6 +79,7 @@ pub struct NameHash {
 pub struct Hasher {
     version: HashVersion,
     start: [u32; 4],
+    folds: bool,
 }
 
 /// MD4's initial state, used when the superblock has no seed.
@@ -87,7 +90,13 @@ const RESERVED_HASH: u32 = 0xFFFF_FFFE;
 impl Hasher {
     /// `seed` is the superblock's `s_hash_seed` as little-endian words; all zero means the default.
     pub fn new(version: HashVersion, seed: [u32; 4]) -> Hasher {
-        Hasher { version, start: if seed == [0; 4] { MD4_START } else { seed } }
+        Hasher { version, start: if seed == [0; 4] { MD4_START } else { seed }, folds: false }
+    }
+
+    /// The same hash over folded names if `folds`, for directories that ignore case (Linux: `ext4fs_dirhash`).
+    #[must_use]
+    pub fn folding(self, folds: bool) -> Hasher {
+        Hasher { folds, ..self }
     }
 
     /// The family it was made with.
@@ -97,6 +106,10 @@ impl Hasher {
 
     /// The hash that the tree uses.
     pub fn hash(&self, name: &[u8]) -> NameHash {
+        if self.folds { self.hash_bytes(&fold(name)) } else { self.hash_bytes(name) }
+    }
+
+    fn hash_bytes(&self, name: &[u8]) -> NameHash {
         let unsigned = self.version.is_unsigned();
         let mut state = self.start;
         let (hash, minor) = match self.version {

@@ -9,8 +9,8 @@
 //! same hash, so that a search for that hash must continue in this leaf. Entry 0 has no key: its place contains limit
 //! and count.
 //!
-//! What it does not do: read other blocks; walking the tree is the caller's work. Casefolded directories and SipHash
-//! are not supported.
+//! What it does not do: read other blocks; walking the tree is the caller's work. SipHash, which directories with
+//! both encrypted and folded names have, is not supported.
 //!
 //! # Locking
 //! None: pure functions over slices. No function panics on any bytes.

@@ -25,6 +25,7 @@ pub use geometry::{BackupRule, BaseMetadata, DescChecksum, Geometry, InodeLocati
 pub use layout::{Layout, LayoutError, Wanted};
 pub use raw::{MAGIC, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, has_magic};
 
+use crate::casefold;
 use crate::csum::ChecksumSeed;
 use crate::damage::Damage;
 use crate::features::{Compat, Incompat, RoCompat};
@@ -386,6 +387,11 @@ impl SuperBlock {
     /// machine; this is that of x86.
     pub fn hash_unsigned(&self) -> bool {
         self.flags().contains(SuperFlags::UNSIGNED_HASH)
+    }
+
+    /// Whether directories that fold names refuse those that are not text.
+    pub fn strict_encoding(&self) -> bool {
+        self.raw.s_encoding_flags.get() & casefold::STRICT != 0
     }
 
     /// Options of each mount, as bits (`tune2fs -o`).

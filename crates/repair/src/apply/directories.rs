@@ -24,9 +24,6 @@ use crate::view::Image;
 use crate::view::dir::{Entry, I_BLOCK_AT, is_index_root, scan};
 use crate::view::inode::Inode;
 
-/// `s_encoding_flags`: names that are no text are refused (Linux: `EXT4_ENC_STRICT_MODE_FL`).
-const STRICT_ENCODING: u16 = 1;
-
 /// A name to write.
 type Named = (Vec<u8>, Target);
 
@@ -148,7 +145,7 @@ pub fn parent_of(image: &Image, inode: &Inode) -> InodeNr {
 /// behind damage counts if its inode lacks a name.
 fn usable(image: &Image, inode: &Inode, entries: Vec<Entry>, taken: &mut Taken) -> Vec<Named> {
     let encrypted = inode.has(InodeFlags::ENCRYPT);
-    let strict = image.sb.raw().s_encoding_flags.get() & STRICT_ENCODING != 0 && taken.is_folded;
+    let strict = image.sb.strict_encoding() && taken.is_folded;
     let mut names = Vec::new();
     for entry in entries.into_iter().filter(|entry| !entry.is_dot() && entry.ino != inode.ino.0) {
         let target = InodeNr(entry.ino);

@@ -402,12 +402,17 @@ fn given_back(recording: &Recording, image: &MemDevice) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the kernel may use the image without e2fsck: it has a journal, or is clean, and no quotas, for which some
-/// kernels are not built.
+/// Whether the kernel may use the image without e2fsck: it has a journal, or is clean, and no quotas and no directories
+/// that ignore case, for which some kernels are not built.
 fn is_for_the_kernel(image: &MemDevice) -> Result<bool, String> {
     let (sb, _) = probe_superblock(image).map_err(|e| e.to_string())?;
     let replayed = sb.compat().contains(Compat::HAS_JOURNAL) || sb.state().contains(FsState::VALID);
-    Ok(replayed && !has_quotas(image)?)
+    Ok(replayed && !has_quotas(image)? && !ignores_case(image)?)
+}
+
+fn ignores_case(image: &MemDevice) -> Result<bool, String> {
+    let (sb, _) = probe_superblock(image).map_err(|e| e.to_string())?;
+    Ok(sb.incompat().contains(Incompat::CASEFOLD))
 }
 
 fn has_quotas(image: &MemDevice) -> Result<bool, String> {
@@ -448,6 +453,11 @@ fn external_recovery(
             fsck(by_fsck, &[how])?;
         }
         clean(by_fsck, "after e2fsck -p replayed it")?;
+    }
+    if ignores_case(image)? {
+        let recovered = MemDevice::load(by_fsck).map_err(|e| e.to_string())?;
+        return check_by_extant(recording, Arc::new(recovered), spec.cut())
+            .map_err(|e| format!("after e2fsck's replay: {e}"));
     }
     if !loop_mounts_work() {
         return Ok(());

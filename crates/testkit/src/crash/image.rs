@@ -10,7 +10,7 @@ use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
 
 use crate::crash::pattern::POISON;
-use crate::oracle::{MkfsOptions, arg, make_image, run_ok};
+use crate::oracle::{MkfsOptions, arg, debugfs_write, make_image, run_ok};
 use crate::{Error, Result};
 
 /// A kind of file system to crash.
@@ -97,6 +97,10 @@ pub const CLUSTERS: [CrashImage; 2] = [
 pub const VALUES: CrashImage =
     CrashImage { name: "ext4-values", features: "ea_inode", block_size: 1024, journal_blocks: 1024, ..EXT4 };
 
+/// All directories ignore case, and names are used in any.
+pub const CASEFOLD: CrashImage =
+    CrashImage { name: "ext4-casefold", features: "casefold", block_size: 1024, journal_blocks: 1024, ..EXT4 };
+
 /// Features that change what a byte of a file, a block or an attribute costs, in one file system.
 pub const TOGETHER: CrashImage = CrashImage {
     name: "ext4-together",
@@ -182,6 +186,11 @@ impl CrashImage {
         if self.has_values() { 5000 } else { 200 }
     }
 
+    /// Whether its directories ignore case.
+    pub fn ignores_case(&self) -> bool {
+        self.features.contains("casefold")
+    }
+
     fn has_values(&self) -> bool {
         self.features.contains("ea_inode")
     }
@@ -205,6 +214,10 @@ impl CrashImage {
         }
         options.extra_args.extend(self.more.iter().map(|arg| (*arg).to_owned()));
         let path = make_image(dir, &options)?;
+        if self.ignores_case() {
+            // As chattr +F would leave it, were it not for lost+found. New directories inherit the flag.
+            debugfs_write(&path, "set_inode_field / flags 0x40080000\n")?;
+        }
         let longer = || std::fs::File::options().write(true).open(&path)?.set_len(self.size + self.room);
         longer().map_err(Error::io("lengthen"))?;
         let dev = MemDevice::load(&path).map_err(device)?;

@@ -257,12 +257,21 @@ impl Workload {
     }
 
     fn inode(&self, path: &str) -> Result<InodeRef, String> {
-        self.fs.walk(path.as_bytes(), false).map_err(|e| format!("walk {path}: {e}"))
+        self.fs.walk(self.spelled(path).as_bytes(), false).map_err(|e| format!("walk {path}: {e}"))
     }
 
     fn parent<'p>(&self, path: &'p str) -> Result<(InodeRef, &'p str), String> {
         let (dir, name) = split(path);
         Ok((self.inode(dir)?, name))
+    }
+
+    /// Another spelling of an existing path, where directories ignore case.
+    fn spelled(&self, path: &str) -> String {
+        match (self.op_nr() + path.len()) % 3 {
+            0 if self.image.ignores_case() => path.to_uppercase(),
+            1 if self.image.ignores_case() => path.to_lowercase(),
+            _ => path.to_owned(),
+        }
     }
 
     // ---- recording ----
@@ -547,7 +556,7 @@ impl Workload {
     }
 
     fn move_name(&mut self, old: &str, new: &str, whiteout: bool) -> Done {
-        let (old_dir, old_name) = self.parent(old)?;
+        let (old_dir, old_name) = self.parent(old).map(|(dir, name)| (dir, self.spelled(name)))?;
         let (new_dir, new_name) = self.parent(new)?;
         let id = self.names.paths[old];
         let replaced = self.names.paths.get(new).copied();
@@ -605,6 +614,13 @@ impl Workload {
             return self.unlink_path(&path);
         }
         let Some((old, _)) = self.some_file() else { return self.create() };
+        if self.image.ignores_case() && self.rng.one_in(3) {
+            let (dir, name) = split(&old);
+            let lower = name.to_lowercase();
+            let name = if lower == name { name.to_uppercase() } else { lower };
+            let new = if dir.is_empty() { name } else { format!("{dir}/{name}") };
+            return self.move_name(&old, &new, false);
+        }
         let new = self.fresh_path("r");
         // Without a log, names that stay make directories split more often, which two waves cannot keep whole.
         let whiteout = self.image.has_journal() && self.rng.one_in(3);
@@ -656,6 +672,7 @@ impl Workload {
     fn unlink_path(&mut self, path: &str) -> Done {
         let id = self.names.paths[path];
         let (dir, name) = self.parent(path)?;
+        let name = self.spelled(name);
         self.run(format!("unlink {path} (node {id})"), |w| w.fs.unlink(&dir, name.as_bytes()))?;
         self.rename_names(|n| _ = n.paths.remove(path));
         self.touch(id);
@@ -707,6 +724,7 @@ impl Workload {
 
     fn rmdir_path(&mut self, path: &str) -> Done {
         let (dir, name) = self.parent(path)?;
+        let name = self.spelled(name);
         self.run(format!("rmdir {path}"), |w| w.fs.rmdir(&dir, name.as_bytes()))?;
         self.rename_names(|n| _ = n.paths.remove(path));
         self.touch_parent(path);

@@ -223,6 +223,18 @@ pub static CONFIGS: &[Config] = &[
         ..MOUNT
     },
     Config {
+        name: "casefold",
+        image: CrashImage {
+            name: "ext4-1k-casefold",
+            features: "casefold",
+            block_size: 1024,
+            size: 8 << 20,
+            ..JOURNAL
+        },
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
         name: "together",
         image: CrashImage {
             name: "ext4-1k-together",

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use extant_ondisk::htree::{DxShape, HashVersion, Hasher};
+use extant_ondisk::htree::{DxShape, HashVersion};
 use extant_ondisk::inode::FileType;
 use extant_ondisk::units::InodeNr;
 
@@ -115,7 +115,7 @@ impl MemDir {
         } else {
             leaves.extend((0..blocks.len() as u32).map(|lblk| (lblk, 0, None)));
         }
-        let hasher = Hasher::new(params.hash_version, params.hash_seed);
+        let hasher = params.hasher(params.hash_version);
         for (lblk, lowest, next) in leaves {
             verify(&params, BlockKind::Leaf, lblk, blocks.len() as u32, &blocks[lblk as usize]).unwrap();
             for entry in params.leaf_format().entries(&blocks[lblk as usize]) {
@@ -175,6 +175,7 @@ pub(super) fn params(has_csum: bool, has_dir_index: bool, hash_version: HashVers
         inode_seed: ChecksumSeed::from_raw(7).for_inode(InodeNr(12), 34),
         inodes_count: INODES,
         encrypted: false,
+        folds: false,
         by_place: false,
     }
 }
