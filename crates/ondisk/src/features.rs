@@ -219,10 +219,10 @@ impl Incompat {
         .union(Incompat::EA_INODE)
         .union(Incompat::CSUM_SEED)
         .union(Incompat::LARGE_DIR)
-        .union(Incompat::INLINE_DATA);
-    /// The features that Extant reads but does not write. Case-insensitive names are hashed as folded. Encrypted files
-    /// need a key; without one, only unencrypted parts are read.
-    pub const READ_ONLY: Incompat = Incompat::CASEFOLD.union(Incompat::ENCRYPT);
+        .union(Incompat::INLINE_DATA)
+        .union(Incompat::ENCRYPT);
+    /// The features that Extant reads but does not write. Case-insensitive names are hashed as folded.
+    pub const READ_ONLY: Incompat = Incompat::CASEFOLD;
     /// Every bit with a meaning known to this code. A superblock with another one is not decoded at all, because the
     /// bit may change the meaning of its fields.
     pub const KNOWN: Incompat =
@@ -307,6 +307,11 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
     if superblock.ro_compat().contains(RoCompat::BIGALLOC) && !incompat.contains(Incompat::EXTENTS) {
         // Only extent trees map parts of a cluster.
         reasons.push("bigalloc without extent".into());
+    }
+    let keyed_hashes = Incompat::CASEFOLD.union(Incompat::ENCRYPT);
+    if incompat.contains(keyed_hashes) && Incompat::READ_WRITE.contains(keyed_hashes) {
+        // Directories with both flags hash folded names with a key of their own.
+        reasons.push("casefold together with encrypt".into());
     }
     if superblock.raw().s_rev_level.get() == 0
         && (!incompat.is_empty() || !superblock.ro_compat().is_empty() || !superblock.compat().is_empty())

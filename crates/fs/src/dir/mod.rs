@@ -14,7 +14,8 @@
 //! entry hides nothing but itself from [`lookup`] and [`readdir`]. A name that is then not found counts as damaged,
 //! not as missing. Under rescue ([`DirParams::by_place`]) they believe neither the index nor the directory's size.
 //!
-//! What it does not do: link counts, times, inode allocation, permission; inline, encrypted and casefolded directories.
+//! What it does not do: link counts, times, inode allocation, permission; inline and casefolded directories, encryption: in
+//! an encrypted directory, its names are the stored ones.
 //!
 //! # Locking
 //! None of its own. The caller holds the directory's inode lock: shared for [`lookup`], [`readdir`], [`is_empty`] and
@@ -143,7 +144,7 @@ pub struct DirParams {
     pub inode_seed: ChecksumSeed,
     /// Entries with larger inode numbers are damage.
     pub inodes_count: u32,
-    /// Names are ciphertext; a lookup cannot use their hash.
+    /// Names are ciphertext: any bytes.
     pub encrypted: bool,
     /// For a rescue: every block that the directory has is searched for names, whatever the index says, and however
     /// many of them are damaged.

@@ -39,7 +39,7 @@ impl Filesystem {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Exists`] by `flags`; [`Error::NotDirectory`], [`Error::IsDirectory`] or
     /// [`Error::NotEmpty`] if the target cannot be replaced; [`Error::Invalid`] for a directory below itself, `flags`
-    /// or a name; [`Error::DotName`]; [`Error::TooManyLinks`]; [`Error::OtherProject`]; [`Error::NameTooLong`];
+    /// or a name; [`Error::DotName`]; [`Error::TooManyLinks`]; [`Error::OtherProject`]; [`Error::OtherPolicy`]; [`Error::NameTooLong`];
     /// [`Error::NotPermitted`] by an inode's flags; [`Error::NoSpace`]; [`Error::ReadOnly`]. [`Error::Lost`] if data
     /// that has to be durable first is lost.
     pub fn rename(
@@ -136,8 +136,16 @@ impl Operation<'_> {
         if replaces && written != Some(source.ino) && (!source.pages.is_empty() || source.losses.is_unseen()) {
             return Ok(Some(source));
         }
+        self.may_name(old_dir)?;
+        self.may_name(new_dir)?;
+        if !same_dir {
+            self.check_policies(new_dir, &source)?;
+        }
         self.check_project(new_dir, &source)?;
         if let Some(target) = target.as_ref().filter(|_| flags.exchange) {
+            if !same_dir {
+                self.check_policies(old_dir, target)?;
+            }
             self.check_project(old_dir, target)?;
         }
         if source.is_dir() && !same_dir && self.is_below(new_dir, source.ino)? {
