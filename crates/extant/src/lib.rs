@@ -64,6 +64,7 @@ pub use error::{Error, Result};
 pub use export::ExportOptions;
 pub use extant_check::{Finding, Problem, Report, Severity};
 pub use file::File;
+pub use extant_fs::{BadKey, KeyRing, Secret};
 pub use fs::{Fs, Space};
 pub use image::Image;
 pub use metadata::{FileType, Metadata};

@@ -5,14 +5,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use extant_block::device::{FileDevice, OpenOptions};
+use extant_base::rng::Rng;
+use extant_block::device::{CrashDevice, CrashMode, FileDevice, MemDevice, OpenOptions};
+use extant_block::{BioFlags, BlockDevice};
 use extant_fs::{
     Cred, EncryptionPolicy, Error, FallocateMode, Filesystem, InodeRef, KeyName, KeyRing, MountOptions, Mounted,
     NewNode, RenameFlags, Secret, SetAttr, WriteFlags,
 };
 use extant_oracle::encryption::{add_key, set_policy};
 use extant_oracle::mount::{LoopMount, Mounted as _, loop_mounts_work};
-use extant_oracle::{expect_clean, mke2fs};
+use extant_oracle::{expect_clean, memory as tools, mke2fs};
 
 const KEY: [u8; 64] = {
     let mut key = [0; 64];
@@ -266,6 +268,7 @@ fn kernel_and_extant_read_each_others_encrypted_trees() {
         expect(&fs, "/kernel", &kernels);
         drop(top);
         fs.unmount().expect("unmounted");
+        drop(fs);
         expect_clean(&image).unwrap_or_else(|e| panic!("{what}: {e}"));
         {
             let mounted = Box::new(LoopMount::new(&image, &at, "").expect("mounted by the kernel"));
@@ -288,7 +291,246 @@ fn kernel_and_extant_read_each_others_encrypted_trees() {
         let fs = mount(&image, ring());
         expect(&fs, "/ours", &ours);
         fs.unmount().expect("unmounted");
+        drop(fs);
         expect_clean(&image).unwrap_or_else(|e| panic!("{what}: {e}"));
     }
     assert!(tried >= 4 || tried == 0, "only {tried} policies");
+}
+
+fn in_memory(dev: &Arc<MemDevice>, keys: KeyRing) -> Mounted {
+    let options = MountOptions { threads: false, keys, ..MountOptions::default() };
+    Filesystem::mount(dev.clone(), options).expect("mounted")
+}
+
+fn policy() -> EncryptionPolicy {
+    EncryptionPolicy::new(ring().identifiers().next().expect("a key"))
+}
+
+fn file(fs: &Filesystem, dir: &InodeRef, name: &[u8], bytes: &[u8]) -> InodeRef {
+    let made = fs.create(dir, name, NewNode::file(0o644), Cred::default()).expect("created");
+    write_all(fs, &made, 0, bytes);
+    made
+}
+
+fn directory(fs: &Filesystem, dir: &InodeRef, name: &[u8]) -> InodeRef {
+    fs.create(dir, name, NewNode::directory(0o755), Cred::default()).expect("made")
+}
+
+/// `/secret` with a file, a link and a directory, all of whose texts begin with `marker`, and `/plain` with a file.
+fn marked(features: &str) -> Arc<MemDevice> {
+    let dev = Arc::new(tools::made(&["-t", "ext4", "-b", "1024", "-O", features], "24M"));
+    let fs = in_memory(&dev, ring());
+    let root = fs.root().expect("root");
+    let top = directory(&fs, &root, b"secret");
+    fs.set_encryption_policy(&top, policy()).expect("encrypted");
+    let text = b"marker of a content ".repeat(2000);
+    let secret = file(&fs, &top, b"marker of a name", &text);
+    fs.fallocate(&secret, FallocateMode::PunchHole, 5000, 9001).expect("punched");
+    fs.fallocate(&secret, FallocateMode::ZeroRange { keep_size: true }, 20_000, 3333).expect("zeroed");
+    fs.setattr(&secret, &SetAttr { size: Some(30_001), ..SetAttr::default() }).expect("cut");
+    write_all(&fs, &secret, 29_990, &text[..4000]);
+    file(&fs, &top, b"marker of a short file", b"marker");
+    let below = directory(&fs, &top, b"marker of a directory");
+    for i in 0..100 {
+        file(&fs, &below, format!("marker of file {i:0>60}").as_bytes(), b"marker");
+    }
+    for target in [&b"marker of a target"[..], &b"marker of a long target ".repeat(9)[..]] {
+        let name = format!("marker of a link {}", target.len());
+        fs.create(&top, name.as_bytes(), NewNode::symlink(target), Cred::default()).expect("linked");
+    }
+    fs.rename(&top, b"marker of a short file", &below, b"marker, moved", RenameFlags::default()).expect("moved");
+    let plain = directory(&fs, &root, b"plain");
+    file(&fs, &plain, b"file", b"plain");
+    drop((root, top, secret, below, plain));
+    fs.unmount().expect("unmounted");
+    drop(fs);
+    tools::assert_clean(&dev);
+    dev
+}
+
+#[test]
+fn no_plaintext_reaches_the_device_or_its_log() {
+    for features in ["encrypt", "encrypt,inline_data", "encrypt,bigalloc", "encrypt,^extent,^64bit,^flex_bg"] {
+        let dev = marked(features);
+        let mut bytes = vec![0; dev.size_bytes() as usize];
+        dev.read_at(0, &mut bytes, BioFlags::empty()).expect("read");
+        assert!(bytes.windows(5).any(|window| window == b"plain"), "{features}: a plain name is there");
+        let found = bytes.windows(6).position(|window| window == b"marker");
+        assert_eq!(found, None, "{features}: plaintext on the device");
+    }
+}
+
+fn names(fs: &Filesystem, dir: &InodeRef) -> Vec<Vec<u8>> {
+    fs.list(dir).expect("listed").into_iter().map(|entry| entry.name).collect()
+}
+
+/// Everything that needs the key is ENOKEY; names and files remain removable.
+#[test]
+fn without_the_key_files_can_only_be_listed_and_removed() {
+    let mut wrong = KeyRing::default();
+    wrong.add(Secret::new(&[1; 64]).expect("short"), None).expect("a key");
+    for keys in [KeyRing::default(), wrong] {
+        let dev = marked("encrypt");
+        let fs = in_memory(&dev, keys);
+        let is_locked = |what: &str, result: extant_fs::Result<()>| match result {
+            Err(e) => assert_eq!(e.errno(), extant_fs::errno::number::ENOKEY, "{what}: {e}"),
+            Ok(()) => panic!("{what} works without the key"),
+        };
+        let top = fs.walk(b"/secret", true).expect("there");
+        assert!(fs.lacks_key(&top));
+        assert!(matches!(fs.lookup(&top, b"marker of a name"), Err(Error::NotFound)));
+        let mut kinds = (0, 0, 0);
+        for name in names(&fs, &top) {
+            let inode = fs.lookup(&top, &name).expect("by its shown name");
+            assert!(!name.starts_with(b"marker"), "{}", name.escape_ascii());
+            is_locked("rename", fs.rename(&top, &name, &top, b"new", RenameFlags::default()));
+            fs.setattr(&inode, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).expect("chmod");
+            if inode.is_dir() {
+                kinds.0 += 1;
+                assert_eq!(names(&fs, &inode).len(), 101);
+                continue;
+            }
+            if let Ok(target) = fs.read_link(&inode) {
+                kinds.1 += 1;
+                assert!(!target.starts_with(b"marker"));
+                assert_eq!(fs.getattr(&inode).size, target.len() as u64);
+                continue;
+            }
+            kinds.2 += 1;
+            is_locked("read", read(&fs, &inode).map(drop));
+            is_locked("write", fs.write(&inode, 0, b"x", WriteFlags::default()).map(drop));
+            is_locked("cut", fs.setattr(&inode, &SetAttr { size: Some(1), ..SetAttr::default() }).map(drop));
+            is_locked("punch", fs.fallocate(&inode, FallocateMode::PunchHole, 0, 4096));
+            is_locked("link", fs.link(&inode, &top, b"other"));
+            is_locked("open", fs.may_open(&inode, extant_fs::OpenFor::default()));
+        }
+        assert_eq!(kinds, (1, 2, 1));
+        let cred = Cred::default();
+        is_locked("create", fs.create(&top, b"new", NewNode::file(0o644), cred).map(drop));
+        is_locked("mkdir", fs.create(&top, b"new", NewNode::directory(0o755), cred).map(drop));
+        is_locked("tmpfile", fs.tmpfile(&top, 0o600, cred).map(drop));
+        let plain = fs.walk(b"/plain", true).expect("there");
+        is_locked("rename into", fs.rename(&plain, b"file", &top, b"new", RenameFlags::default()));
+        let unlink_all = |dir: &InodeRef| {
+            for name in names(&fs, dir) {
+                if !fs.lookup(dir, &name).expect("there").is_dir() {
+                    fs.unlink(dir, &name).expect("unlinked");
+                }
+            }
+        };
+        unlink_all(&top);
+        let [below] = &names(&fs, &top)[..] else { panic!("only the directory is left") };
+        unlink_all(&fs.lookup(&top, below).expect("there"));
+        fs.rmdir(&top, below).expect("removed");
+        fs.rmdir(&fs.root().expect("root"), b"secret").expect("removed");
+        drop((top, plain));
+        fs.unmount().expect("unmounted");
+        tools::assert_clean(&dev);
+    }
+}
+
+#[test]
+fn files_enter_an_encrypted_directory_only_with_its_policy() {
+    let dev = marked("encrypt");
+    let fs = in_memory(&dev, ring());
+    let root = fs.root().expect("root");
+    let (top, plain) = (fs.walk(b"/secret", true).expect("there"), fs.walk(b"/plain", true).expect("there"));
+    let other = directory(&fs, &root, b"other");
+    fs.set_encryption_policy(&other, EncryptionPolicy { flags: 0, ..policy() }).expect("encrypted");
+    let moved = |from: &InodeRef, name: &[u8], to: &InodeRef, new: &[u8], exchange: bool| {
+        fs.rename(from, name, to, new, RenameFlags { exchange, ..RenameFlags::default() })
+    };
+    let is_refused = |result: extant_fs::Result<()>| {
+        let e = result.expect_err("refused");
+        assert_eq!(e.errno(), extant_fs::errno::number::EXDEV, "{e}");
+    };
+    is_refused(moved(&plain, b"file", &top, b"file", false));
+    is_refused(moved(&top, b"marker of a name", &other, b"name", false));
+    is_refused(moved(&top, b"marker of a directory", &other, b"name", false));
+    is_refused(moved(&top, b"marker of a name", &plain, b"file", true));
+    is_refused(fs.link(&fs.walk(b"/plain/file", true).expect("there"), &top, b"file"));
+    // An encrypted file may leave, and stays encrypted; special files are never encrypted.
+    let text = read(&fs, &fs.walk(b"/secret/marker of a name", true).expect("there")).expect("read");
+    moved(&top, b"marker of a name", &plain, b"left", false).expect("moved out");
+    let left = fs.walk(b"/plain/left", true).expect("there");
+    assert!(read(&fs, &left).expect("read") == text);
+    moved(&plain, b"left", &top, b"marker, back", false).expect("moved back");
+    fs.link(&left, &top, b"marker, twice").expect("linked");
+    fs.create(&top, b"null", NewNode::whiteout(), Cred::default()).expect("made");
+    moved(&top, b"null", &other, b"null", false).expect("moved");
+    // Policies are for empty directories, and stay.
+    let set = |dir: &InodeRef, policy| fs.set_encryption_policy(dir, policy);
+    set(&top, policy()).expect("the same policy");
+    assert!(matches!(set(&top, EncryptionPolicy { flags: 0, ..policy() }), Err(Error::Exists)));
+    assert!(matches!(set(&plain, policy()), Err(Error::NotEmpty)));
+    assert!(matches!(set(&root, policy()), Err(Error::NotPermitted)));
+    let empty = directory(&fs, &root, b"empty");
+    let unknown = EncryptionPolicy::new([9; 16]);
+    assert_eq!(set(&empty, unknown).expect_err("no key").errno(), extant_fs::errno::number::ENOKEY);
+    assert!(fs.encryption_policy(&empty).expect("read").is_none());
+    drop((root, top, plain, other, left, empty));
+    fs.unmount().expect("unmounted");
+    tools::assert_clean(&dev);
+}
+
+/// Each power cut leaves names that decrypt, and files with a beginning of their content; what fsync confirmed is whole.
+#[test]
+fn a_power_cut_leaves_beginnings_of_files_under_their_names() {
+    let base = Arc::new(tools::made(&["-t", "ext4", "-b", "1024", "-O", "encrypt", "-J", "size=1"], "16M"));
+    let fs = in_memory(&base, ring());
+    let top = directory(&fs, &fs.root().expect("root"), b"secret");
+    fs.set_encryption_policy(&top, policy()).expect("encrypted");
+    drop(top);
+    fs.unmount().expect("unmounted");
+    drop(fs);
+    let crash = Arc::new(CrashDevice::from_image(&base));
+    crash.declare_atomic(1024, 1024);
+    let options = MountOptions { threads: false, keys: ring(), ..MountOptions::default() };
+    let fs = Filesystem::mount(crash.clone(), options).expect("mounted");
+    let top = fs.walk(b"/secret", true).expect("there");
+    // Number of events, and the name that is durable from then on.
+    let mut confirmed: Vec<(usize, usize)> = Vec::new();
+    let name = |i: usize| format!("file {i:0>40}").into_bytes();
+    let text = |i: usize| content(i, i * 211 % 9000 + 1);
+    for i in 0..60 {
+        let made = file(&fs, &top, &name(i), &text(i)[..i % 7]);
+        write_all(&fs, &made, (i % 7) as u64, &text(i)[i % 7..]);
+        if i % 4 == 0 {
+            fs.fsync(&made, false).expect("durable");
+            confirmed.push((crash.write_log(), i));
+        }
+        if i % 5 == 4 {
+            fs.unlink(&top, &name(i - 3)).expect("unlinked");
+            confirmed.retain(|(_, at)| *at != i - 3);
+        }
+    }
+    drop(top);
+    fs.unmount().expect("unmounted");
+    let (events, mut rng) = (crash.write_log(), Rng::new(5));
+    assert!(events > 150 && confirmed.len() > 8, "{events} events, {} files", confirmed.len());
+    for (round, n) in (0..=events).step_by(events / 40).enumerate() {
+        let mode = [CrashMode::InOrder, CrashMode::RandomSubset, CrashMode::Torn][round % 3];
+        let state = Arc::new(crash.state_after(n, &mut rng, mode).expect("state"));
+        let fs = in_memory(&state, ring());
+        let top = fs.walk(b"/secret", true).expect("there");
+        let listed = names(&fs, &top);
+        for i in 0..60 {
+            let found = listed.contains(&name(i)).then(|| fs.lookup(&top, &name(i)).expect("there"));
+            let whole = confirmed.iter().any(|(since, at)| *at == i && *since <= n);
+            let Some(found) = found else {
+                assert!(!whole, "cut after {n}: file {i} is gone");
+                continue;
+            };
+            let bytes = read(&fs, &found).expect("read");
+            assert!(text(i).starts_with(&bytes), "cut after {n}: file {i} has {} bytes of another", bytes.len());
+            assert!(!whole || bytes.len() == text(i).len(), "cut after {n}: file {i} has {} bytes", bytes.len());
+        }
+        let known = (0..60).filter(|i| listed.contains(&name(*i))).count();
+        assert_eq!(known, listed.len(), "cut after {n}: other names");
+        drop(top);
+        fs.unmount().expect("unmounted");
+        if round % 4 == 0 {
+            tools::assert_clean(&state);
+        }
+    }
 }

@@ -80,6 +80,11 @@ impl KeyRing {
         Ok(())
     }
 
+    /// Adds the keys of another ring.
+    pub fn join(&mut self, other: &KeyRing) {
+        self.0.extend(other.0.iter().cloned());
+    }
+
     /// Whether there is no key.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

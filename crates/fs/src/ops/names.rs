@@ -61,14 +61,19 @@ impl Filesystem {
 
     /// As [`Filesystem::lookup`], in the directory itself.
     pub(crate) fn lookup_own(&self, dir: &InodeRef, name: &[u8]) -> Result<InodeRef> {
-        let _shared = dir.rw.read();
-        let view = DirView::new(self, dir);
-        let found = self.watch(view.lookup(name))?.ok_or(Error::NotFound)?;
-        let inode = self.watch(self.iget_named(dir, found.ino))?;
-        // Linux: `ext4_lookup`. Otherwise a directory that was put here offline would take plaintext.
-        let leads_on = inode.is_dir() || inode.file_type() == Some(FileType::Symlink);
-        if view.params.encrypted && leads_on && self.name_key(dir)?.is_some() {
-            let _child = inode.rw.read_nested();
+        let (inode, compares) = {
+            let _shared = dir.rw.read();
+            let view = DirView::new(self, dir);
+            let found = self.watch(view.lookup(name))?.ok_or(Error::NotFound)?;
+            let inode = self.watch(self.iget_named(dir, found.ino))?;
+            let leads_on = inode.is_dir() || inode.file_type() == Some(FileType::Symlink);
+            let compares = view.params.encrypted && leads_on && name != b"." && name != b"..";
+            (inode, compares && self.name_key(dir)?.is_some())
+        };
+        if compares {
+            // Linux: `ext4_lookup`. Otherwise a directory that was put here offline would take plaintext. The directory
+            // is not locked any more: a hostile name may lead back to it.
+            let _child = inode.rw.read();
             self.check_policies(dir, &inode).map_err(|e| match e {
                 Error::OtherPolicy => Error::NotPermitted,
                 e => e,
