@@ -12,9 +12,7 @@
 
 use std::fmt;
 use std::io::{self, Read};
-use std::ptr::from_mut;
 
-use rustix::mm::{Advice, madvise, mlock, munlock};
 use zeroize::Zeroize;
 
 /// The most bytes of a secret: one page, so that no other allocation shares the locked memory (on hosts with larger
@@ -35,13 +33,7 @@ impl Secret {
     /// No bytes yet, in locked memory.
     fn empty() -> Secret {
         let mut page = Box::new(Page([0; SECRET_MAX]));
-        let at = from_mut(&mut *page).cast();
-        // SAFETY: the range is exactly the page, which lives in its box until after `munlock`. Neither call changes or
-        // reads its bytes.
-        let is_locked = unsafe {
-            let _ = madvise(at, SECRET_MAX, Advice::LinuxDontDump);
-            mlock(at, SECRET_MAX).is_ok()
-        };
+        let is_locked = memory::lock(&mut page);
         Secret { page, len: 0, is_locked }
     }
 
@@ -87,6 +79,47 @@ impl Secret {
     }
 }
 
+#[cfg(target_os = "linux")]
+mod memory {
+    use std::ptr::from_mut;
+
+    use rustix::mm::{Advice, madvise, mlock, munlock};
+
+    use super::Page;
+
+    /// Keeps the page in memory and out of core dumps, if the host permits it; returns whether it is locked.
+    pub fn lock(page: &mut Page) -> bool {
+        let (at, len) = (from_mut(page).cast(), size_of::<Page>());
+        // SAFETY: the range is exactly the page. Neither call changes or reads its bytes.
+        unsafe {
+            let _ = madvise(at, len, Advice::LinuxDontDump);
+            mlock(at, len).is_ok()
+        }
+    }
+
+    /// Ends what [`lock`] began: the allocator may use the page for anything.
+    pub fn unlock(page: &mut Page) {
+        let (at, len) = (from_mut(page).cast(), size_of::<Page>());
+        // SAFETY: as for `lock`.
+        unsafe {
+            let _ = madvise(at, len, Advice::LinuxDoDump);
+            let _ = munlock(at, len);
+        }
+    }
+}
+
+/// Hosts without these calls.
+#[cfg(not(target_os = "linux"))]
+mod memory {
+    use super::Page;
+
+    pub fn lock(_: &mut Page) -> bool {
+        false
+    }
+
+    pub fn unlock(_: &mut Page) {}
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
@@ -97,9 +130,7 @@ impl Drop for Secret {
     fn drop(&mut self) {
         self.page.0.zeroize();
         if self.is_locked {
-            let at = from_mut(&mut *self.page).cast();
-            // SAFETY: the range is the page that `empty` locked.
-            let _ = unsafe { munlock(at, SECRET_MAX) };
+            memory::unlock(&mut self.page);
         }
     }
 }

@@ -18,8 +18,8 @@ use extant_ondisk::htree::Hasher;
 use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
-use crate::dir::{self, BlockKind, DirError, DirParams, DirStore, Found, Scan};
 use crate::crypt::nokey;
+use crate::dir::{self, BlockKind, DirError, DirParams, DirStore, Found, Scan};
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;

@@ -73,12 +73,12 @@ mod xattr_store;
 
 pub use crypt::{BadKey, KeyRing};
 pub use error::{CannotGrow, Damage, Error, Result, Unsupported};
+pub use extant_base::secret::Secret;
 pub use extant_cache::{Budget, LossCursor, Party, ReclaimPolicy};
 pub use extant_es::EsPolicyKind;
 pub use extant_journal::Error as JournalError;
 pub use extant_mballoc::MetaPolicy;
 pub use extant_mballoc::Policy as AllocPolicy;
-pub use extant_base::secret::Secret;
 pub use extant_ondisk::encryption::{KeyName, Policy as EncryptionPolicy};
 pub use extant_ondisk::growth::NoGrowth;
 pub use extant_ondisk::quota::{Limits, QuotaKind, Usage};

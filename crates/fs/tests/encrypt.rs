@@ -52,10 +52,13 @@ fn content(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i * 31 + i / 251 + seed * 7) % 255) as u8 + 1).collect()
 }
 
-/// Names, targets and files of lengths around all boundaries of ciphers, paddings and blocks; enough names for an index.
+/// Names, targets and files of lengths around all boundaries of ciphers, paddings and blocks; enough names for an
+/// index.
 fn tree() -> Tree {
     let mut tree = vec![(PathBuf::from("dir"), What::Dir), (PathBuf::from("dir/below"), What::Dir)];
-    for len in [1, 2, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 100, 143, 144, 189, 190, 223, 224, 239, 240, 253, 254, 255] {
+    for len in
+        [1, 2, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 100, 143, 144, 189, 190, 223, 224, 239, 240, 253, 254, 255]
+    {
         tree.push((PathBuf::from("n".repeat(len)), What::File(content(len, len))));
     }
     for len in [1, 15, 16, 17, 31, 32, 33, 56, 57, 58, 59, 60, 61, 100, 500, 1000] {
@@ -255,7 +258,8 @@ fn kernel_and_extant_read_each_others_encrypted_trees() {
         tried += 1;
         let fs = mount(&image, ring());
         expect(&fs, "/kernel", &kernels);
-        let top = fs.create(&fs.root().expect("root"), b"ours", NewNode::directory(0o755), Cred::default()).expect("made");
+        let top =
+            fs.create(&fs.root().expect("root"), b"ours", NewNode::directory(0o755), Cred::default()).expect("made");
         fs.set_encryption_policy(&top, policy).unwrap_or_else(|e| panic!("{what}: {e}"));
         make(&fs, "/ours", &ours);
         // Extant changes the kernel's files, and the kernel Extant's.
@@ -473,7 +477,8 @@ fn files_enter_an_encrypted_directory_only_with_its_policy() {
     tools::assert_clean(&dev);
 }
 
-/// Each power cut leaves names that decrypt, and files with a beginning of their content; what fsync confirmed is whole.
+/// Each power cut leaves names that decrypt, and files with a beginning of their content; what fsync confirmed is
+/// whole.
 #[test]
 fn a_power_cut_leaves_beginnings_of_files_under_their_names() {
     let base = Arc::new(tools::made(&["-t", "ext4", "-b", "1024", "-O", "encrypt", "-J", "size=1"], "16M"));
@@ -533,4 +538,75 @@ fn a_power_cut_leaves_beginnings_of_files_under_their_names() {
             tools::assert_clean(&state);
         }
     }
+}
+
+/// No kernel here has ESSIV: Extant reads what it wrote.
+#[test]
+fn trees_under_aes_128_survive_a_remount() {
+    let dev = Arc::new(tools::made(&["-t", "ext4", "-b", "1024", "-O", "encrypt"], "24M"));
+    let policy = EncryptionPolicy { contents: 5, names: 6, ..policy() };
+    let fs = in_memory(&dev, ring());
+    let top = directory(&fs, &fs.root().expect("root"), b"top");
+    fs.set_encryption_policy(&top, policy).expect("encrypted");
+    let tree = tree();
+    make(&fs, "/top", &tree);
+    drop(top);
+    fs.unmount().expect("unmounted");
+    drop(fs);
+    let fs = in_memory(&dev, ring());
+    expect(&fs, "/top", &tree);
+    fs.unmount().expect("unmounted");
+    tools::assert_clean(&dev);
+}
+
+/// Contexts and names of any bytes are errors or other names, and nothing else.
+#[test]
+fn hostile_contexts_and_names_end_with_errors() {
+    let dev = marked("encrypt,^metadata_csum");
+    let mut bytes = vec![0; dev.size_bytes() as usize];
+    dev.read_at(0, &mut bytes, BioFlags::empty()).expect("read");
+    let identifier = ring().identifiers().next().expect("a key");
+    let contexts: Vec<usize> = (8..bytes.len() - 64).filter(|at| bytes[*at..].starts_with(&identifier)).collect();
+    assert!(contexts.len() > 100, "{} contexts", contexts.len());
+    let visit = || {
+        let options = MountOptions { threads: false, read_only: true, keys: ring(), ..MountOptions::default() };
+        let Ok(fs) = Filesystem::mount(dev.clone(), options) else { return (0, 0) };
+        let (mut good, mut bad) = (0, 0);
+        let mut pending = vec![fs.walk(b"/secret", true)];
+        while let Some(Ok(dir)) = pending.pop() {
+            for entry in fs.list(&dir).unwrap_or_default() {
+                let Ok(inode) = fs.lookup(&dir, &entry.name) else {
+                    bad += 1;
+                    continue;
+                };
+                let is_good = match inode.is_dir() {
+                    true => true,
+                    false => fs.read_link(&inode).is_ok() || read(&fs, &inode).is_ok(),
+                };
+                if is_good {
+                    good += 1
+                } else {
+                    bad += 1
+                }
+                if inode.is_dir() {
+                    pending.push(Ok(inode));
+                }
+            }
+        }
+        (good, bad)
+    };
+    let sound = visit();
+    assert_eq!(sound.1, 0);
+    let mut rng = Rng::new(11);
+    let mut spoiled = 0;
+    for round in 0..60 {
+        // Version, modes, flags, unit; the identifier; the nonce.
+        let at = contexts[rng.below(contexts.len().min(6) as u64) as usize] - 8 + rng.below(40) as usize;
+        let value = [0, 1, 2, 5, 9, 16, 255][round % 7];
+        dev.write_at(at as u64, &[&[value]], BioFlags::empty()).expect("written");
+        spoiled += usize::from(visit() != sound);
+        dev.write_at(at as u64, &[&bytes[at..=at]], BioFlags::empty()).expect("written");
+    }
+    assert!(spoiled > 20, "only {spoiled} changes had an effect");
+    assert_eq!(visit(), sound);
 }

@@ -140,7 +140,8 @@ pub struct Policy {
     pub key: KeyName,
 }
 
-/// The two low bits of the flags: names are padded to multiples of 4 << n bytes (Linux: `FSCRYPT_POLICY_FLAGS_PAD_MASK`).
+/// The two low bits of the flags: names are padded to multiples of 4 << n bytes (Linux:
+/// `FSCRYPT_POLICY_FLAGS_PAD_MASK`).
 pub const FLAGS_PAD: u8 = 3;
 /// Files have no keys of their own; their nonces are in the initialization vectors.
 pub const FLAG_DIRECT_KEY: u8 = 4;
@@ -243,7 +244,8 @@ mod tests {
     fn contexts_of_both_versions_survive_encoding() {
         for key in [KeyName::Descriptor([7; 8]), KeyName::Identifier([9; 16])] {
             let unit_bits = if matches!(key, KeyName::Descriptor(_)) { 0 } else { 10 };
-            let context = Context { policy: Policy { key, flags: 2, unit_bits, ..Policy::new([0; 16]) }, nonce: [3; 16] };
+            let context =
+                Context { policy: Policy { key, flags: 2, unit_bits, ..Policy::new([0; 16]) }, nonce: [3; 16] };
             let bytes = context.encode();
             assert_eq!(bytes.len(), if unit_bits == 0 { V1_LEN } else { V2_LEN });
             assert_eq!(Context::decode(&bytes), Ok(Some(context)));

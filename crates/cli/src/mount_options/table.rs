@@ -291,8 +291,8 @@ pub static WORDS: &[Word] = &[
             }
             Ok(())
         }),
-        "a raw key of encrypted files, 16 to 64 bytes, read at the mount; DESCRIPTOR:FILE for a policy of version 1 whose \
-         descriptor is not derived from the key; repeated for more keys",
+        "a raw key of encrypted files, 16 to 64 bytes, read at the mount; DESCRIPTOR:FILE for a policy of version 1 \
+         whose descriptor is not derived from the key; repeated for more keys",
     ),
     admin(&["acl"], "", Ext4, Engines, "ACLs are enforced and inherited (the default)"),
     admin(&["noacl"], "", Ext4, Engines, "ACLs are neither enforced nor inherited, and cannot be seen"),

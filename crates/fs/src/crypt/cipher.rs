@@ -1,5 +1,5 @@
-//! The ciphers of fscrypt over AES: XTS and CBC with ESSIV for contents, CBC with ciphertext stealing for names and link
-//! targets (Linux: `fscrypt_modes`, fs/crypto/keysetup.c; IEEE 1619; NIST SP 800-38A, addendum, CBC-CS3).
+//! The ciphers of fscrypt over AES: XTS and CBC with ESSIV for contents, CBC with ciphertext stealing for names and
+//! link targets (Linux: `fscrypt_modes`, fs/crypto/keysetup.c; IEEE 1619; NIST SP 800-38A, addendum, CBC-CS3).
 //!
 //! Main type: [`Cipher`]. Its round keys are wiped when it is dropped.
 //!
@@ -192,10 +192,8 @@ mod tests {
     /// IEEE 1619-2007, vector 10.
     #[test]
     fn xts_gives_the_standards_vector() {
-        let key = hex(
-            "2718281828459045235360287471352662497757247093699959574966967627
-             3141592653589793238462643383279502884197169399375105820974944592",
-        );
+        let key = hex("2718281828459045235360287471352662497757247093699959574966967627
+             3141592653589793238462643383279502884197169399375105820974944592");
         let plain: Vec<u8> = (0..512).map(|i| i as u8).collect();
         let cipher = Cipher::new(Mode::Aes256Xts, &key).expect("a key");
         let mut data = plain.clone();
@@ -212,10 +210,8 @@ mod tests {
     #[test]
     fn cts_gives_the_vectors_of_rfc_3962() {
         let key = hex("636869636b656e207465726979616b69");
-        let plain = hex(
-            "4920776f756c64206c696b652074686520
-             47656e6572616c20476175277320436869636b656e2c20706c656173652c",
-        );
+        let plain = hex("4920776f756c64206c696b652074686520
+             47656e6572616c20476175277320436869636b656e2c20706c656173652c");
         let rows = [
             (17, "c6353568f2bf8cb4d8a580362da7ff7f97"),
             (31, "fc00783e0efdb2c1d445d4c8eff7ed2297687268d6ecccc0c07b25e25ecfe5"),
@@ -238,10 +234,8 @@ mod tests {
         let plain: Vec<u8> = (0..48).collect();
         let mut vector = [0; BLOCK];
         vector[0] = 7;
-        let stored = hex(
-            "586c1bc42ced9c66841eacdfe5765fe730669d46614c18964bbc0490185cf9fe
-             f33e426af8f904eebfc7d648a07cf068",
-        );
+        let stored = hex("586c1bc42ced9c66841eacdfe5765fe730669d46614c18964bbc0490185cf9fe
+             f33e426af8f904eebfc7d648a07cf068");
         both_ways(Mode::Aes128CbcEssiv, &key[..16], vector, &plain, &stored);
         let mut name = [0; 32];
         name[..4].copy_from_slice(b"name");

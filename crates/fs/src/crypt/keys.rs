@@ -1,5 +1,5 @@
-//! Master keys, and the keys of files that are derived from them (Linux: fs/crypto/keyring.c, keysetup.c, keysetup_v1.c,
-//! hkdf.c).
+//! Master keys, and the keys of files that are derived from them (Linux: fs/crypto/keyring.c, keysetup.c,
+//! keysetup_v1.c, hkdf.c).
 //!
 //! Main types: [`KeyRing`] (the master keys of a mount), [`BadKey`]. [`file_cipher`] makes the cipher of one file.
 //!
@@ -166,10 +166,8 @@ pub(super) fn file_cipher(
         let lacking = name(policy.contents, pair.0).or(name(policy.names, pair.1)).unwrap_or_default();
         return Err(NoKey::Unusable(format!("its policy asks for {lacking}, which is not supported")));
     };
-    let is_pair = matches!(
-        (contents, names),
-        (Mode::Aes256Xts, Mode::Aes256Cts) | (Mode::Aes128CbcEssiv, Mode::Aes128Cts)
-    );
+    let is_pair =
+        matches!((contents, names), (Mode::Aes256Xts, Mode::Aes256Cts) | (Mode::Aes128CbcEssiv, Mode::Aes128Cts));
     let flags = policy.flags & !FLAGS_PAD;
     let (is_v1, by_inode) =
         (matches!(policy.key, KeyName::Descriptor(_)), matches!(flags, FLAG_IV_INO_LBLK_64 | FLAG_IV_INO_LBLK_32));

@@ -39,7 +39,6 @@ use extant_ondisk::BlockNr;
 use extant_ondisk::encryption::{self, Context, LINK_HEADER, NONCE_LEN, Policy};
 use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
 use extant_ondisk::xattr::{Name, index};
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use self::cipher::{BLOCK, Cipher, Way};
 pub use self::keys::{BadKey, KeyRing};
@@ -184,8 +183,9 @@ impl Filesystem {
         let damaged = |detail: String| Error::corrupt(Damage::Xattr, detail).of(inode.ino);
         let stored = xattr::get_stored(&XattrView { fs: self, inode }, CONTEXT)?;
         let stored = stored.ok_or_else(|| damaged("it is encrypted, and has no encryption context".into()))?;
-        let context =
-            Context::decode(&stored).map_err(|e| damaged(format!("its encryption context: {e}")))?.ok_or_else(|| {
+        let context = Context::decode(&stored)
+            .map_err(|e| damaged(format!("its encryption context: {e}")))?
+            .ok_or_else(|| {
                 let detail = format!("its encryption context has the version {}", stored[0]);
                 Error::Unsupported(Unsupported::Cipher { ino: inode.ino, detail })
             })?;
@@ -312,9 +312,9 @@ impl Filesystem {
     /// has a seed: the same nonce in two files would give both the same key.
     fn fresh_context(&self, policy: Policy) -> Result<Context> {
         let mut nonce = [0; NONCE_LEN];
-        match getrandom(&mut nonce, GetRandomFlags::empty()) {
-            Ok(NONCE_LEN) => Ok(Context { policy, nonce }),
-            _ => Err(Error::NotSupported("encryption on a host without random numbers")),
+        match getrandom::fill(&mut nonce) {
+            Ok(()) => Ok(Context { policy, nonce }),
+            Err(_) => Err(Error::NotSupported("encryption on a host without random numbers")),
         }
     }
 
@@ -336,8 +336,8 @@ impl Filesystem {
         inode.crypt.get_or_init(|| Box::new(self.crypt_of(inode, context)));
     }
 
-    /// Checks that the inode may have a name in the directory: in an encrypted one, what can be encrypted has its policy
-    /// (Linux: `fscrypt_has_permitted_context`).
+    /// Checks that the inode may have a name in the directory: in an encrypted one, what can be encrypted has its
+    /// policy (Linux: `fscrypt_has_permitted_context`).
     ///
     /// # Errors
     /// [`Error::OtherPolicy`].

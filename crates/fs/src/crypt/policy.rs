@@ -43,7 +43,9 @@ impl Filesystem {
         let op = self.begin_change()?;
         self.check_dir(dir)?;
         if !self.sb.lock().incompat().contains(Incompat::ENCRYPT) {
-            return Err(Error::NotSupported("encryption without the feature 'encrypt' ('extant tune -O encrypt' adds it)"));
+            return Err(Error::NotSupported(
+                "encryption without the feature 'encrypt' ('extant tune -O encrypt' adds it)",
+            ));
         }
         op.retry_no_space(|| {
             let _exclusive = dir.rw.write();

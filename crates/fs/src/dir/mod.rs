@@ -14,8 +14,8 @@
 //! entry hides nothing but itself from [`lookup`] and [`readdir`]. A name that is then not found counts as damaged,
 //! not as missing. Under rescue ([`DirParams::by_place`]) they believe neither the index nor the directory's size.
 //!
-//! What it does not do: link counts, times, inode allocation, permission; inline and casefolded directories, encryption: in
-//! an encrypted directory, its names are the stored ones.
+//! What it does not do: link counts, times, inode allocation, permission; inline and casefolded directories;
+//! encryption: the names of an encrypted directory are the stored ones.
 //!
 //! # Locking
 //! None of its own. The caller holds the directory's inode lock: shared for [`lookup`], [`readdir`], [`is_empty`] and

@@ -394,7 +394,8 @@ impl Operation<'_> {
         }
         inode.fresh.store(key.is_none() && inode.file_type() == Some(FileType::Regular), Ordering::Release);
         let Some(target) = target else { return Ok(()) };
-        let sealed = key.map(|key| key.seal_target(target, self.geo.block_size).ok_or(Error::NameTooLong)).transpose()?;
+        let sealed =
+            key.map(|key| key.seal_target(target, self.geo.block_size).ok_or(Error::NameTooLong)).transpose()?;
         let target = sealed.as_deref().unwrap_or(target);
         inode.set_size(target.len() as u64);
         if target.len() < 60 {

@@ -55,8 +55,8 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::IsDirectory`]; [`Error::Invalid`] for other special files; [`Error::Unsupported`] for an encrypted
-    /// file without its key; [`Error::Unverified`] for content that is not that of the file's Merkle tree; [`Error::Corrupt`] for a
-    /// damaged map; [`Error::Device`] if the device fails.
+    /// file without its key; [`Error::Unverified`] for content that is not that of the file's Merkle tree;
+    /// [`Error::Corrupt`] for a damaged map; [`Error::Device`] if the device fails.
     pub fn read(&self, inode: &InodeRef, pos: u64, buf: &mut [u8]) -> Result<usize> {
         let kind = inode.file_type();
         if kind == Some(FileType::Directory) {

@@ -6,9 +6,9 @@
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
 
+use crate::crypt::nokey;
 use crate::dir;
 use crate::dir_store::DirView;
-use crate::crypt::nokey;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;

@@ -13,8 +13,8 @@ use extant_ondisk::inode::{FileType, InodeDesc, LINK_MAX};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
-use crate::dir_store::DirView;
 use crate::crypt::is_encrypted;
+use crate::dir_store::DirView;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
