@@ -20,6 +20,7 @@ mod verbs;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use extant_lab::measure::Recorded;

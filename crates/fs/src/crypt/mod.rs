@@ -45,7 +45,7 @@ pub use self::keys::{BadKey, KeyRing};
 use self::keys::{NoKey, Vary, file_cipher};
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeRef};
 use crate::xattr;
 use crate::xattr_store::XattrView;
 
@@ -231,7 +231,7 @@ impl Filesystem {
 
     /// Whether an encrypted inode is as if there were no key: its content cannot be read, or its names are not those
     /// that its users gave.
-    pub fn lacks_key(&self, inode: &Arc<Inode>) -> bool {
+    pub fn lacks_key(&self, inode: &InodeRef) -> bool {
         let _shared = inode.rw.read();
         self.file_key(inode).is_err()
     }
