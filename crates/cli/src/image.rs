@@ -24,6 +24,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::args::ImageArgs;
 use crate::failure::{Failure, HURT, OPERATIONAL, Result, plain_text, warn};
+use crate::keys::Keys;
 use crate::opened;
 use crate::size;
 use crate::source_date::SourceDate;
@@ -198,6 +199,7 @@ impl ImageArgs {
         Ok(MountOptions {
             read_only,
             rescue: self.rescue,
+            keys: Keys::together(&self.keys),
             superblock: self.sb.map(|kib| kib << 10),
             // A change by itself is no reason for an earlier check, as with debugfs.
             counted: false,

@@ -4,8 +4,8 @@
 //! [`commands`]; around them: [`args`] (the command line), [`image`] (images, opened), [`mount_options`] (`-o`),
 //! [`server`] (the process behind a mount, and the signals of all commands), [`mount_table`] (the mount of a path),
 //! [`namespace`] (`-N`), [`beside`] (reads images in use), [`opened`] (the images that this process has open),
-//! [`owner`] (the owners of new files), [`place`] (`IMAGE:PATH`), [`program`] (this binary, started again),
-//! [`source_date`] (reproducible images), [`rescued`] (what is hurt), [`record`] (JSON), [`mode`], [`when`], [`words`]
+//! [`keys`] (of encrypted files), [`owner`] (the owners of new files), [`place`] (`IMAGE:PATH`), [`program`] (this
+//! binary, started again), [`source_date`] (reproducible images), [`rescued`] (what is hurt), [`record`] (JSON), [`mode`], [`when`], [`words`]
 //! (of a script's line), [`size`], [`text`] and [`failure`].
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
@@ -30,6 +30,7 @@ mod claim;
 mod commands;
 mod failure;
 mod image;
+mod keys;
 mod mode;
 mod mount_options;
 mod mount_table;
@@ -170,6 +171,9 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Lsattr(args) => {
             Images::for_looking(&args.how).with(|images| commands::attributes::list(&args.verb, images))
+        }
+        Command::Encrypt(args) => {
+            Images::for_writing(&args.how).with(|images| commands::encrypt::run(&args.verb, images))
         }
         Command::Trim(args) => Images::for_writing(&args.how).with(|images| commands::trim::run(&args.verb, images)),
         Command::Xattr(args) => {

@@ -257,11 +257,11 @@ fn unknown_features_are_refused() {
     let before = set(0x60, 1 << 21);
     all_fail(&dir, &image, &["disk.img: unsupported: feature FEATURE_I21"]);
     patch(&image, 1024 + 0x60, &before);
-    let before = set(0x60, 0x1_0000);
+    let before = set(0x64, 0x4000);
     assert_eq!(extant(&["ls", &image]).code, Some(0));
     let info = extant(&["info", &image]).ok();
-    assert!(info.contains("Extant:      read-only (encrypt)"), "{info}");
-    patch(&image, 1024 + 0x60, &before);
+    assert!(info.contains("Extant:      read-only (shared_blocks)"), "{info}");
+    patch(&image, 1024 + 0x64, &before);
 
     set(0x64, 1 << 28);
     assert_eq!(extant(&["ls", &image]).code, Some(0));

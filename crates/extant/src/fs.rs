@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use extant_fs::walk::{Visit, Walk as Steps};
-use extant_fs::{Error as FsError, Filesystem, InodeRef, NewNode, RenameFlags, SetAttr, SetMode, SetTime};
+use extant_fs::{Error as FsError, Filesystem, InodeRef, NewNode, RenameFlags, SetAttr, SetMode, SetTime, Unsupported};
 
 use crate::directory::{ReadDir, Walk};
 use crate::error::{Error, Result};
@@ -261,6 +261,20 @@ impl Fs {
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let cred = self.0.cred;
         self.0.on(path.as_ref(), |fs, bytes| fs.make_dirs(bytes, 0o755, cred).map(drop))
+    }
+
+    /// Encrypts the empty directory `path` with the first key of [`crate::Image::keys`]: what is made in it from now on
+    /// is encrypted, as `fscryptctl set_policy` would have it.
+    ///
+    /// # Errors
+    /// ENOTEMPTY; EEXIST if it has another policy; ENOKEY without a key; EPERM for the root; EOPNOTSUPP without the
+    /// feature `encrypt`; otherwise as [`Fs::create_dir`].
+    pub fn encrypt(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.0.on(path.as_ref(), |fs, bytes| {
+            let dir = path::walk(fs, bytes, true)?;
+            let lacking = FsError::Unsupported(Unsupported::Content { ino: dir.ino });
+            fs.set_encryption_policy(&dir, fs.default_policy().ok_or(lacking)?)
+        })
     }
 
     /// Makes a symbolic link at `link` that leads to `target`, which need not exist.

@@ -23,7 +23,7 @@ use extant_build::skeleton::Empty;
 use extant_build::source::{self, Source, Word};
 use extant_build::write::write_with_progress;
 use extant_check::Report;
-use extant_fs::{Cred, Filesystem, Messages, MountOptions};
+use extant_fs::{Cred, Filesystem, KeyRing, Messages, MountOptions};
 use extant_image::{Access, ImageSpec, Part};
 #[cfg(target_os = "linux")]
 use extant_ondisk::time::Timestamp;
@@ -47,6 +47,7 @@ pub struct Image {
     place: Place,
     read_only: bool,
     rescue: bool,
+    keys: KeyRing,
     cred: Cred,
     cache_bytes: Option<u64>,
     messages: Option<Messages>,
@@ -67,7 +68,8 @@ impl std::fmt::Debug for Image {
 impl Image {
     fn new(place: Place) -> Image {
         let cred = Cred::default();
-        Image { place, read_only: false, rescue: false, cred, cache_bytes: None, messages: None }
+        let keys = KeyRing::default();
+        Image { place, read_only: false, rescue: false, cred, keys, cache_bytes: None, messages: None }
     }
 
     /// The image file or block device at `path`. The words of the command line work, too: `disk.img@2` is a partition,
@@ -123,6 +125,22 @@ impl Image {
     #[must_use]
     pub fn read_only(mut self) -> Image {
         self.read_only = true;
+        self
+    }
+
+    /// The keys of encrypted files (fscrypt). Without its key, such a file has a name in other letters, and reading it
+    /// is ENOKEY.
+    ///
+    /// ```
+    /// let mut keys = extant::KeyRing::default();
+    /// let key = extant::Secret::new(&[7; 64]).expect("short enough");
+    /// keys.add(key, None).expect("16 to 64 bytes");
+    /// let image = extant::Image::memory(16 << 20).format()?.keys(keys);
+    /// # Ok::<(), extant::Error>(())
+    /// ```
+    #[must_use]
+    pub fn keys(mut self, keys: KeyRing) -> Image {
+        self.keys = keys;
         self
     }
 
@@ -186,6 +204,7 @@ impl Image {
         let options = MountOptions {
             read_only,
             rescue: self.rescue,
+            keys: self.keys.clone(),
             counted: false,
             write_through_bytes: matches!(self.place, Place::Named(_)).then_some(WRITE_THROUGH_BYTES),
             cache_bytes: self.cache_bytes.unwrap_or(defaults.cache_bytes),

@@ -63,6 +63,7 @@ pub use error::{Error, Result};
 #[cfg(target_os = "linux")]
 pub use export::ExportOptions;
 pub use extant_check::{Finding, Problem, Report, Severity};
+pub use extant_fs::{BadKey, KeyRing, Secret};
 pub use file::File;
 pub use fs::{Fs, Space};
 pub use image::Image;

@@ -7,6 +7,7 @@
 //! # Locking
 //! The caller holds the directory's `inode` lock. Inside: map (50), buffers (80).
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ use extant_ondisk::htree::Hasher;
 use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
+use crate::crypt::nokey;
 use crate::dir::{self, BlockKind, DirError, DirParams, DirStore, Found, Scan};
-use crate::encrypted;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
@@ -36,8 +37,8 @@ impl Filesystem {
         DirParams {
             has_csum: self.hash.has_csum && !flags.contains(InodeFlags::INLINE_DATA),
             has_filetype: self.hash.filetype,
-            // Encrypted names are searched without the index.
-            has_dir_index: self.hash.dir_index && !flags.contains(InodeFlags::ENCRYPT),
+            // Folded ciphertext would be hashed with a key of the directory's.
+            has_dir_index: self.hash.dir_index && !flags.contains(InodeFlags::CASEFOLD | InodeFlags::ENCRYPT),
             has_large_dir: self.hash.large_dir,
             is_indexed: flags.contains(InodeFlags::INDEX),
             hash_version: self.hash.version,
@@ -207,7 +208,9 @@ impl DirView<'_> {
 
     pub(crate) fn lookup(&self, name: &[u8]) -> Result<Option<Found>> {
         if self.params.encrypted {
-            return self.mine(self.lookup_shown(|stored| stored == name || encrypted::name(stored) == name));
+            let stored = self.stored(name)?;
+            let found = stored.map(|stored| dir::lookup(self, &self.params, &stored)).transpose();
+            return self.mine(found.map(Option::flatten));
         }
         self.check_text(name)?;
         match self.mine(dir::lookup(self, &self.params, name))? {
@@ -224,17 +227,34 @@ impl DirView<'_> {
         Ok(())
     }
 
-    /// Finds a name in a directory that shows its names in other letters than it stores.
-    fn lookup_shown(&self, means: impl Fn(&[u8]) -> bool) -> Result<Option<Found>> {
+    /// The bytes that a name of this directory has in its blocks. `None`: there is no such name.
+    fn stored<'n>(&self, name: &'n [u8]) -> Result<Option<Cow<'n, [u8]>>> {
+        if !self.params.encrypted || name == b"." || name == b".." {
+            return Ok(Some(name.into()));
+        }
+        if let Some(key) = self.fs.name_key(self.dir)? {
+            if self.dir.meta.read().desc.flags.contains(InodeFlags::CASEFOLD) {
+                let wanted = casefold::fold(name);
+                let alike = |stored: &[u8]| key.open_name(stored).is_some_and(|name| casefold::fold(&name) == wanted);
+                return Ok(self.mine(self.search(alike))?.map(Cow::Owned));
+            }
+            return Ok(key.seal_name(name).map(Cow::Owned));
+        }
+        let stored = self.search(|stored| nokey::name(stored) == name);
+        Ok(self.mine(stored)?.map(Cow::Owned))
+    }
+
+    /// The first stored name that `is_it` accepts.
+    fn search(&self, is_it: impl Fn(&[u8]) -> bool) -> Result<Option<Vec<u8>>> {
         let mut same = None;
         let listed = dir::readdir(self, &self.params, 0, |entry| {
-            if means(entry.name) {
+            if is_it(entry.name) {
                 same = Some(entry.name.to_vec());
             }
             same.is_none()
         })?;
         match (same, listed.damage) {
-            (Some(name), _) => dir::lookup(self, &self.params, &name),
+            (Some(name), _) => Ok(Some(name)),
             (None, Some(damage)) => Err(damage),
             (None, None) => Ok(None),
         }
@@ -274,6 +294,8 @@ impl DirView<'_> {
         if self.params.folds && !casefold::may_be_written(name, self.fs.hash.strict) {
             return Err(Error::Invalid("name in a directory that ignores case: not UTF-8, or '.' or '..' when folded"));
         }
+        self.fs.may_name(self.dir)?;
+        let stored = self.stored(name)?.ok_or(Error::NameTooLong)?;
         // A directory that grows writes its inode half-way, and afterwards its times are written: the steps of this
         // that can fail come first. While referenced, the block remains in memory.
         let _table = self.fs.inode_slot(self.dir.ino)?;
@@ -285,13 +307,14 @@ impl DirView<'_> {
             return DirView::new(self.fs, self.dir).add(handle, name, ino, kind);
         }
         *self.held.borrow_mut() = Some(Vec::new());
-        let added = dir::add(self, handle, &self.params, name, ino, kind).map(drop);
+        let added = dir::add(self, handle, &self.params, &stored, ino, kind).map(drop);
         *self.held.borrow_mut() = None;
         self.mine(added)
     }
 
     pub(crate) fn remove(&self, handle: &mut Handle, name: &[u8], hint: Option<&Found>) -> Result<()> {
-        self.mine(dir::remove(self, handle, &self.params, name, hint).map(drop))
+        let stored = self.stored(name)?.ok_or(Error::NotFound)?;
+        self.mine(dir::remove(self, handle, &self.params, &stored, hint).map(drop))
     }
 
     /// The name of a found entry as it is stored.

@@ -82,7 +82,7 @@ impl Error {
             Error::TooManySymlinks => number::ELOOP,
             Error::TooManyLinks => number::EMLINK,
             Error::FileTooBig => number::EFBIG,
-            Error::OtherProject => number::EXDEV,
+            Error::OtherProject | Error::OtherPolicy => number::EXDEV,
             Error::NoAttribute => number::ENODATA,
             // Only attributes return this: a value is too long to be stored.
             Error::TooLarge => number::E2BIG,

@@ -131,6 +131,14 @@ pub enum Unsupported {
         /// A complete sentence, for messages.
         detail: String,
     },
+    /// The inode is encrypted in a way that has no code here, or by a key that is too short for it.
+    #[error("{ino} is encrypted, and {detail}")]
+    Cipher {
+        /// The encrypted inode.
+        ino: InodeNr,
+        /// What is not supported.
+        detail: String,
+    },
     /// The inode's content is encrypted (ENOKEY).
     #[error("{ino} is encrypted, and there is no key")]
     Content {
@@ -285,6 +293,9 @@ pub enum Error {
     /// A directory that passes on its project accepts no other project's files.
     #[error("it belongs to another project than the directory")]
     OtherProject,
+    /// An encrypted directory accepts only files that are encrypted by its own policy (EXDEV).
+    #[error("it is not encrypted as the directory is: copy it instead")]
+    OtherPolicy,
     /// An attribute's name or value, or a number, is beyond the format's limit (E2BIG).
     #[error("value or list too large")]
     TooLarge,
@@ -396,9 +407,9 @@ impl Error {
     pub fn place(&self) -> (Option<InodeNr>, Option<BlockNr>) {
         match self {
             Error::Corrupt { ino, block, .. } => (*ino, *block),
-            Error::Stale(ino) | Error::Unsupported(Unsupported::Content { ino }) | Error::Unverified { ino, .. } => {
-                (Some(*ino), None)
-            }
+            Error::Stale(ino)
+            | Error::Unsupported(Unsupported::Content { ino } | Unsupported::Cipher { ino, .. })
+            | Error::Unverified { ino, .. } => (Some(*ino), None),
             Error::Lost { ino, cause } => {
                 let (of, at) = cause.place();
                 (ino.or(of), at)

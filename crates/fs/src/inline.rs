@@ -340,6 +340,12 @@ impl Filesystem {
         }
     }
 
+    /// As [`Filesystem::move_names_out`], for a directory that is about to be encrypted.
+    pub(crate) fn move_directory_out(&self, handle: &mut Handle, dir: &Arc<Inode>) -> Result<()> {
+        let names = self.inline_names(dir)?;
+        self.move_names_out(handle, dir, &names)
+    }
+
     /// Moves the names of a directory from its inode to its first block. The caller holds the inode's table block. A
     /// refusal (no space) has changed nothing; a later failure aborts the journal.
     fn move_names_out(&self, handle: &mut Handle, dir: &Arc<Inode>, names: &InlineDir) -> Result<()> {

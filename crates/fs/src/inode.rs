@@ -25,6 +25,7 @@ use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc};
 use extant_ondisk::time::Timestamp;
 
 use crate::clusters::Promises;
+use crate::crypt::Crypt;
 use crate::error::Error;
 use crate::filesystem::Filesystem;
 use crate::inode_table::InodeTable;
@@ -86,6 +87,8 @@ pub struct Inode {
     pub(crate) doubt: OnceLock<Box<Error>>,
     /// The Merkle tree that protects the content, once it has been read.
     pub(crate) verity: OnceLock<Box<Verity>>,
+    /// Its encryption, once it has been read.
+    pub(crate) crypt: OnceLock<Box<Crypt>>,
     /// Created without a name (O_TMPFILE): it may get its first one.
     pub(crate) linkable: AtomicBool,
     /// A file that this mount has made and that never had content: the first may lie in the inode (Linux:
@@ -215,6 +218,7 @@ impl Inode {
             hurt: AtomicBool::new(false),
             doubt: OnceLock::new(),
             verity: OnceLock::new(),
+            crypt: OnceLock::new(),
             linkable: AtomicBool::new(false),
             fresh: AtomicBool::new(false),
             of_value: AtomicBool::new(of_value),

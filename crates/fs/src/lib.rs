@@ -32,9 +32,9 @@
 
 mod background;
 mod clusters;
+mod crypt;
 mod dir;
 mod dir_store;
-mod encrypted;
 pub mod errno;
 mod error;
 mod error_log;
@@ -71,12 +71,15 @@ mod writeback;
 mod xattr;
 mod xattr_store;
 
+pub use crypt::{BadKey, KeyRing};
 pub use error::{CannotGrow, Damage, Error, Result, Unsupported};
+pub use extant_base::secret::Secret;
 pub use extant_cache::{Budget, LossCursor, Party, ReclaimPolicy};
 pub use extant_es::EsPolicyKind;
 pub use extant_journal::Error as JournalError;
 pub use extant_mballoc::MetaPolicy;
 pub use extant_mballoc::Policy as AllocPolicy;
+pub use extant_ondisk::encryption::{KeyName, Policy as EncryptionPolicy};
 pub use extant_ondisk::growth::NoGrowth;
 pub use extant_ondisk::quota::{Limits, QuotaKind, Usage};
 pub use filesystem::{Filesystem, FsStats, StatFs};

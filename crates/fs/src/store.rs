@@ -175,6 +175,10 @@ impl Filesystem {
             if desc.has_extents() {
                 return damaged("its content is in the inode, and in extents".into());
             }
+            // Linux never writes this: content in the inode is plaintext.
+            if desc.flags.contains(InodeFlags::ENCRYPT) {
+                return damaged("its content is in the inode, and encrypted".into());
+            }
         } else if desc.is_regular()
             && desc.size > u64::from(u32::MAX)
             && desc.size > self.size_limit(desc.has_extents())

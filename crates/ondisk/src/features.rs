@@ -220,14 +220,11 @@ impl Incompat {
         .union(Incompat::CSUM_SEED)
         .union(Incompat::LARGE_DIR)
         .union(Incompat::INLINE_DATA)
-        .union(Incompat::CASEFOLD);
-    /// The features that Extant reads but does not write. Encrypted files need a key; without one, only unencrypted
-    /// parts are read.
-    pub const READ_ONLY: Incompat = Incompat::ENCRYPT;
+        .union(Incompat::CASEFOLD)
+        .union(Incompat::ENCRYPT);
     /// Every bit with a meaning known to this code. A superblock with another one is not decoded at all, because the
     /// bit may change the meaning of its fields.
-    pub const KNOWN: Incompat =
-        Incompat::READ_WRITE.union(Incompat::READ_ONLY).union(Incompat::COMPRESSION).union(Incompat::DIRDATA);
+    pub const KNOWN: Incompat = Incompat::READ_WRITE.union(Incompat::COMPRESSION).union(Incompat::DIRDATA);
 
     /// The names of the set bits as e2fsprogs prints them, lowest bit first.
     pub fn names(self) -> Vec<String> {
@@ -287,15 +284,14 @@ pub enum MountMode {
 /// `Unsupported`, with the names of the features that keep Extant from reading it.
 pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
     let incompat = superblock.incompat();
-    let refused = incompat.difference(Incompat::READ_WRITE.union(Incompat::READ_ONLY));
+    let refused = incompat.difference(Incompat::READ_WRITE);
     if !refused.is_empty() {
         return Err(refusal(refused));
     }
     if superblock.raw().s_creator_os.get() == CREATOR_OS_HURD {
         return Err(Error::unsupported("made by the Hurd: inode fields have other meanings"));
     }
-    let mut reasons = incompat.intersection(Incompat::READ_ONLY).names();
-    reasons.extend(superblock.ro_compat().difference(RoCompat::READ_WRITE).names());
+    let mut reasons = superblock.ro_compat().difference(RoCompat::READ_WRITE).names();
     if superblock.external_journal().is_some() {
         reasons.push("a journal on another device".into());
     }
@@ -305,6 +301,11 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
     if superblock.ro_compat().contains(RoCompat::BIGALLOC) && !incompat.contains(Incompat::EXTENTS) {
         // Only extent trees map parts of a cluster.
         reasons.push("bigalloc without extent".into());
+    }
+    let keyed_hashes = Incompat::CASEFOLD.union(Incompat::ENCRYPT);
+    if incompat.contains(keyed_hashes) {
+        // Directories with both flags hash folded names with a key of their own.
+        reasons.push("casefold together with encrypt".into());
     }
     if superblock.raw().s_rev_level.get() == 0
         && (!incompat.is_empty() || !superblock.ro_compat().is_empty() || !superblock.compat().is_empty())

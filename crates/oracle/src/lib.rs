@@ -10,6 +10,7 @@
 //! None.
 #![forbid(unsafe_code)]
 
+pub mod encryption;
 pub mod error;
 pub mod memory;
 pub mod mount;

@@ -13,7 +13,8 @@ use extant_fs::{MetaPolicy, MountOptions};
 use extant_testkit::crash::explore::interrupt_recovery;
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{
-    CASEFOLD, CLUSTERS, CrashImage, Explore, GROWING, IMAGES, INLINE, QUOTA, Recording, TOGETHER, TWO_WAVES, VALUES,
+    CASEFOLD, CLUSTERS, CrashImage, ENCRYPTED, Explore, GROWING, IMAGES, INLINE, QUOTA, Recording, TOGETHER, TWO_WAVES,
+    VALUES,
     Wrap, explore, record, state_files,
 };
 
@@ -27,7 +28,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 fn image(name: &str) -> CrashImage {
-    let more = [&QUOTA, &INLINE, &VALUES, &CASEFOLD, &TOGETHER];
+    let more = [&QUOTA, &INLINE, &VALUES, &CASEFOLD, &TOGETHER, &ENCRYPTED];
     *IMAGES
         .iter()
         .chain(&TWO_WAVES)
@@ -140,6 +141,12 @@ fn ext4_with_these_features_together() {
 #[test]
 fn ext4_with_values_in_inodes() {
     explore_image("ext4-values", 8, OPS, STATES / 3, true);
+}
+
+/// Names and contents are ciphertext, in the log as well; the kernel reads them with the key.
+#[test]
+fn ext4_in_an_encrypted_directory() {
+    explore_image("ext4-encrypted", 12, OPS, STATES / 3, true);
 }
 
 #[test]

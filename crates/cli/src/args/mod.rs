@@ -20,11 +20,12 @@ mod verbs;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use extant_lab::measure::Recorded;
 
-pub use self::attributes::{ChattrArgs, LsattrArgs, TrimArgs};
+pub use self::attributes::{ChattrArgs, EncryptArgs, LsattrArgs, PolicyVersion, TrimArgs};
 pub use self::fsck::{FsckArgs, FsckProgram, Shared};
 pub use self::metadata::MetadataArgs;
 pub use self::mkfs::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
@@ -112,6 +113,7 @@ pub enum Command {
     #[command(mut_args(reads_only))]
     Lsattr(OnImage<LsattrArgs>),
     Xattr(OnImage<XattrArgs>),
+    Encrypt(OnImage<EncryptArgs>),
     Trim(OnImage<TrimArgs>),
     Script(OnImage<ScriptArgs>),
     Lab(LabArgs),
@@ -572,6 +574,16 @@ pub struct ImageArgs {
     /// Read what there is of a damaged image, also files without a name: /lost+found; exit status 4 if anything is hurt
     #[arg(long, global = true)]
     pub rescue: bool,
+    /// A raw key of encrypted files (fscrypt), 16 to 64 bytes: FILE or fd:N; DESCRIPTOR:FILE for a policy of version 1
+    /// whose descriptor is not derived from the key. Repeat it for more keys
+    #[arg(
+        long = "key",
+        value_name = "FILE",
+        value_parser = clap::builder::OsStringValueParser::new().try_map(crate::keys::Keys::read),
+        action = clap::ArgAction::Append,
+        global = true
+    )]
+    pub keys: Vec<crate::keys::Keys>,
     /// Where random numbers begin that a change draws (generations of inodes, groups of directories): the same number
     /// on copies of an image leaves the same image. SOURCE_DATE_EPOCH sets one, too, and is the newest time that is
     /// written

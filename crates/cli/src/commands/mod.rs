@@ -18,6 +18,7 @@
 //! | `export` | a tree as a tar archive |
 //! | `rm`, `mkdir`, `ln`, `mv`, `chmod`, `chown`, `mknod`, `touch`, `xattr` | change one; [`verb`] is what they share |
 //! | `chattr`, `lsattr` | [`attributes`]: flags of files |
+//! | `encrypt` | gives empty directories an encryption policy |
 //! | `trim` | punches out what is free |
 //! | `script` | many of these at once |
 //! | `lab` | workloads, contestants, figures |
@@ -35,6 +36,7 @@ pub mod completions;
 pub mod cp;
 pub mod df;
 pub mod du;
+pub mod encrypt;
 pub mod export;
 pub mod find;
 pub mod freeze;

@@ -41,7 +41,11 @@ pub fn run(mut args: MountArgs) -> Result<()> {
             args.options.push(word.to_owned());
         }
     }
-    let config = MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
+    let mut config = MountConfig::parse(&args.options, args.sloppy).map_err(Failure::usage)?;
+    if args.foreground || args.background_server {
+        // Before the descriptors that the caller has passed on are closed.
+        config.read_keys().map_err(|e| Failure::new(MOUNT, e))?;
+    }
     if config.remount {
         // The image may have been renamed or removed.
         let dir = args.dir.as_deref().unwrap_or(Path::new(&args.image));

@@ -21,6 +21,7 @@ use extant_fuse::DirectIo;
 use extant_ondisk::superblock::{ErrorBehaviour, SuperBlock};
 
 use self::word::{Fate, Word};
+use crate::keys::Keys;
 use crate::text::shown;
 
 /// The options of a mount. `None`: not given, so the kind of image and of user decide.
@@ -47,6 +48,8 @@ pub struct MountConfig {
     pub writeback_cache: Option<bool>,
     pub no_open: Option<bool>,
     pub direct_io: DirectIo,
+    /// The words that name keys of encrypted files. The server reads them ([`MountConfig::read_keys`]).
+    pub keys: Vec<String>,
     /// The device or image of a journal that is not in the image.
     pub journal_path: Option<PathBuf>,
     pub remount: bool,
@@ -83,6 +86,7 @@ impl Default for MountConfig {
             writeback_cache: None,
             no_open: None,
             direct_io: DirectIo::Never,
+            keys: Vec::new(),
             journal_path: None,
             remount: false,
             cache_given: false,
@@ -127,6 +131,13 @@ impl MountConfig {
         }
         // Not all fields can be compared, but the text shows all that come from options.
         format!("{fixed:?}")
+    }
+
+    /// Reads the keys. Only the process that serves may: the words may name pipes.
+    pub fn read_keys(&mut self) -> Result<(), String> {
+        let keys = self.keys.iter().map(|word| Keys::read(word.into())).collect::<Result<Vec<_>, _>>();
+        self.fs.keys = Keys::together(&keys.map_err(|e| format!("mount option 'fscrypt_key': {e}"))?);
+        Ok(())
     }
 
     /// Parses the values of all `-o`; the later one wins. `sloppy`: unknown and refused words are ignored.

@@ -281,6 +281,19 @@ pub static WORDS: &[Word] = &[
         }),
         "what an image without a journal gets while it is mounted (a borrowed one, if it was cleanly unmounted)",
     ),
+    admin(
+        &["fscrypt_key"],
+        "=FILE|fd:N",
+        Extant,
+        Sets(|c, value| {
+            if !c.keys.iter().any(|known| known == value) {
+                c.keys.push(value.into());
+            }
+            Ok(())
+        }),
+        "a raw key of encrypted files, 16 to 64 bytes, read at the mount; DESCRIPTOR:FILE for a policy of version 1 \
+         whose descriptor is not derived from the key; repeated for more keys",
+    ),
     admin(&["acl"], "", Ext4, Engines, "ACLs are enforced and inherited (the default)"),
     admin(&["noacl"], "", Ext4, Engines, "ACLs are neither enforced nor inherited, and cannot be seen"),
     admin(&["user_xattr"], "", Ext4, Engines, "attributes of users can be seen and set (the default)"),
@@ -654,7 +667,7 @@ pub static WORDS: &[Word] = &[
     ),
     ignored(&["mb_optimize_scan"], "=0|1", Ext4, "mb_policy= chooses"),
     ignored(&["warn_on_error", "nowarn_on_error"], "", Ext4, "every error goes to the log"),
-    ignored(&["inlinecrypt"], "", Ext4, "encrypted files are not decrypted here"),
+    ignored(&["inlinecrypt"], "", Ext4, "no device encrypts; the server does"),
     ignored(
         &["user_id", "group_id", "rootmode", "fd", "blksize", "max_read"],
         "=N",
@@ -701,7 +714,7 @@ pub static WORDS: &[Word] = &[
     refused(&["max_dir_size_kb"], "=N", Ext4, "directories have no limit but the format's"),
     refused(&["dax"], "[=always|inode|never]", Ext4, "a mount through FUSE cannot map the device's memory"),
     refused(&["abort"], "", Ext4, "to see a mount fail, use 'xfs_io -x -c shutdown DIRECTORY'"),
-    refused(&["test_dummy_encryption"], "[=v1|v2]", Ext4, "files cannot be encrypted here"),
+    refused(&["test_dummy_encryption"], "[=v1|v2]", Ext4, "'extant encrypt' encrypts a directory, with a real key"),
     refused(&["fc_debug_force"], "", Ext4, "changes are logged only by full commits"),
     refused(&["fc_debug_max_replay"], "=N", Ext4, "the log is replayed whole, or, with norecovery, not at all"),
     refused(&["context", "fscontext", "defcontext", "rootcontext", "seclabel"], "[=LABEL]", Mount, LABEL),

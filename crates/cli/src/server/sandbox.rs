@@ -107,6 +107,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
+    libc::SYS_munlock,
     // Threads. Those that start before the filter may drop their privileges after it.
     libc::SYS_futex,
     libc::SYS_set_robust_list,

@@ -83,7 +83,12 @@ pub fn add<S: DirStore>(
     ino: InodeNr,
     file_type: Option<FileType>,
 ) -> Result<Added, S::Error> {
-    if !dirent::name_is_legal(name) || name == b"." || name == b".." || ino.0 == 0 || ino.0 > params.inodes_count {
+    if !params.leaf_format().may_store(name)
+        || name == b"."
+        || name == b".."
+        || ino.0 == 0
+        || ino.0 > params.inodes_count
+    {
         return Err(DirError::InvalidName { len: name.len() }.into());
     }
     let new = NewEntry { name, ino, file_type };

@@ -22,7 +22,7 @@ fn found(lblk: u32, entry: &Dirent<'_>) -> Found {
 /// The store's. [`DirError::Corrupt`] if the name was not found and a block that might have contained it is damaged.
 /// If the index is damaged, this searches all leaves one after the other.
 pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result<Option<Found>, S::Error> {
-    if !params.encrypted && !dirent::name_is_legal(name) {
+    if !params.leaf_format().may_store(name) {
         return Ok(None);
     }
     let wanted = &params.wanted(name);

@@ -14,7 +14,8 @@
 //! entry hides nothing but itself from [`lookup`] and [`readdir`]. A name that is then not found counts as damaged,
 //! not as missing. Under rescue ([`DirParams::by_place`]) they believe neither the index nor the directory's size.
 //!
-//! What it does not do: link counts, times, inode allocation, permission; inline and encrypted directories.
+//! What it does not do: link counts, times, inode allocation, permission; inline directories; encryption: the names of
+//! an encrypted directory are the stored ones.
 //!
 //! # Locking
 //! None of its own. The caller holds the directory's inode lock: shared for [`lookup`], [`readdir`], [`is_empty`] and
@@ -144,7 +145,7 @@ pub struct DirParams {
     pub inode_seed: ChecksumSeed,
     /// Entries with larger inode numbers are damage.
     pub inodes_count: u32,
-    /// Names are ciphertext; a lookup cannot use their hash.
+    /// Names are ciphertext: any bytes.
     pub encrypted: bool,
     /// Names are compared and hashed in their folded form, and stored as they were given.
     pub folds: bool,

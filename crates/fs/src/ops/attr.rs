@@ -3,7 +3,7 @@
 //! # Locking
 //! `inode` exclusively for setattr.
 
-use extant_ondisk::inode::{FileType, InodeDesc, MODE_TYPE_MASK};
+use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags, MODE_TYPE_MASK};
 use extant_ondisk::time::Timestamp;
 
 use crate::error::{Error, Result};
@@ -78,7 +78,16 @@ impl SetAttr {
 impl Filesystem {
     /// The values that stat(2) shows.
     pub fn getattr(&self, inode: &InodeRef) -> Attr {
-        inode.attr(self.geo.block_size)
+        let mut attr = inode.attr(self.geo.block_size);
+        // The size on disk is that of the ciphertext (Linux: `fscrypt_symlink_getattr`).
+        let is_encrypted = attr.flags & InodeFlags::ENCRYPT.bits() != 0;
+        if is_encrypted
+            && inode.file_type() == Some(FileType::Symlink)
+            && let Ok(target) = self.read_link(inode)
+        {
+            attr.size = target.len() as u64;
+        }
+        attr
     }
 
     /// Changes attributes; returns the new ones.

@@ -21,6 +21,7 @@ use extant_ondisk::acl::{self, Acl};
 use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc, InodeFlags};
 use extant_ondisk::{InodeNr, LogicalBlock};
 
+use crate::crypt::CONTEXT;
 use crate::dir;
 use crate::dir_store::DirView;
 use crate::error::{Damage, Error, Result};
@@ -161,6 +162,7 @@ impl Filesystem {
         op.retry_no_space(|| {
             let _shared = dir.rw.read();
             self.may_change(dir, Change::AddEntry)?;
+            self.may_name(dir)?;
             let _new = op.admit_new(dir, NewNode::file(mode), cred)?;
             let values = op.inherited_values(dir, NewNode::file(mode), cred)?;
             self.transact_whole(credits::NEW_INODE + values.credits, |handle| {
@@ -192,6 +194,7 @@ impl Operation<'_> {
             }
         }
         self.may_change(dir, Change::AddEntry)?;
+        self.may_name(dir)?;
         let view = DirView::new(self, dir);
         if is_dir && !self.may_link_dir(dir, &view) {
             return Err(Error::TooManyLinks);
@@ -267,6 +270,7 @@ impl Operation<'_> {
     ) -> Result<InodeRef> {
         let kind = FileType::from_mode(node.mode).ok_or(Error::Invalid("file type"))?;
         let is_dir = kind == FileType::Directory;
+        let context = self.new_context(dir, Some(kind))?;
         let default_acl = match kind {
             FileType::Symlink => None,
             _ if !self.has_acls() => None,
@@ -290,7 +294,18 @@ impl Operation<'_> {
             desc.i_block = rdev.encode();
         }
         let inode = self.place_new(handle, ino, fresh, desc)?;
+        if let Some(context) = context {
+            inode.meta.write().desc.flags.insert(InodeFlags::ENCRYPT);
+            self.begin_crypt(&inode, context);
+        }
         let filled = (|| {
+            // First, so that the other attributes, which inodes may share, are those that find no room (Linux:
+            // `__ext4_new_inode`).
+            if let Some(context) = context {
+                self.edit_xattrs(handle, &inode, &Values::default(), |edit| {
+                    xattr::set_stored(edit, CONTEXT, &context.encode())
+                })?;
+            }
             // Before the content: that may lie in the inode, and takes the room that is left.
             if acl.access.is_some() || acl.default.is_some() {
                 self.edit_xattrs(handle, &inode, values, |edit| xattr::set_inherited(edit, &acl))?;
@@ -368,15 +383,20 @@ impl Operation<'_> {
 
     /// The first content of a new inode.
     fn fill_new(&self, handle: &mut Handle, inode: &InodeRef, dir: &Arc<Inode>, target: Option<&[u8]>) -> Result<()> {
+        let key = self.file_key(inode)?;
         if inode.is_dir() {
-            if self.begin_inline_dir(handle, inode, dir.ino)? {
+            // Linux: content in the inode is never encrypted, so encrypted inodes have none.
+            if key.is_none() && self.begin_inline_dir(handle, inode, dir.ino)? {
                 return Ok(());
             }
             let view = DirView::new(self, inode);
             return dir::init(&view, handle, &view.params, inode.ino, dir.ino);
         }
-        inode.fresh.store(inode.file_type() == Some(FileType::Regular), Ordering::Release);
+        inode.fresh.store(key.is_none() && inode.file_type() == Some(FileType::Regular), Ordering::Release);
         let Some(target) = target else { return Ok(()) };
+        let sealed =
+            key.map(|key| key.seal_target(target, self.geo.block_size).ok_or(Error::NameTooLong)).transpose()?;
+        let target = sealed.as_deref().unwrap_or(target);
         inode.set_size(target.len() as u64);
         if target.len() < 60 {
             let mut m = inode.meta.write();

@@ -18,7 +18,6 @@ use extant_cache::{AddressSpaceOps, WriteRefused, longest_pause_ns};
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
-use crate::encrypted;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
@@ -56,8 +55,8 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::IsDirectory`]; [`Error::Invalid`] for other special files; [`Error::Unsupported`] for an encrypted
-    /// file; [`Error::Unverified`] for content that is not that of the file's Merkle tree; [`Error::Corrupt`] for a
-    /// damaged map; [`Error::Device`] if the device fails.
+    /// file without its key; [`Error::Unverified`] for content that is not that of the file's Merkle tree;
+    /// [`Error::Corrupt`] for a damaged map; [`Error::Device`] if the device fails.
     pub fn read(&self, inode: &InodeRef, pos: u64, buf: &mut [u8]) -> Result<usize> {
         let kind = inode.file_type();
         if kind == Some(FileType::Directory) {
@@ -66,9 +65,9 @@ impl Filesystem {
         if kind != Some(FileType::Regular) {
             return Err(Error::Invalid("not a regular file"));
         }
-        encrypted::check_readable(inode)?;
         let n = {
             let _shared = inode.rw.read();
+            self.watch(self.file_key(inode))?;
             let size = inode.size();
             let n = (buf.len() as u64).min(size.saturating_sub(pos)) as usize;
             if n == 0 {
@@ -149,9 +148,10 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Reads the blocks of the map from the device; holes and unwritten blocks are zeros.
+    /// Reads the blocks of the map from the device, decrypted; holes and unwritten blocks are zeros.
     pub(crate) fn read_device(&self, inode: &Arc<Inode>, pos: u64, buf: &mut [u8]) -> Result<()> {
         let bits = self.geo.block_bits;
+        let key = self.file_key(inode)?;
         let mut at = 0usize;
         while at < buf.len() {
             let abs = pos + at as u64;
@@ -164,7 +164,10 @@ impl Filesystem {
             match state {
                 EsState::Written(block) => {
                     self.check_data_range(inode, block, len)?;
-                    self.dev.read_at((block.0 << bits) + within, piece, BioFlags::empty())?;
+                    match key {
+                        Some(key) => self.read_sealed(key, (lblk, block), within, piece)?,
+                        None => self.dev.read_at((block.0 << bits) + within, piece, BioFlags::empty())?,
+                    }
                 }
                 _ => piece.fill(0),
             }
@@ -316,6 +319,7 @@ impl Filesystem {
         let _exclusive = inode.rw.write();
         let appends = flags.from_cache || pos >= inode.size();
         self.may_change(inode, if appends { Change::Append } else { Change::Write })?;
+        self.file_key(inode)?;
         if flags.kill_privileges {
             self.kill_privileges(inode)?;
         } else if flags.kill_capabilities {
@@ -346,7 +350,8 @@ impl Filesystem {
         self.prepare_end(inode, pos)?;
         let aligned = pos.is_multiple_of(bs) && (end.is_multiple_of(bs) || end >= old);
         let through = match self.options.write_through_bytes {
-            Some(min) if aligned && !inode.pages.overlaps(pos, data.len() as u64) => {
+            // Of an encrypted file, only folios have plaintext.
+            Some(min) if aligned && inode.crypt.get().is_none() && !inode.pages.overlaps(pos, data.len() as u64) => {
                 data.len() as u64 >= min || self.all_written(inode, pos, data.len() as u64)?
             }
             _ => false,

@@ -61,6 +61,7 @@ impl Filesystem {
             let _exclusive = inode.rw.write();
             let preallocates = matches!(mode, FallocateMode::Allocate { .. });
             self.may_change(inode, if preallocates { Change::Preallocate } else { Change::Carve })?;
+            self.file_key(inode)?;
             let _table = self.hold_slots([inode])?;
             self.move_out(inode)?;
             self.check_form(inode)?;

@@ -14,7 +14,6 @@ use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::{FileType, InodeFlags};
 
 use crate::dir_store::DirView;
-use crate::encrypted;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
@@ -120,9 +119,13 @@ impl Filesystem {
     /// Checks that a file with its flags can be opened like this.
     ///
     /// # Errors
-    /// [`Error::NotPermitted`] if the flags forbid it; [`Error::Unsupported`] if the content is encrypted.
+    /// [`Error::NotPermitted`] if the flags forbid it; [`Error::Unsupported`] if the content is encrypted
+    /// and there is no key.
     pub fn may_open(&self, inode: &InodeRef, how: OpenFor) -> Result<()> {
-        encrypted::check_readable(inode)?;
+        if inode.file_type() == Some(FileType::Regular) {
+            let _shared = inode.rw.read();
+            self.watch(self.file_key(inode))?;
+        }
         if how.truncate {
             self.may_change(inode, Change::Truncate)?;
         }

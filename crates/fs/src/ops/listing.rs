@@ -6,10 +6,10 @@
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
 
+use crate::crypt::nokey;
 use crate::dir;
 use crate::dir_store::DirView;
-use crate::encrypted;
-use crate::error::Result;
+use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 
@@ -66,18 +66,28 @@ impl Filesystem {
         }
         let _shared = dir.rw.read();
         let view = DirView::new(self, dir);
+        let key = if view.params.encrypted { self.watch(self.name_key(dir))? } else { None };
+        let mut undecided = None;
         let listed = self.watch(dir::readdir(&view, &view.params, cookie, |e| {
             let shown;
             let name = match view.params.encrypted && e.name != b"." && e.name != b".." {
                 true => {
-                    shown = encrypted::name(e.name);
-                    &shown
+                    shown = match key {
+                        None => Some(nokey::name(e.name)),
+                        Some(key) => key.open_name(e.name),
+                    };
+                    let Some(shown) = &shown else {
+                        let detail = format!("a name of {} bytes that is no ciphertext of a name", e.name.len());
+                        undecided.get_or_insert(Error::corrupt(Damage::Directory, detail));
+                        return true;
+                    };
+                    &shown[..]
                 }
                 false => e.name,
             };
             f(DirItem { ino: e.ino, kind: e.file_type, name, next_cookie: e.next_cookie })
         }))?;
-        if let Some(damage) = listed.damage.or_else(|| view.damage()) {
+        if let Some(damage) = listed.damage.or_else(|| view.damage()).or(undecided) {
             let damage = damage.of(dir.ino);
             if dir.listings.note_damage(&damage) {
                 self.note_hurt(&damage);

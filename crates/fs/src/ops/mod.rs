@@ -32,7 +32,7 @@ mod data;
 pub(crate) mod disk_size;
 pub(crate) mod evict;
 mod fallocate;
-mod flags;
+pub(crate) mod flags;
 pub mod growth;
 mod listing;
 pub(crate) mod mapping;

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use extant_base::sync::atomic::Ordering;
 use extant_journal::Handle;
 use extant_ondisk::features::RoCompat;
-use extant_ondisk::inode::{InodeDesc, LINK_MAX};
+use extant_ondisk::inode::{FileType, InodeDesc, LINK_MAX};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
+use crate::crypt::is_encrypted;
 use crate::dir_store::DirView;
-use crate::encrypted;
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
@@ -46,8 +46,8 @@ impl Filesystem {
     /// The inode called `name` in `dir`.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::NotDirectory`]; [`Error::NameTooLong`]; [`Error::Corrupt`] if the directory or the
-    /// inode is damaged.
+    /// [`Error::NotFound`]; [`Error::NotDirectory`]; [`Error::NameTooLong`]; [`Error::NotPermitted`] for a directory or
+    /// link that is not encrypted as `dir` is; [`Error::Corrupt`] if the directory or the inode is damaged.
     pub fn lookup(&self, dir: &InodeRef, name: &[u8]) -> Result<InodeRef> {
         self.check_dir(dir)?;
         if name.len() > 255 {
@@ -61,10 +61,25 @@ impl Filesystem {
 
     /// As [`Filesystem::lookup`], in the directory itself.
     pub(crate) fn lookup_own(&self, dir: &InodeRef, name: &[u8]) -> Result<InodeRef> {
-        let _shared = dir.rw.read();
-        let view = DirView::new(self, dir);
-        let found = self.watch(view.lookup(name))?.ok_or(Error::NotFound)?;
-        self.watch(self.iget_named(dir, found.ino))
+        let (inode, compares) = {
+            let _shared = dir.rw.read();
+            let view = DirView::new(self, dir);
+            let found = self.watch(view.lookup(name))?.ok_or(Error::NotFound)?;
+            let inode = self.watch(self.iget_named(dir, found.ino))?;
+            let leads_on = inode.is_dir() || inode.file_type() == Some(FileType::Symlink);
+            let compares = view.params.encrypted && leads_on && name != b"." && name != b"..";
+            (inode, compares && self.name_key(dir)?.is_some())
+        };
+        if compares {
+            // Linux: `ext4_lookup`. Otherwise a directory that was put here offline would take plaintext. The directory
+            // is not locked any more: a hostile name may lead back to it.
+            let _child = inode.rw.read();
+            self.check_policies(dir, &inode).map_err(|e| match e {
+                Error::OtherPolicy => Error::NotPermitted,
+                e => e,
+            })?;
+        }
+        Ok(inode)
     }
 
     /// The parent of a directory.
@@ -110,8 +125,8 @@ impl Filesystem {
     /// # Errors
     /// [`Error::Exists`]; [`Error::NotFound`] if `dir` or the file was removed; [`Error::NotDirectory`];
     /// [`Error::NotPermitted`] for a directory, and by the flags of either; [`Error::TooManyLinks`];
-    /// [`Error::OtherProject`]; [`Error::NameTooLong`] or [`Error::Invalid`] for the name; [`Error::NoSpace`];
-    /// [`Error::ReadOnly`].
+    /// [`Error::OtherProject`]; [`Error::OtherPolicy`]; [`Error::NameTooLong`] or [`Error::Invalid`] for the name;
+    /// [`Error::NoSpace`]; [`Error::ReadOnly`].
     pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: &[u8]) -> Result<()> {
         let op = self.begin_change()?;
         self.check_dir(dir)?;
@@ -129,6 +144,8 @@ impl Filesystem {
             if view.lookup(name)?.is_some() {
                 return Err(Error::Exists);
             }
+            self.may_name(dir)?;
+            self.check_policies(dir, inode)?;
             self.check_project(dir, inode)?;
             self.may_change(inode, Change::Link)?;
             let _tables = self.hold_slots([inode, dir])?;
@@ -305,17 +322,17 @@ impl Filesystem {
             }
             Ok(target)
         };
-        let size = {
+        let (fast, size, is_encrypted) = {
             let m = inode.meta.read();
             if !m.desc.is_symlink() {
                 return Err(Error::Invalid("not a symbolic link"));
             }
-            if let Some(target) = m.desc.fast_symlink_target(&self.geo) {
-                let is_encrypted = encrypted::is_encrypted(&m.desc);
-                return if is_encrypted { Ok(encrypted::target(target)) } else { whole(target.to_vec(), target.len()) };
-            }
-            m.desc.size as usize
+            (m.desc.fast_symlink_target(&self.geo).map(<[u8]>::to_vec), m.desc.size as usize, is_encrypted(&m.desc))
         };
+        if let Some(target) = fast {
+            let size = target.len();
+            return if is_encrypted { self.link_target(inode, &target) } else { whole(target, size) };
+        }
         if let Some(target) = self.inline_content(inode)? {
             return whole(target, size);
         }
@@ -327,8 +344,8 @@ impl Filesystem {
         }
         let buffer = self.cache.get(block)?;
         let target = buffer.read(|b| b[..size].to_vec());
-        if encrypted::is_encrypted(&inode.meta.read().desc) {
-            return Ok(encrypted::target(&target));
+        if is_encrypted {
+            return self.link_target(inode, &target);
         }
         whole(target, size)
     }

@@ -39,7 +39,8 @@ impl Filesystem {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Exists`] by `flags`; [`Error::NotDirectory`], [`Error::IsDirectory`] or
     /// [`Error::NotEmpty`] if the target cannot be replaced; [`Error::Invalid`] for a directory below itself, `flags`
-    /// or a name; [`Error::DotName`]; [`Error::TooManyLinks`]; [`Error::OtherProject`]; [`Error::NameTooLong`];
+    /// or a name; [`Error::DotName`]; [`Error::TooManyLinks`]; [`Error::OtherProject`]; [`Error::OtherPolicy`];
+    /// [`Error::NameTooLong`];
     /// [`Error::NotPermitted`] by an inode's flags; [`Error::NoSpace`]; [`Error::ReadOnly`]. [`Error::Lost`] if data
     /// that has to be durable first is lost.
     pub fn rename(
@@ -140,10 +141,7 @@ impl Operation<'_> {
         if replaces && written != Some(source.ino) && (!source.pages.is_empty() || source.losses.is_unseen()) {
             return Ok(Some(source));
         }
-        self.check_project(new_dir, &source)?;
-        if let Some(target) = target.as_ref().filter(|_| flags.exchange) {
-            self.check_project(old_dir, target)?;
-        }
+        self.check_entries(old_dir, new_dir, &source, target.as_ref().filter(|_| flags.exchange))?;
         if source.is_dir() && !same_dir && self.is_below(new_dir, source.ino)? {
             return Err(Error::Invalid("a directory cannot move into itself"));
         }
@@ -209,6 +207,25 @@ impl Operation<'_> {
             let done = self.write_inode(handle, inode).and_then(|()| self.stamp(handle, dir, now));
             self.whole(handle, done)
         })
+    /// Checks that the directories accept what they get, by their projects and encryption policies. `back`: what comes
+    /// into the old one.
+    fn check_entries(
+        &self,
+        old_dir: &InodeRef,
+        new_dir: &InodeRef,
+        source: &InodeRef,
+        back: Option<&InodeRef>,
+    ) -> Result<()> {
+        self.may_name(old_dir)?;
+        self.may_name(new_dir)?;
+        for (dir, inode) in [(new_dir, Some(source)), (old_dir, back)] {
+            let Some(inode) = inode else { continue };
+            if old_dir.ino != new_dir.ino {
+                self.check_policies(dir, inode)?;
+            }
+            self.check_project(dir, inode)?;
+        }
+        Ok(())
     }
 
     /// Whether `dir` is `ancestor` or lies below it; [`Error::NotFound`] when it was removed. The caller holds

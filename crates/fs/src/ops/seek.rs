@@ -6,6 +6,7 @@
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
+use crate::crypt::is_encrypted;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
@@ -151,7 +152,9 @@ impl Filesystem {
     /// # Errors
     /// The error of the writeback, if pending data cannot be written; [`Error::Corrupt`] for a damaged map.
     pub fn bmap(&self, inode: &InodeRef, lblk: u64) -> Result<Option<BlockNr>> {
-        if inode.file_type() != Some(FileType::Regular) || lblk > u64::from(LAST_BLOCK.0) {
+        // A writer below the file system would write plaintext to the blocks of an encrypted file.
+        let is_encrypted = is_encrypted(&inode.meta.read().desc);
+        if inode.file_type() != Some(FileType::Regular) || lblk > u64::from(LAST_BLOCK.0) || is_encrypted {
             return Ok(None);
         }
         self.settle(inode)?;

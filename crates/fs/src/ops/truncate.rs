@@ -24,6 +24,8 @@ use extant_es::EsState;
 impl Filesystem {
     /// Sets the size. The caller holds the inode's lock exclusively and sets the times.
     pub(crate) fn truncate_locked(&self, inode: &Arc<Inode>, new: u64) -> Result<()> {
+        // The rest of the last block is zeroed in plaintext.
+        self.file_key(inode)?;
         if new > self.max_size(inode) {
             return Err(Error::FileTooBig);
         }

@@ -22,6 +22,7 @@ use extant_cache::{Budget, ReclaimPolicy};
 use extant_mballoc::{MetaPolicy, Policy as AllocPolicy};
 
 pub use self::words::BadValue;
+use crate::crypt::KeyRing;
 use crate::ops::sync::policy::SyncPolicyKind;
 use extant_es::EsPolicyKind;
 
@@ -234,6 +235,8 @@ pub struct MountOptions {
     /// Writes of at least this many bytes, and overwrites, go to the device at once instead of into folios. For
     /// devices that cache writes themselves (image files without O_DIRECT); otherwise `None`.
     pub write_through_bytes: Option<u64>,
+    /// The keys of encrypted files.
+    pub keys: KeyRing,
     /// The policy that chooses free blocks.
     pub alloc_policy: AllocPolicy,
     /// The policy that chooses places for metadata blocks.
@@ -295,6 +298,7 @@ impl Default for MountOptions {
             quota_limits: [false; 3],
             keep_clean: true,
             write_through_bytes: None,
+            keys: KeyRing::default(),
             alloc_policy: AllocPolicy::default(),
             meta_policy: MetaPolicy::default(),
             locality_groups: 0,

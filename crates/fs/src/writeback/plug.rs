@@ -268,6 +268,14 @@ impl<'f> WritebackPlug<'f> {
                 fs.put_back(inode, run.start, run.blocks);
                 continue;
             }
+            let (lblk, blocks) = (LogicalBlock(run.start as u32), run.blocks);
+            let run = match fs.sealed_run(inode, run) {
+                Ok(run) => run,
+                Err(e) => {
+                    fs.lose(inode, &Piece { lblk, len: blocks, then: Then::Nothing }, e);
+                    continue;
+                }
+            };
             while done < run.blocks {
                 let lblk = LogicalBlock(run.start as u32 + done);
                 let after = before.filter(|(next, _)| *next == lblk.0).map(|(_, block)| block);

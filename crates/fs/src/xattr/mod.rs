@@ -42,8 +42,8 @@ mod tests;
 
 pub use acl::{AclKind, chmod_acl, chmod_value, get_acl, inherited_values, set_inherited};
 pub use ops::{
-    check, get, get_in_inode, goes_outside, list, outside, release_all, release_values, remove, room_in_inode, set,
-    set_in_inode, stored_value,
+    check, get, get_in_inode, get_stored, goes_outside, list, outside, release_all, release_values, remove,
+    room_in_inode, set, set_in_inode, set_stored, stored_value,
 };
 pub use shared::{Joinable, SharedBlocks};
 pub use shared_values::SharedValues;

@@ -175,6 +175,16 @@ pub fn set_in_inode<S: XattrStore>(store: &mut S, name: Name<'_>, value: Option<
     write_own_list(store, &list, area)
 }
 
+/// The stored bytes of an attribute that no system call shows.
+pub fn get_stored<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<Vec<u8>>, S> {
+    get_raw(store, name)
+}
+
+/// Sets the stored bytes of an attribute that no system call sets.
+pub fn set_stored<S: XattrStore>(store: &mut S, name: Name<'_>, value: &[u8]) -> Result<(), S> {
+    set_raw(store, name, value, SetMode::Any)
+}
+
 /// The stored bytes of an attribute.
 pub(super) fn get_raw<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<Vec<u8>>, S> {
     let in_inode = get_in_inode(store, name)?;

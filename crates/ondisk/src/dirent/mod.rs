@@ -10,7 +10,7 @@
 //! with inode 0 instead.
 //!
 //! What it does not do: hash trees (see [`crate::htree`]), case-insensitive names (see [`crate::casefold`]),
-//! encrypted names. An index block walked as entries shows no names beyond `.` and `..`,
+//! encryption. An index block walked as entries shows no names beyond `.` and `..`,
 //! which is how the format hides the index from old readers.
 //!
 //! # Locking
@@ -162,6 +162,11 @@ pub struct DirBlockFormat {
 }
 
 impl DirBlockFormat {
+    /// Whether an entry may have these bytes as its name. Ciphertext may be any 1 to 255 bytes.
+    pub fn may_store(&self, name: &[u8]) -> bool {
+        name_is_legal(name) || self.encrypted && !name.is_empty() && name.len() <= NAME_MAX
+    }
+
     /// The bytes of a block that entries may use.
     pub fn limit(&self, block_size: usize) -> usize {
         if self.has_csum { block_size.saturating_sub(TAIL_LEN) } else { block_size }
@@ -286,7 +291,7 @@ impl DirBlockFormat {
         ino: u32,
         file_type: Option<FileType>,
     ) -> Result<Insert, DirDamage> {
-        if !name_is_legal(name) || ino == 0 {
+        if !self.may_store(name) || ino == 0 {
             return Err(DirDamage { offset: 0, what: DirRule::Unwritable });
         }
         let offset = match self.find_room(block, name)? {

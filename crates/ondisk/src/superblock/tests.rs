@@ -355,8 +355,6 @@ fn each_feature_bit_alone_is_judged() {
             .and_then(|superblock| check(&superblock));
         if Incompat::READ_WRITE.contains(incompat) {
             assert_eq!(mode, Ok(MountMode::ReadWrite), "{name}");
-        } else if Incompat::READ_ONLY.contains(incompat) {
-            assert_eq!(mode, Ok(MountMode::ReadOnly { reasons: vec![name] }));
         } else {
             assert_eq!(mode, Err(Error::unsupported(format!("feature {name}"))));
         }

@@ -483,7 +483,9 @@ fn check_by_kernel(recording: &Recording, cut: Cut, file: &Path, dir: &Path, opt
     let top = dir.join("mnt");
     std::fs::create_dir_all(&top).map_err(|e| e.to_string())?;
     let mount = LoopMount::new(file, &top, options).map_err(|e| format!("the kernel does not mount: {e}"))?;
-    let result = seen::by_kernel(&top)
+    let of_workload = recording.image.top_of(&top).map_err(|e| e.to_string());
+    let result = of_workload
+        .and_then(|top| seen::by_kernel(&top))
         .and_then(|tree| oracle::check(&recording.history, &tree, cut, recording.image.unjournalled()));
     Box::new(mount).unmount().map_err(|e| e.to_string())?;
     result

@@ -3,11 +3,15 @@
 //! # Locking
 //! None.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use extant_base::rng::Rng;
 use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
+
+use extant_fs::{Cred, Filesystem, KeyRing, MountOptions, NewNode, Secret};
+use extant_oracle::encryption::add_key;
 
 use crate::crash::pattern::POISON;
 use crate::oracle::{MkfsOptions, arg, debugfs_write, make_image, run_ok};
@@ -71,6 +75,16 @@ pub const QUOTA: CrashImage =
 /// Small files and directories lie in their inodes, and move out when they grow.
 pub const INLINE: CrashImage =
     CrashImage { name: "ext4-inline", features: "inline_data", block_size: 1024, journal_blocks: 1024, ..EXT4 };
+
+/// The workload is in an encrypted directory, [`ENCRYPTED_TOP`]. Nonces are random, so one seed leaves images that differ
+/// in ciphertext and in the shape of hash trees.
+pub const ENCRYPTED: CrashImage =
+    CrashImage { name: "ext4-encrypted", features: "encrypt", block_size: 1024, journal_blocks: 1024, ..EXT4 };
+
+/// The directory of the workload on images with `encrypt`.
+pub const ENCRYPTED_TOP: &str = "encrypted";
+/// Its key.
+const KEY: [u8; 64] = [0x5e; 64];
 
 /// Clusters of four and of sixteen blocks: those of one cluster are written at different times.
 pub const CLUSTERS: [CrashImage; 2] = [
@@ -160,6 +174,41 @@ impl CrashImage {
         self.log_blocks() > 0
     }
 
+    /// Whether the workload is in [`ENCRYPTED_TOP`].
+    pub fn is_encrypted(&self) -> bool {
+        self.features.contains("encrypt")
+    }
+
+    /// The key, for mounts of such images.
+    pub fn keys(&self) -> KeyRing {
+        let mut keys = KeyRing::default();
+        if self.is_encrypted() {
+            keys.add(Secret::new(&KEY).expect("short"), None).expect("a key of 64 bytes");
+        }
+        keys
+    }
+
+    /// The top of the workload below a kernel's mount on `mounted`, which gets the key.
+    pub fn top_of(&self, mounted: &Path) -> Result<PathBuf> {
+        if !self.is_encrypted() {
+            return Ok(mounted.to_owned());
+        }
+        add_key(mounted, &KEY, None)?;
+        Ok(mounted.join(ENCRYPTED_TOP))
+    }
+
+    /// Makes [`ENCRYPTED_TOP`].
+    fn encrypt(&self, dev: Arc<MemDevice>) -> std::result::Result<(), extant_fs::Error> {
+        let options = MountOptions { threads: false, keys: self.keys(), ..MountOptions::default() };
+        let fs = Filesystem::mount(dev, options)?;
+        let root = fs.root()?;
+        let top = fs.create(&root, ENCRYPTED_TOP.as_bytes(), NewNode::directory(0o755), Cred::default())?;
+        let policy = fs.default_policy().ok_or(extant_fs::Error::NotSupported("no key"))?;
+        fs.set_encryption_policy(&top, policy)?;
+        drop((root, top));
+        fs.unmount()
+    }
+
     /// The length of the journal while it is mounted.
     pub fn log_blocks(&self) -> u32 {
         if self.borrows { LENT_BLOCKS } else { self.journal_blocks }
@@ -231,6 +280,13 @@ impl CrashImage {
             }
         }
         std::fs::remove_file(&path).map_err(Error::io("remove"))?;
+        if self.is_encrypted() {
+            let failed = |e: extant_fs::Error| Error::Mismatch { what: self.name.into(), difference: e.to_string() };
+            let shared = Arc::new(dev);
+            self.encrypt(shared.clone()).map_err(failed)?;
+            let in_use = || failed(extant_fs::Error::Busy("the image"));
+            return Arc::into_inner(shared).ok_or_else(in_use);
+        }
         Ok(dev)
     }
 }

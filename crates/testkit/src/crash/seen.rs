@@ -12,6 +12,7 @@ use extant_fs::{Attr, Filesystem, InodeRef};
 use extant_ondisk::inode::FileType;
 
 use crate::crash::history::NodeKind;
+use crate::crash::image::ENCRYPTED_TOP;
 use crate::tree;
 
 #[derive(Clone, Debug)]
@@ -54,7 +55,10 @@ pub fn by_extant(fs: &Filesystem) -> Result<Seen, String> {
 /// Reads the paths that `wanted` accepts, and everything below them.
 pub fn by_extant_where(fs: &Filesystem, wanted: &dyn Fn(&str) -> bool) -> Result<Seen, String> {
     let mut out = Seen::new();
-    let mut pending: Vec<(String, InodeRef)> = vec![(String::new(), fs.root().map_err(|e| format!("root: {e}"))?)];
+    let root = fs.root().map_err(|e| format!("root: {e}"))?;
+    // Other workloads have no such name.
+    let top = fs.lookup(&root, ENCRYPTED_TOP.as_bytes()).unwrap_or(root);
+    let mut pending: Vec<(String, InodeRef)> = vec![(String::new(), top)];
     while let Some((prefix, dir)) = pending.pop() {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut cookie = 0;

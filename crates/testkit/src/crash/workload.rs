@@ -23,7 +23,7 @@ use extant_fs::{
 use extant_ondisk::growth::{Backups, step as growth_step, target};
 
 use crate::crash::history::{Change, Floor, Growth, History, Names, Node, NodeId, NodeKind, Op, What, split};
-use crate::crash::image::CrashImage;
+use crate::crash::image::{CrashImage, ENCRYPTED_TOP};
 use crate::crash::pattern;
 
 /// Seconds since 1970 at which every workload begins.
@@ -63,7 +63,7 @@ pub fn mount_options(clock: Clock) -> MountOptions {
 /// The same for `image`.
 pub fn options_for(image: &CrashImage, clock: Clock) -> MountOptions {
     let borrow_journal = if image.borrows { BorrowJournal::IfClean } else { BorrowJournal::Never };
-    MountOptions { borrow_journal, ..mount_options(clock) }
+    MountOptions { borrow_journal, keys: image.keys(), ..mount_options(clock) }
 }
 
 /// Runs about `ops` operations on a copy of `base`.
@@ -257,7 +257,9 @@ impl Workload {
     }
 
     fn inode(&self, path: &str) -> Result<InodeRef, String> {
-        self.fs.walk(self.spelled(path).as_bytes(), false).map_err(|e| format!("walk {path}: {e}"))
+        let top = if self.image.is_encrypted() { ENCRYPTED_TOP } else { "" };
+        let path = format!("{top}/{}", self.spelled(path));
+        self.fs.walk(path.as_bytes(), false).map_err(|e| format!("walk {path}: {e}"))
     }
 
     fn parent<'p>(&self, path: &'p str) -> Result<(InodeRef, &'p str), String> {

@@ -93,7 +93,7 @@ impl<W: Write> Export<'_, W> {
                 Ok(Visit::Name(inode)) => {
                     let slash: &[u8] = if inode.is_dir() { b"/" } else { b"" };
                     let name = [b"./", &walk.path()[below..], slash].concat();
-                    if is_encrypted(&self.fs.getattr(&inode)) {
+                    if self.fs.lacks_key(&inode) {
                         // The names in it are encrypted.
                         walk.skip();
                     }
@@ -126,7 +126,7 @@ impl<W: Write> Export<'_, W> {
         let Some(kind) = inode.file_type() else {
             return Err(failed(FsError::corrupt(Damage::Inode, format!("mode {:#o}", attr.mode)).of(attr.ino)));
         };
-        if is_encrypted(&attr) {
+        if fs.lacks_key(inode) {
             return Err(failed(FsError::Unsupported(Unsupported::Content { ino: attr.ino })));
         }
         if self.is_layer && oci::hides(name) {
@@ -226,10 +226,6 @@ impl<W: Write> Export<'_, W> {
         written(fs, path, file.end())?;
         missing.map_or(Ok(()), |missing| Err(Cause::Missing(missing).at(|| Place::inside(fs.image(), path))))
     }
-}
-
-fn is_encrypted(attr: &Attr) -> bool {
-    InodeFlags::from_bits_retain(attr.flags).contains(InodeFlags::ENCRYPT)
 }
 
 fn failure(fs: &Filesystem, path: &[u8], e: FsError) -> Error {

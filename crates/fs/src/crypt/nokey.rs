@@ -1,5 +1,5 @@
-//! How a mount without keys shows encrypted files (Linux: fs/crypto/): names and link targets in characters that
-//! every system accepts, and no content.
+//! How a mount without the key shows encrypted files (Linux: fs/crypto/fname.c): names and link targets in characters
+//! that every system accepts.
 //!
 //! A name is its ciphertext in base64url. If that exceeds the maximum length of a name, it is cut and ends in a
 //! checksum of the rest. The kernel uses another encoding; neither form is stored anywhere.
@@ -8,17 +8,12 @@
 //! None.
 
 use extant_ondisk::csum::crc32c;
-
-use crate::error::{Error, Result, Unsupported};
-use crate::inode::Inode;
-use extant_ondisk::inode::{InodeDesc, InodeFlags};
+use extant_ondisk::encryption::LINK_HEADER;
 
 /// The longest ciphertext shown whole: it becomes 252 characters.
 const WHOLE_MAX: usize = 189;
 /// The part of a longer one that is shown, as 240 characters.
 const CUT: usize = 180;
-/// Bytes before the ciphertext of a link's target: its length.
-const LINK_HEADER: usize = 2;
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
@@ -46,23 +41,6 @@ pub(crate) fn name(ciphertext: &[u8]) -> Vec<u8> {
 /// The shown form of a link's stored target.
 pub(crate) fn target(stored: &[u8]) -> Vec<u8> {
     name(stored.get(LINK_HEADER..).unwrap_or_default())
-}
-
-/// Whether names in this directory, or the content of this file, are encrypted.
-pub(crate) fn is_encrypted(desc: &InodeDesc) -> bool {
-    desc.flags.contains(InodeFlags::ENCRYPT)
-}
-
-/// Checks that the content can be read.
-///
-/// # Errors
-/// [`Unsupported::Content`]: there is no key.
-pub(crate) fn check_readable(inode: &Inode) -> Result<()> {
-    let meta = inode.meta.read();
-    match is_encrypted(&meta.desc) && meta.desc.is_regular() {
-        true => Err(Error::Unsupported(Unsupported::Content { ino: inode.ino })),
-        false => Ok(()),
-    }
 }
 
 #[cfg(test)]

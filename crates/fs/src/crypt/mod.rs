@@ -1,0 +1,354 @@
+//! Encrypted files (fscrypt; Linux: fs/crypto/, fs/ext4/crypto.c): the one owner of what is encrypted, how, and with
+//! which key.
+//!
+//! Main types: [`KeyRing`] (the master keys of a mount), [`Crypt`] (the encryption of one inode), [`FileKey`] (its
+//! cipher, once its master key is there). Functions: [`Filesystem::crypt`], [`Filesystem::file_key`],
+//! [`Filesystem::new_crypt`], [`Filesystem::check_policies`].
+//!
+//! Contents are encrypted where blocks go to the device and decrypted where they come from it. Folios have plaintext,
+//! so holes, unwritten blocks and the end of a file are as in other files. A block is encrypted as a whole, with zeros
+//! behind the end of the file. The log has metadata alone, so it never has plaintext of a file. Names are encrypted
+//! where a directory is searched or changed: its blocks, its index and the log have ciphertext. Attributes, sizes and
+//! times are not encrypted.
+//!
+//! | without the key | answer |
+//! |---|---|
+//! | listing, readlink | the ciphertext in letters ([`nokey`]) |
+//! | lookup, unlink, rmdir | by such a name |
+//! | create, link, rename | ENOKEY |
+//! | read, write, truncate, fallocate | ENOKEY |
+//! | mode, owner, times, attributes | as for other files |
+//!
+//! A wrong key is no key. So is a cipher that is not supported; the error then names it.
+//!
+//! What it does not do: authenticate (fscrypt does not). Directories that are encrypted and ignore case.
+//!
+//! # Locking
+//! The caller holds the inode's `inode` lock, or has loaded the key before.
+
+mod cipher;
+mod keys;
+pub(crate) mod nokey;
+mod policy;
+
+use std::sync::Arc;
+
+use extant_block::{AlignedBuf, BioFlags, BioVec};
+use extant_cache::DirtyRun;
+use extant_ondisk::BlockNr;
+use extant_ondisk::encryption::{self, Context, LINK_HEADER, NONCE_LEN, Policy};
+use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
+use extant_ondisk::xattr::{Name, index};
+
+use self::cipher::{BLOCK, Cipher, Way};
+pub use self::keys::{BadKey, KeyRing};
+use self::keys::{NoKey, Vary, file_cipher};
+use crate::error::{Damage, Error, Result, Unsupported};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeRef};
+use crate::xattr;
+use crate::xattr_store::XattrView;
+
+/// The attribute that has the context.
+pub(crate) const CONTEXT: Name<'static> = Name { index: index::ENCRYPTION, suffix: encryption::NAME };
+/// The longest name, plain or encrypted.
+const NAME_MAX: usize = 255;
+/// Shorter names are padded to this: a block of the cipher (Linux: `FSCRYPT_FNAME_MIN_MSG_LEN`).
+const NAME_MIN: usize = 16;
+
+/// The encryption of one inode, as its context and the mount's keys have it.
+pub(crate) struct Crypt {
+    pub context: Context,
+    key: std::result::Result<FileKey, NoKey>,
+}
+
+/// The cipher of one inode.
+pub(crate) struct FileKey {
+    cipher: Cipher,
+    vary: Vary,
+    block_bits: u32,
+    /// The size of a unit of contents, as a power of two.
+    unit_bits: u32,
+    padding: usize,
+}
+
+/// Whether the inode is encrypted: the names in a directory, the target of a link, the content of a file.
+pub(crate) fn is_encrypted(desc: &InodeDesc) -> bool {
+    desc.flags.contains(InodeFlags::ENCRYPT)
+}
+
+/// The kinds of inodes that are ever encrypted.
+pub(crate) fn may_be_encrypted(kind: Option<FileType>) -> bool {
+    matches!(kind, Some(FileType::Regular | FileType::Directory | FileType::Symlink))
+}
+
+/// The bytes of the ciphertext of a name or target of `len` bytes; `None` if it exceeds `most` (Linux:
+/// `__fscrypt_fname_encrypted_size`).
+fn sealed_len(len: usize, padding: usize, most: usize) -> Option<usize> {
+    (len <= most).then(|| len.max(NAME_MIN).next_multiple_of(padding).min(most))
+}
+
+impl FileKey {
+    fn vector(&self, index: u64) -> [u8; BLOCK] {
+        let index = match self.vary {
+            Vary::Nothing => index,
+            Vary::Inode(ino) => index | u64::from(ino) << 32,
+            Vary::HashedInode(hash) => u64::from(hash.wrapping_add(index as u32)),
+        };
+        u128::from(index).to_le_bytes()
+    }
+
+    /// Encrypts or decrypts whole blocks of content, from logical block `first` on.
+    fn apply(&self, way: Way, first: u64, blocks: &mut [u8]) {
+        debug_assert!(blocks.len().is_multiple_of(1 << self.block_bits));
+        let at = first << (self.block_bits - self.unit_bits);
+        for (unit, data) in (at..).zip(blocks.chunks_mut(1 << self.unit_bits)) {
+            self.cipher.apply(way, self.vector(unit), data);
+        }
+    }
+
+    fn seal(&self, plain: &[u8], most: usize) -> Option<Vec<u8>> {
+        let mut sealed = plain.to_vec();
+        sealed.resize(sealed_len(plain.len(), self.padding, most)?, 0);
+        self.cipher.apply(Way::Encrypt, self.vector(0), &mut sealed);
+        Some(sealed)
+    }
+
+    fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
+        if sealed.len() < NAME_MIN {
+            return None;
+        }
+        let mut plain = sealed.to_vec();
+        self.cipher.apply(Way::Decrypt, self.vector(0), &mut plain);
+        let end = plain.iter().position(|byte| *byte == 0).unwrap_or(plain.len());
+        plain.truncate(end);
+        Some(plain)
+    }
+
+    /// The stored form of a name; `None` if it is too long.
+    pub fn seal_name(&self, name: &[u8]) -> Option<Vec<u8>> {
+        self.seal(name, NAME_MAX)
+    }
+
+    /// The name of its stored form; `None` if that is not the ciphertext of a name.
+    pub fn open_name(&self, stored: &[u8]) -> Option<Vec<u8>> {
+        self.open(stored).filter(|name| extant_ondisk::dirent::name_is_legal(name) && *name != b"." && *name != b"..")
+    }
+
+    /// The stored form of a link's target; `None` if it does not fit a block of `block_size` bytes (Linux:
+    /// `fscrypt_prepare_symlink`).
+    pub fn seal_target(&self, target: &[u8], block_size: u32) -> Option<Vec<u8>> {
+        // The kernel ends the stored form with a NUL, which the size does not count.
+        let sealed = self.seal(target, block_size as usize - LINK_HEADER - 1)?;
+        Some([&(sealed.len() as u16).to_le_bytes()[..], &sealed].concat())
+    }
+
+    /// The target of its stored form; `None` if that is not the ciphertext of a target.
+    pub fn open_target(&self, stored: &[u8]) -> Option<Vec<u8>> {
+        let (len, sealed) = stored.split_first_chunk::<LINK_HEADER>()?;
+        let sealed = sealed.get(..usize::from(u16::from_le_bytes(*len)))?;
+        self.open(sealed).filter(|target| !target.is_empty())
+    }
+}
+
+impl Crypt {
+    /// The cipher of the inode, or the error for an operation that needs it.
+    pub fn key(&self, inode: &Inode) -> Result<&FileKey> {
+        self.key.as_ref().map_err(|why| match why {
+            NoKey::Missing => no_key(inode),
+            NoKey::Unusable(detail) => {
+                Error::Unsupported(Unsupported::Cipher { ino: inode.ino, detail: detail.clone() })
+            }
+        })
+    }
+}
+
+fn no_key(inode: &Inode) -> Error {
+    Error::Unsupported(Unsupported::Content { ino: inode.ino })
+}
+
+/// Reading.
+impl Filesystem {
+    /// The encryption of the inode; `None` if it is not encrypted.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for an encrypted inode without a sound context.
+    pub(crate) fn crypt<'i>(&self, inode: &'i Arc<Inode>) -> Result<Option<&'i Crypt>> {
+        if !is_encrypted(&inode.meta.read().desc) {
+            return Ok(None);
+        }
+        if let Some(crypt) = inode.crypt.get() {
+            return Ok(Some(crypt));
+        }
+        let damaged = |detail: String| Error::corrupt(Damage::Xattr, detail).of(inode.ino);
+        let stored = xattr::get_stored(&XattrView { fs: self, inode }, CONTEXT)?;
+        let stored = stored.ok_or_else(|| damaged("it is encrypted, and has no encryption context".into()))?;
+        let context = Context::decode(&stored)
+            .map_err(|e| damaged(format!("its encryption context: {e}")))?
+            .ok_or_else(|| {
+                let detail = format!("its encryption context has the version {}", stored[0]);
+                Error::Unsupported(Unsupported::Cipher { ino: inode.ino, detail })
+            })?;
+        Ok(Some(inode.crypt.get_or_init(|| Box::new(self.crypt_of(inode, context)))))
+    }
+
+    fn crypt_of(&self, inode: &Inode, context: Context) -> Crypt {
+        let volume = self.sb.lock().uuid();
+        let is_contents = inode.file_type() == Some(FileType::Regular);
+        let (policy, block_bits) = (context.policy, self.geo.block_bits);
+        let unit_bits = match policy.unit_bits {
+            0 => Some(block_bits),
+            bits => Some(u32::from(bits)).filter(|bits| (9..=block_bits).contains(bits)),
+        };
+        let key = file_cipher(&self.options.keys, &context, is_contents, &volume, inode.ino.0);
+        let key = key.and_then(|(cipher, vary)| match unit_bits {
+            Some(unit_bits) => Ok(FileKey { cipher, vary, block_bits, unit_bits, padding: policy.padding() }),
+            None => Err(NoKey::Unusable(format!("its policy has units of 2^{} bytes", policy.unit_bits))),
+        });
+        Crypt { context, key }
+    }
+
+    /// The cipher of the inode; `None` if it is not encrypted.
+    ///
+    /// # Errors
+    /// [`Unsupported::Content`] without its key, [`Unsupported::Cipher`]; those of [`Filesystem::crypt`].
+    pub(crate) fn file_key<'i>(&self, inode: &'i Arc<Inode>) -> Result<Option<&'i FileKey>> {
+        if inode.crypt.get().is_none() && self.options.keys.is_empty() {
+            // Whatever its context says.
+            return if is_encrypted(&inode.meta.read().desc) { Err(no_key(inode)) } else { Ok(None) };
+        }
+        self.crypt(inode)?.map(|crypt| crypt.key(inode)).transpose()
+    }
+
+    /// The cipher of an encrypted directory's names or a link's target, if there is its key. Damage of the context
+    /// counts as a missing key, so that what is stored remains accessible.
+    pub(crate) fn name_key<'i>(&self, inode: &'i Arc<Inode>) -> Result<Option<&'i FileKey>> {
+        match self.file_key(inode) {
+            Err(Error::Unsupported(_) | Error::Corrupt { .. }) => Ok(None),
+            key => key,
+        }
+    }
+
+    /// Whether an encrypted inode is as if there were no key: its content cannot be read, or its names are not those
+    /// that its users gave.
+    pub fn lacks_key(&self, inode: &InodeRef) -> bool {
+        let _shared = inode.rw.read();
+        self.file_key(inode).is_err()
+    }
+
+    /// The target of an encrypted link, from its stored form.
+    pub(crate) fn link_target(&self, inode: &Arc<Inode>, stored: &[u8]) -> Result<Vec<u8>> {
+        let key = {
+            // A listing may look at its entries while it holds its directory.
+            let _shared = inode.rw.read_nested();
+            self.name_key(inode)?
+        };
+        match key {
+            None => Ok(nokey::target(stored)),
+            Some(key) => key.open_target(stored).ok_or_else(|| {
+                let detail = format!("{} bytes that are not an encrypted target", stored.len());
+                Error::corrupt(Damage::Symlink, detail).of(inode.ino)
+            }),
+        }
+    }
+
+    /// Reads a part of blocks from the device, from byte `within` of `block` on, and decrypts it. `lblk`: the logical
+    /// number of `block`.
+    pub(crate) fn read_sealed(
+        &self,
+        key: &FileKey,
+        (lblk, block): (u32, BlockNr),
+        within: u64,
+        to: &mut [u8],
+    ) -> Result<()> {
+        let bits = self.geo.block_bits;
+        let mask = (1 << bits) - 1;
+        let at = block.0 << bits;
+        if within == 0 && to.len() & mask == 0 {
+            self.dev.read_at(at, to, BioFlags::empty())?;
+            key.apply(Way::Decrypt, lblk.into(), to);
+            return Ok(());
+        }
+        // Whole blocks alone can be decrypted.
+        let end = (within as usize + to.len() + mask) & !mask;
+        let mut whole = AlignedBuf::zeroed(end);
+        self.dev.read_at(at, &mut whole, BioFlags::empty())?;
+        key.apply(Way::Decrypt, lblk.into(), &mut whole);
+        to.copy_from_slice(&whole[within as usize..within as usize + to.len()]);
+        Ok(())
+    }
+}
+
+/// Writing.
+impl Filesystem {
+    /// The run as it goes to the device: a copy in ciphertext, if the inode is encrypted. The folios keep the
+    /// plaintext.
+    pub(crate) fn sealed_run(&self, inode: &Arc<Inode>, run: DirtyRun) -> Result<DirtyRun> {
+        let Some(key) = self.file_key(inode)? else { return Ok(run) };
+        let DirtyRun { start, blocks, vecs } = run;
+        let mut at = start;
+        let sealed = vecs.iter().map(|vec| {
+            let mut buf = AlignedBuf::from_slice(vec.bytes());
+            key.apply(Way::Encrypt, at, &mut buf);
+            at += (vec.len >> self.geo.block_bits) as u64;
+            BioVec { buf: Arc::new(buf), offset: 0, len: vec.len }
+        });
+        Ok(DirtyRun { start, blocks, vecs: sealed.collect() })
+    }
+
+    /// The context of a new inode of this kind in `dir`: its policy, with a fresh nonce. `None`: it is not encrypted.
+    ///
+    /// # Errors
+    /// As [`Filesystem::file_key`] of the directory: names in it cannot be made, either.
+    pub(crate) fn new_context(&self, dir: &Arc<Inode>, kind: Option<FileType>) -> Result<Option<Context>> {
+        let Some(crypt) = self.crypt_for_change(dir)? else { return Ok(None) };
+        match may_be_encrypted(kind) {
+            true => Ok(Some(self.fresh_context(crypt.context.policy)?)),
+            false => Ok(None),
+        }
+    }
+
+    /// A context of this policy, with a nonce that no file has. It comes from the system's generator even if the mount
+    /// has a seed: the same nonce in two files would give both the same key.
+    fn fresh_context(&self, policy: Policy) -> Result<Context> {
+        let mut nonce = [0; NONCE_LEN];
+        match getrandom::fill(&mut nonce) {
+            Ok(()) => Ok(Context { policy, nonce }),
+            Err(_) => Err(Error::NotSupported("encryption on a host without random numbers")),
+        }
+    }
+
+    /// The encryption of a directory in which names are made or replaced; `None` if it is not encrypted.
+    fn crypt_for_change<'i>(&self, dir: &'i Arc<Inode>) -> Result<Option<&'i Crypt>> {
+        if self.file_key(dir)?.is_none() {
+            return Ok(None);
+        }
+        self.crypt(dir)
+    }
+
+    /// Checks that names can be made in the directory: if it is encrypted, that there is its key.
+    pub(crate) fn may_name(&self, dir: &Arc<Inode>) -> Result<()> {
+        self.file_key(dir).map(drop)
+    }
+
+    /// Gives a new inode its context.
+    pub(crate) fn begin_crypt(&self, inode: &Inode, context: Context) {
+        inode.crypt.get_or_init(|| Box::new(self.crypt_of(inode, context)));
+    }
+
+    /// Checks that the inode may have a name in the directory: in an encrypted one, what can be encrypted has its
+    /// policy (Linux: `fscrypt_has_permitted_context`).
+    ///
+    /// # Errors
+    /// [`Error::OtherPolicy`].
+    pub(crate) fn check_policies(&self, dir: &Arc<Inode>, inode: &Arc<Inode>) -> Result<()> {
+        let Some(above) = self.crypt(dir)? else { return Ok(()) };
+        if !may_be_encrypted(inode.file_type()) {
+            return Ok(());
+        }
+        match self.crypt(inode)? {
+            Some(own) if own.context.policy == above.context.policy => Ok(()),
+            _ => Err(Error::OtherPolicy),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Encrypting a directory (Linux: `FS_IOC_SET_ENCRYPTION_POLICY`, `fscrypt_ioctl_set_policy`, fs/crypto/policy.c).
+//!
+//! Only an empty directory gets a policy: what is made in it later inherits it. A policy never changes and never goes.
+//!
+//! # Locking
+//! `inode` exclusively.
+
+use extant_base::sync::atomic::Ordering;
+use extant_ondisk::InodeNr;
+use extant_ondisk::encryption::{Context, KeyName, Policy};
+use extant_ondisk::features::Incompat;
+use extant_ondisk::inode::InodeFlags;
+
+use super::CONTEXT;
+use crate::dir_store::DirView;
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::InodeRef;
+use crate::ops::credits;
+use crate::ops::flags::Change;
+use crate::xattr;
+use crate::xattr_store::Values;
+
+impl Filesystem {
+    /// The policy of an encrypted inode; `None` if it is not encrypted.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for an encrypted inode without a sound context.
+    pub fn encryption_policy(&self, inode: &InodeRef) -> Result<Option<Policy>> {
+        let _shared = inode.rw.read();
+        Ok(self.watch(self.crypt(inode))?.map(|crypt| crypt.context.policy))
+    }
+
+    /// Encrypts an empty directory: all that is made in it from now on has this policy. One that has it already stays
+    /// as it is.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`]; [`Error::NotEmpty`]; [`Error::Exists`] if it has another policy;
+    /// [`Error::NotPermitted`] for the root, and by its flags; [`Error::NotSupported`] without the feature `encrypt`;
+    /// [`crate::Unsupported::Content`] if the mount has not the key, [`crate::Unsupported::Cipher`] for a policy that
+    /// cannot be used.
+    pub fn set_encryption_policy(&self, dir: &InodeRef, policy: Policy) -> Result<()> {
+        let op = self.begin_change()?;
+        self.check_dir(dir)?;
+        if !self.sb.lock().incompat().contains(Incompat::ENCRYPT) {
+            return Err(Error::NotSupported(
+                "encryption without the feature 'encrypt' ('extant tune -O encrypt' adds it)",
+            ));
+        }
+        op.retry_no_space(|| {
+            let _exclusive = dir.rw.write();
+            if let Some(crypt) = self.crypt(dir)? {
+                return if crypt.context.policy == policy { Ok(()) } else { Err(Error::Exists) };
+            }
+            if dir.links() == 0 {
+                return Err(Error::NotFound);
+            }
+            if dir.ino == InodeNr::ROOT {
+                return Err(Error::NotPermitted);
+            }
+            self.may_change(dir, Change::Attributes)?;
+            let is_folded = dir.meta.read().desc.flags.contains(InodeFlags::CASEFOLD);
+            if is_folded {
+                return Err(Error::NotSupported("encryption of a directory that ignores case"));
+            }
+            if !DirView::new(self, dir).is_empty()? {
+                return Err(Error::NotEmpty);
+            }
+            let context = self.fresh_context(policy)?;
+            // A key that cannot be used would leave a directory in which nothing can be made.
+            self.crypt_of(dir, context).key(dir)?;
+            self.encrypt_empty(dir, context)
+        })?;
+        self.honour_sync(&[dir])
+    }
+
+    fn encrypt_empty(&self, dir: &InodeRef, context: Context) -> Result<()> {
+        let _table = self.hold_slots([dir])?;
+        let credits = credits::create(&DirView::new(self, dir));
+        self.transact_whole(credits, |handle| {
+            // Names in the inode are never encrypted.
+            if self.is_inline(dir) {
+                self.move_directory_out(handle, dir)?;
+            }
+            self.edit_xattrs(handle, dir, &Values::default(), |edit| {
+                xattr::set_stored(edit, CONTEXT, &context.encode())
+            })?;
+            {
+                let mut m = dir.meta.write();
+                m.desc.flags.insert(InodeFlags::ENCRYPT);
+                m.desc.ctime = self.now();
+            }
+            dir.fresh.store(false, Ordering::Release);
+            self.begin_crypt(dir, context);
+            let written = self.write_inode(handle, dir);
+            self.whole(handle, written)
+        })
+    }
+
+    /// The policy that new encrypted directories have by default, with the first key of the mount (as fscryptctl(1)).
+    /// `None`: there is no key.
+    pub fn default_policy(&self) -> Option<Policy> {
+        self.options.keys.identifiers().next().map(Policy::new)
+    }
+
+    /// The names that policies have for the first key of the mount: those of version 2, and those of version 1.
+    pub fn key_names(&self) -> Option<[KeyName; 2]> {
+        let keys = &self.options.keys;
+        let (identifier, descriptor) = (keys.identifiers().next()?, keys.descriptors().next()?);
+        Some([KeyName::Identifier(identifier), KeyName::Descriptor(descriptor)])
+    }
+}
