@@ -14,8 +14,7 @@ use extant_testkit::crash::explore::interrupt_recovery;
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{
     CASEFOLD, CLUSTERS, CrashImage, ENCRYPTED, Explore, GROWING, IMAGES, INLINE, QUOTA, Recording, TOGETHER, TWO_WAVES,
-    VALUES,
-    Wrap, explore, record, state_files,
+    VALUES, Wrap, explore, record, state_files,
 };
 
 /// Operations of one workload; with small transactions that is some rounds through the log.

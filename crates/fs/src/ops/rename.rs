@@ -207,6 +207,8 @@ impl Operation<'_> {
             let done = self.write_inode(handle, inode).and_then(|()| self.stamp(handle, dir, now));
             self.whole(handle, done)
         })
+    }
+
     /// Checks that the directories accept what they get, by their projects and encryption policies. `back`: what comes
     /// into the old one.
     fn check_entries(
