@@ -33,6 +33,35 @@ fn flags_come_and_go_as_lsattr_shows_them() {
 }
 
 #[test]
+fn an_empty_directory_ignores_case_once_it_has_the_flag() {
+    let dir = Dir::new();
+    let image = dir.image("ext4", &["-O", "casefold"]);
+    let at = |path: &str| format!("{image}:{path}");
+    extant(&["mkdir", &at("/d")]).ok();
+    extant(&["chattr", "+F", &at("/d")]).ok();
+    assert_eq!(extant(&["lsattr", "-d", &at("/d")]).ok(), "--------------e--F---- /d\n");
+    fs::write(dir.path("Foo"), "content").expect("file");
+    extant(&["cp", &dir.text("Foo"), &at("/d/Foo")]).ok();
+    extant(&["cat", &at("/D/foo")]).fails(8, &["/D"]);
+    assert_eq!(extant(&["cat", &at("/d/fOO")]).out, b"content");
+    extant(&["mkdir", &at("/d/FOO")]).fails(8, &["/d/FOO"]);
+    extant(&["chattr", "-F", &at("/d")]).fails(8, &["/d"]);
+    // Another spelling, with no clobber none, and no second name.
+    extant(&["mv", &at("/d/foo"), &at("/d/FOO")]).ok();
+    assert_eq!(extant(&["ls", &at("/d")]).ok(), "FOO\n");
+    extant(&["mv", "-n", &at("/d/FOO"), &at("/d/foo")]).ok();
+    extant(&["ln", &at("/d/foo"), &at("/d/other")]).ok();
+    extant(&["mv", &at("/d/foo"), &at("/d/OTHER")]).fails(8, &["are the same file"]);
+    assert!(debugfs(&image, "ls /d").contains("FOO"));
+    extant(&["rm", &at("/d/foo"), &at("/d/OTHER")]).ok();
+    extant(&["chattr", "-F", &at("/d")]).ok();
+    let plain = dir.empty_image("plain.img", &[]);
+    extant(&["mkdir", &format!("{plain}:/d")]).ok();
+    extant(&["chattr", "+F", &format!("{plain}:/d")]).fails(8, &["casefold"]);
+    fsck_clean(&image);
+}
+
+#[test]
 fn trim_gives_the_host_its_room_back() {
     let dir = Dir::new();
     let image = dir.image("ext4", &[]);

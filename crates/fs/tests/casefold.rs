@@ -340,7 +340,7 @@ fn random_changes_agree_with_a_model_and_e2fsck() {
         let mut fs = mount(&dev);
         let mut d = folded(&fs);
         let mut model = Model::new();
-        for round in 0..3 {
+        for round in 0..2 {
             for _ in 0..700 {
                 step(&fs, &d, &mut model, &mut rng);
             }

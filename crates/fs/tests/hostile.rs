@@ -97,12 +97,15 @@ fn memory_peak_kib() -> u64 {
     line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Content in inodes, behind those of [`random::KINDS`].
-const INLINE: (&[&str], bool) = (&["-t", "ext4", "-b", "1024", "-O", "inline_data,^metadata_csum", "-I", "512"], true);
-const KINDS: usize = random::KINDS.len() + 1;
+/// Content in inodes, and a directory that ignores case, behind those of [`random::KINDS`].
+const MORE: [(&[&str], bool); 2] = [
+    (&["-t", "ext4", "-b", "1024", "-O", "inline_data,^metadata_csum", "-I", "512"], true),
+    (&["-t", "ext4", "-b", "1024", "-O", "casefold,^metadata_csum"], false),
+];
+const KINDS: usize = random::KINDS.len() + MORE.len();
 
 fn run(index: usize, seeds: std::ops::Range<u64>, clock: &Clock, until_ns: u64) -> [u32; 3] {
-    let (kind, crashed) = random::KINDS.get(index).copied().unwrap_or(INLINE);
+    let (kind, crashed) = random::KINDS.into_iter().chain(MORE).nth(index).expect("a kind");
     let base = random::filled(kind, crashed);
     let places = random::pieces(&base);
     assert!(places.len() > 50, "{kind:?}: {} pieces", places.len());

@@ -224,7 +224,8 @@ fn directories_are_entered_and_removed_in_any_case() {
     }
 }
 
-/// Two threads change one name by two spellings; the answers of each are those of its own last change or of the other's.
+/// Three threads make and remove one name by three spellings. Each creation is matched by a removal, or the name is
+/// there at the end.
 #[test]
 fn threads_that_use_other_spellings_see_each_others_changes() {
     if !can_mount() {

@@ -45,7 +45,10 @@ fn one(args: &MvArgs, source: &File, to: &File, into_dir: bool) -> Result<()> {
         }
     }
     // As mv(1): for two names of one file, rename(2) would leave both and report success.
-    if source.fs.lookup(&new_dir, new_name).is_ok_and(|there| there.ino == moved.ino) {
+    // In a directory that ignores case, two spellings of one name are no two names.
+    let respells =
+        old_dir.ino == new_dir.ino && old_name != new_name && source.fs.is_one_name(&new_dir, old_name, new_name);
+    if !respells && source.fs.lookup(&new_dir, new_name).is_ok_and(|there| there.ino == moved.ino) {
         if args.no_clobber {
             return Ok(());
         }

@@ -2,8 +2,8 @@
 //!
 //! Main types: [`DirStore`] (reads, changes and appends a directory's blocks; the mount implements it on the journal),
 //! [`DirParams`] (parameters from the superblock and the inode), [`Found`], [`DirEntry`], [`DirError`].
-//! Functions: [`lookup`], [`add`], [`remove`], [`set_inode`], [`stored_name`], [`respell`], [`readdir`], [`dotdot`], [`set_dotdot`], [`is_empty`],
-//! [`init`]; and for the store [`seal`] and [`verify`].
+//! Functions: [`lookup`], [`add`], [`remove`], [`set_inode`], [`stored_name`], [`respell`], [`readdir`], [`dotdot`],
+//! [`set_dotdot`], [`is_empty`], [`init`]; and for the store [`seal`] and [`verify`].
 //!
 //! [`extant_ondisk::dirent`] and [`extant_ondisk::htree`] know the bytes of the blocks. This module walks them: it
 //! decides which block to read, when a directory becomes a tree, how leaves and index nodes split, and in which order

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
 use extant_journal::Handle;
+use extant_ondisk::casefold::Wanted;
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::{FileType, InodeDesc, LINK_MAX};
 use extant_ondisk::time::Timestamp;
@@ -57,6 +58,12 @@ impl Filesystem {
             Some(rescue) => rescue.lookup(self, dir, name),
             None => self.lookup_own(dir, name),
         }
+    }
+
+    /// Whether two names lead to one entry of a directory, whether it exists or not: they are the same, or it ignores
+    /// case and they fold alike.
+    pub fn is_one_name(&self, dir: &InodeRef, one: &[u8], other: &[u8]) -> bool {
+        Wanted::new(one, self.dir_params(dir).folds).is(other)
     }
 
     /// As [`Filesystem::lookup`], in the directory itself.

@@ -182,8 +182,8 @@ impl Operation<'_> {
     }
 
     /// Changes the case of a name, or its spelling otherwise, in a directory that folds names. Linux does not get here:
-    /// its kernel has one dentry for both spellings, or two of one inode, and returns. Exchanging a name with itself, or
-    /// leaving a whiteout in its place, does nothing.
+    /// both spellings lead to one inode, and `vfs_rename` returns. Exchanging a name with itself, or leaving a whiteout
+    /// in its place, does nothing.
     fn respell(
         &self,
         view: &DirView<'_>,

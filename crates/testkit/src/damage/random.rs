@@ -11,7 +11,8 @@ use std::sync::Arc;
 use extant_base::rng::Rng;
 use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
-use extant_fs::{Cred, Filesystem, MountOptions, NewNode, SetMode, WriteFlags};
+use extant_fs::{Cred, Filesystem, MountOptions, NewNode, SetFlags, SetMode, WriteFlags};
+use extant_ondisk::inode::InodeFlags;
 
 use crate::oracle::memory::made;
 
@@ -38,6 +39,10 @@ pub fn filled(kind: &[&str], crashed: bool) -> MemDevice {
     let cred = Cred::default();
     let root = fs.root().expect("root");
     let d = fs.create(&root, b"dir", NewNode::directory(0o755), cred).expect("mkdir");
+    if fs.may_ignore_case() {
+        let flags = InodeFlags::from_bits_retain(fs.getattr(&d).flags) | InodeFlags::CASEFOLD;
+        fs.set_flags(&d, SetFlags { flags: Some(flags.bits()), ..SetFlags::default() }).expect("chattr +F");
+    }
     for i in 0..250u32 {
         let name = format!("file-{i}-with-a-name-that-fills-directory-blocks");
         let f = fs.create(&d, name.as_bytes(), NewNode::file(0o644), cred).expect("create");
