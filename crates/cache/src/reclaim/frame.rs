@@ -341,8 +341,8 @@ const CHUNKS: usize = 22;
 /// A frame's uses count once while this many new frames arrive, as a power of two.
 const EPOCH_BITS: u32 = 6;
 
-/// How often each frame was used since a policy last looked, up to a bound of the policy. A use needs no lock: the table
-/// grows by chunks that never move.
+/// How often each frame was used since a policy last looked, up to a bound of the policy. A use needs no lock: the
+/// table grows by chunks that never move.
 pub struct Touches {
     chunks: [OnceLock<Box<[AtomicU8]>>; CHUNKS],
     /// How many frames there have been.
@@ -352,8 +352,8 @@ pub struct Touches {
 }
 
 impl Touches {
-    /// A bound that suits most policies. Reclaim has to pass over a frame once per count, so old popularity must not add
-    /// up.
+    /// A bound that suits most policies. Reclaim has to pass over a frame once per count, so old popularity must not
+    /// add up.
     pub const USUAL: u8 = 3;
     const COUNT: u8 = 0x0F;
     const PARKED: u8 = 0x80;

@@ -261,7 +261,8 @@ impl Generations {
             }
             let Some(id) = field.frames.tail(Self::list(self.min_seq)) else { break };
             field.scan();
-            let (state, pages, refs) = (field.frames.state(id), pages_of(field.frames.bytes(id)), Self::refs(field, id));
+            let (state, pages, refs) =
+                (field.frames.state(id), pages_of(field.frames.bytes(id)), Self::refs(field, id));
             let next = Self::list(self.min_seq + 1);
             batch.scanned += pages;
             if tier_of(refs) > last_to_go || refs == REFS_MAX {

@@ -91,8 +91,7 @@ impl Model for ReclaimTraces {
 
     fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()> {
         let contestant = Contestant::from_name(policy).map_err(|e| Error::Usage(e.to_string()))?;
-        let Accesses { items: accesses, room, warm } =
-            trace(parameters, parameters.get("accesses"), &mut bench.rng())?;
+        let Accesses { items: accesses, room, warm } = trace(parameters, parameters.get("accesses"), &mut bench.rng())?;
         let cache = cache(contestant, &accesses, room as usize);
         let mut work = Work { cache, warm, accesses, misses: 0 };
         bench.time("access", work.accesses.len() as u64, &mut work, |_, i| Ok(i), Work::access)?;

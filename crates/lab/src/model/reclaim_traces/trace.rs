@@ -1,6 +1,7 @@
 //! The accesses.
 //!
-//! Main items: [`trace`], [`Accesses`]. Items are numbers. The streams of `copy` and `pairs` have numbers beyond the other items.
+//! Main items: [`trace`], [`Accesses`]. Items are numbers. The streams of `copy` and `pairs` have numbers beyond the
+//! other items.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
