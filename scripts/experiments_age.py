@@ -24,7 +24,7 @@ ABOUT = {
     "024": ["crates/mballoc", "crates/check", "crates/block/src/device"], "025": ["crates/mballoc", "crates/check"],
     "026": ["crates/mballoc"], "027": ["crates/mballoc"], "028": ["crates/mballoc"], "030": ["crates/build", "crates/ondisk"], "031": ["crates/mballoc", "crates/fs"],
     "037": ["experiments/037-linux"],
-    "032": ["crates/block/src/queue", "crates/base/src/sim"], "034": ["crates/block/src/queue", "crates/base/src/sim"],
+    "032": ["crates/block/src/queue", "crates/base/src/sim"], "034": ["crates/block/src/queue", "crates/base/src/sim"], "036": ["crates/cache"],
 }
 
 

@@ -201,7 +201,7 @@ pub struct Core {
 impl Core {
     pub fn new(kind: ReclaimPolicy) -> Core {
         let field = Field {
-            frames: Frames::new(),
+            frames: Frames::new(kind.uses_counted()),
             classes: Vec::new(),
             counts: Counts::default(),
             unclean: Unclean::default(),
@@ -372,7 +372,8 @@ impl Reclaimer {
         self.driver.wake();
     }
 
-    /// A step over all zones of one machine, which looks at some hundred frames at most.
+    /// A step over all zones of one machine. It looks at some hundred frames at most, under `generations` at 4,096 (the
+    /// bound of Linux).
     pub fn step(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
         for zone in &mut *zones {
             zone.field.direct = false;

@@ -18,7 +18,7 @@ use extant_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 /// No frame.
 const NONE: u32 = u32::MAX;
 /// How many lists a policy has, [`OFF`] included.
-const LISTS: usize = 6;
+const LISTS: usize = 7;
 /// The frame stands on no list.
 pub(super) const OFF: ListId = 0;
 /// The frame was chosen and its owner frees it: it stands on no list, and comes back through [`super::Core::kept`].
@@ -147,13 +147,14 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    pub fn new() -> Frames {
+    /// `uses`: up to how many uses of a frame are counted.
+    pub fn new(uses: u8) -> Frames {
         Frames {
             slots: Vec::new(),
             first_free: NONE,
             lists: [List { head: NONE, tail: NONE, len: 0, bytes: 0 }; LISTS],
             live: 0,
-            touches: Arc::default(),
+            touches: Arc::new(Touches::new(uses)),
         }
     }
 
@@ -340,20 +341,27 @@ const CHUNKS: usize = 22;
 /// A frame's uses count once while this many new frames arrive, as a power of two.
 const EPOCH_BITS: u32 = 6;
 
-/// How often each frame was used since a policy last looked, up to [`Touches::MOST`]. A use needs no lock: the table
-/// grows by chunks that never move.
-#[derive(Default)]
+/// How often each frame was used since a policy last looked, up to a bound of the policy. A use needs no lock: the
+/// table grows by chunks that never move.
 pub struct Touches {
     chunks: [OnceLock<Box<[AtomicU8]>>; CHUNKS],
     /// How many frames there have been.
     added: AtomicU32,
+    /// The highest count.
+    most: u8,
 }
 
 impl Touches {
-    /// The highest count. Reclaim has to pass over a frame once per count, so old popularity must not add up.
-    pub const MOST: u8 = 3;
+    /// A bound that suits most policies. Reclaim has to pass over a frame once per count, so old popularity must not
+    /// add up.
+    pub const USUAL: u8 = 3;
     const COUNT: u8 = 0x0F;
     const PARKED: u8 = 0x80;
+
+    /// No frame has been used. Counts end at `most`, which is at most 15.
+    pub(super) fn new(most: u8) -> Touches {
+        Touches { chunks: Default::default(), added: AtomicU32::new(0), most: most.min(Self::COUNT) }
+    }
 
     fn cell(&self, id: FrameId) -> &AtomicU8 {
         let n = u64::from(id.0) + (1 << FIRST_CHUNK_BITS);
@@ -369,7 +377,7 @@ impl Touches {
         let cell = self.cell(id);
         let was = cell.load(Ordering::Relaxed);
         // If two threads count a use at the same time, one may be lost.
-        if was & Self::COUNT < Self::MOST {
+        if was & Self::COUNT < self.most {
             let _ = cell.compare_exchange(was, was + 1, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -413,7 +421,8 @@ impl Touches {
         false
     }
 
-    fn set(&self, id: FrameId, to: u8) {
+    /// Sets the count, and that the frame is not parked.
+    pub(super) fn set(&self, id: FrameId, to: u8) {
         self.cell(id).store(to, Ordering::Relaxed);
     }
 
@@ -437,7 +446,7 @@ mod tests {
 
     #[test]
     fn lists_keep_order_length_and_bytes() {
-        let mut f = Frames::new();
+        let mut f = Frames::new(Touches::USUAL);
         let ids: Vec<_> =
             (0..5).map(|n| f.add(OwnerId(0), Key { object: n, page: 0 }, 10 + n as u32, State::CLEAN)).collect();
         for id in &ids {
@@ -461,16 +470,16 @@ mod tests {
 
     #[test]
     fn touches_are_counted_up_to_a_bound_in_every_chunk() {
-        let t = Touches::default();
+        let t = Touches::new(Touches::USUAL);
         for id in [0, 1, 1023, 1024, 1 << 20].map(FrameId) {
             assert_eq!(t.count(id), 0);
             for _ in 0..10 {
                 t.touch(id);
             }
             t.set_parked(id, true);
-            assert_eq!(t.count(id), Touches::MOST);
+            assert_eq!(t.count(id), Touches::USUAL);
             assert!(t.take_one(id));
-            assert_eq!((t.take(id), t.take(id)), (Touches::MOST - 1, 0));
+            assert_eq!((t.take(id), t.take(id)), (Touches::USUAL - 1, 0));
             assert!(!t.take_one(id) && t.is_parked(id));
         }
     }

@@ -4,7 +4,7 @@
 //! (the differences between the generations). Linux: mm/vmscan.c of 3.9, of mmotm 2013-05-22 and of 3.11:
 //! `balance_pgdat`, `get_scan_count`, `shrink_lruvec`, `shrink_page_list`, `shrink_slab`, `do_try_to_free_pages`. The
 //! three have the same lists, and so the same hit rates. They differ in how a reclaimer proceeds after it meets a
-//! dirty page.
+//! dirty page. `workingset` (3.15) has the third's rules, and remembers the pages that left ([`super::workingset`]).
 //!
 //! A frame counts as the pages of 4 KiB that it has, as a folio does in Linux. The counts that all policies share are
 //! of frames.
@@ -17,13 +17,13 @@
 
 use super::super::core::{self, Class, Core, Field, Host, Next, Why, Wrote};
 use super::super::frame::{FrameId, State};
+use super::slab::{self, SLAB, Slab};
+use super::workingset::Nonresident;
 
 const INACTIVE_ANON: usize = 0;
 const ACTIVE_ANON: usize = 1;
 const INACTIVE_FILE: usize = 2;
 const ACTIVE_FILE: usize = 3;
-/// The list of inodes, a cache beside the pages.
-const SLAB: u8 = 5;
 
 /// Pages that are looked at as one batch (Linux: `SWAP_CLUSTER_MAX`).
 const BATCH: u64 = 32;
@@ -37,7 +37,7 @@ const PAGE: u64 = 4096;
 /// twice as many pages as there are (Linux: `zone_reclaimable`, six times as many).
 const FRUITLESS: u32 = 3;
 /// How long a reclaimer has to wait (Linux: `HZ / 10`).
-const STALL_NS: u64 = 100_000_000;
+pub(super) const STALL_NS: u64 = 100_000_000;
 
 /// When a background reclaimer may write a dirty page of a file itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +97,8 @@ pub(in crate::reclaim) struct Rules {
     pub proportional: bool,
     /// Inodes are scanned once for each priority, not in each pass over a zone.
     pub slab_once: bool,
+    /// A page that comes back soon enough joins the active list at once (Linux: `workingset_refault`).
+    pub refaults: bool,
 }
 
 /// The lists of one zone, and their statistics.
@@ -109,8 +111,8 @@ pub(in crate::reclaim) struct Lists {
     congested: bool,
     dirty_tail: bool,
     writeback_tail: bool,
-    /// Scanned pages for which inodes have not been scanned in proportion yet.
-    slab_owed: f64,
+    slab: Slab,
+    nonresident: Nonresident,
     /// Pages that the background reclaimer has freed, since the start.
     freed: u64,
 }
@@ -129,14 +131,21 @@ struct Batch {
 
 impl Lists {
     pub fn new(rules: &'static Rules) -> Lists {
-        let (congested, dirty_tail, writeback_tail, slab_owed, freed) = (false, false, false, 0.0, 0);
+        let (congested, dirty_tail, writeback_tail, freed) = (false, false, false, 0);
         let (scanned, rotated) = ([0.0; 2], [0.0; 2]);
-        Lists { rules, scanned, rotated, congested, dirty_tail, writeback_tail, slab_owed, freed }
+        let (slab, nonresident) = (Slab::default(), Nonresident::default());
+        Lists { rules, scanned, rotated, congested, dirty_tail, writeback_tail, slab, nonresident, freed }
     }
 
     pub fn inserted(&mut self, field: &mut Field, id: FrameId) {
         match field.class(id) {
             Class::Anonymous => field.frames.push(id_of(ACTIVE_ANON), id),
+            Class::Data | Class::Metadata if self.comes_back(field, id) => {
+                field.counts.refaulted += 1;
+                field.frames.mark(id, State::PROMOTED);
+                field.frames.push(id_of(ACTIVE_FILE), id);
+                self.nonresident.activated(pages_of(field.frames.bytes(id)));
+            }
             Class::Data | Class::Metadata => {
                 field.frames.mark(id, State::REFERENCED);
                 field.frames.push(id_of(INACTIVE_FILE), id);
@@ -145,7 +154,18 @@ impl Lists {
         }
     }
 
+    /// Whether the new page left so lately that it would have stayed, had the working set been smaller by the pages
+    /// that left after it.
+    fn comes_back(&mut self, field: &Field, id: FrameId) -> bool {
+        let programs = pages(field, ACTIVE_ANON) + pages(field, INACTIVE_ANON);
+        self.rules.refaults
+            && self.nonresident.distance(field, id).is_some_and(|away| away <= pages(field, ACTIVE_FILE) + programs)
+    }
+
     pub fn freed(&mut self, field: &Field, id: FrameId) {
+        if self.rules.refaults && matches!(field.class(id), Class::Data | Class::Metadata) {
+            self.nonresident.evicted(field, id, pages_of(field.frames.bytes(id)));
+        }
         if !field.frames.state(id).has(State::DIRECT) {
             self.freed += pages_of(field.frames.bytes(id));
         }
@@ -269,7 +289,7 @@ fn id_of(list: usize) -> u8 {
 }
 
 /// The number of 4 KiB pages in this many bytes. A frame counts as at least one.
-fn pages_of(bytes: u64) -> u64 {
+pub(super) fn pages_of(bytes: u64) -> u64 {
     (bytes / PAGE).max(1)
 }
 
@@ -397,6 +417,9 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
         }
         if field.frames.touches().take(id) > 0 {
             rotated += pages;
+            if lists.rules.refaults && list == INACTIVE_FILE {
+                lists.nonresident.activated(pages);
+            }
             field.frames.mark(id, State::PROMOTED);
             back.push((id, list + 1));
             continue;
@@ -423,31 +446,18 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
     let kind = usize::from(list == INACTIVE_FILE);
     lists.scanned[kind] += batch.taken as f64;
     lists.rotated[kind] += rotated as f64;
-    // Linux: `shrink_slab`: the same share of inodes as of pages, times two.
     let all: u64 = (0..4).map(|list| pages(field, list)).sum();
-    lists.slab_owed += 2.0 * batch.taken as f64 * field.frames.len(SLAB) as f64 / (all + 1) as f64;
+    lists.slab.scanned(field, batch.taken, all);
     (chosen, lists.after(batch, priority, background, device_full))
 }
 
-/// Frees inodes in proportion to the pages that were looked at (Linux: `shrink_slab`, `prune_icache_sb`).
+/// Frees inodes in proportion to the pages that were looked at.
 fn shrink_slab(core: &mut Core, host: &mut dyn Host) {
     let (field, policy) = core.parts();
     let super::Policy::Lists(lists) = policy else { return };
-    let n = (lists.slab_owed as u64).min(field.frames.len(SLAB));
-    lists.slab_owed = (lists.slab_owed - n as f64).min(field.frames.len(SLAB) as f64);
-    // Without pages, only inodes can go.
     let alone = (0..4).all(|list| field.frames.len(id_of(list)) == 0);
-    for _ in 0..if alone { n.max(BATCH) } else { n } {
-        let (field, _) = core.parts();
-        let Some(id) = field.frames.tail(SLAB) else { break };
-        field.scan();
-        field.counts.slabs_scanned += 1;
-        if field.frames.touches().take(id) > 0 || field.frames.state(id).told() != State::CLEAN {
-            field.frames.push(SLAB, id);
-        } else {
-            core::free(core, id, host);
-        }
-    }
+    let n = lists.slab.due(field, if alone { BATCH } else { 0 });
+    slab::shrink(core, n, host);
 }
 
 /// The state of a pass over one zone.

@@ -5,6 +5,8 @@
 //! | `vanilla` | two lists; the more frames it meets that are dirty or under writeback, the harder it scans everything, and reclaim itself writes | Linux 3.9, mm/vmscan.c | experiments/020, 021 |
 //! | `proportional` | the same lists, scanned in the proportion of their initial lengths, and no harder while enough is freed | mmotm of 2013-05-22 (Mel Gorman, "Reduce system disruption due to kswapd") | experiments/020, 021 |
 //! | `stall-once` | the same; a reclaimer that meets only frames that are dirty or under writeback waits for the device | Linux 3.11 (the same, follow-up V3) | experiments/020, 021 |
+//! | `workingset` | the same; a frame that comes back while as many frames as the active list has have left joins that list at once | Linux 3.15, mm/workingset.c | experiments/020, 022, 036 |
+//! | `generations` | up to four generations; frames that were read often are spared if those of their tier come back more often than frames read once | Linux 6.1, the multi-gen LRU | experiments/020, 022, 036 |
 //! | `used-once` | frames used once leave first, frames that come back stay; dirty frames stand on no list, and a lack of clean frames drives the flusher | S3-FIFO (Yang et al., SOSP 2023), refault distances (Linux, mm/workingset.c) | experiments/020, 021 |
 //!
 //! A policy decides over frames ([`super::core::Field`]); [`super::Core`] does the counting, [`super::Reclaim`] takes
@@ -12,19 +14,26 @@
 
 #[cfg(test)]
 mod contract;
+mod generations;
 mod lists;
 mod proportional;
+mod slab;
 mod stall_once;
+#[cfg(test)]
+mod test_cache;
 mod used_once;
 mod vanilla;
+mod workingset;
 
+use self::generations::{Generations, Pacer};
 use self::lists::{Kswapd, Lists};
 use self::proportional::PROPORTIONAL;
 use self::stall_once::STALL_ONCE;
 use self::used_once::UsedOnce;
 use self::vanilla::VANILLA;
+use self::workingset::WORKINGSET;
 use super::core::{Core, Field, Host, Next};
-use super::frame::{FrameId, State};
+use super::frame::{FrameId, State, Touches};
 
 extant_base::policies! {
     /// The policies by name.
@@ -32,13 +41,23 @@ extant_base::policies! {
         Vanilla = "vanilla", "active and inactive lists, scanned harder the less is freed; reclaim writes (Linux 3.9)";
         Proportional = "proportional", "the same lists, scanned in proportion and no harder than needed (mmotm, May 2013)";
         StallOnce = "stall-once", "the same; reclaim waits where it meets only what is dirty or on its way (Linux 3.11)";
+        Workingset = "workingset", "the same; what comes back soon after it left joins the active list at once (Linux 3.15)";
+        Generations = "generations", "four generations; what was read often is spared if such frames come back (Linux 6.1)";
         UsedOnce = "used-once", "what was used once leaves first; what is dirty drives the flusher, and is never looked at";
+    }
+}
+
+impl ReclaimPolicy {
+    /// Up to how many uses of a frame the policy wants counted.
+    pub(super) fn uses_counted(self) -> u8 {
+        if self == ReclaimPolicy::Generations { generations::USES } else { Touches::USUAL }
     }
 }
 
 /// The state of one core's policy.
 pub(super) enum Policy {
     Lists(Lists),
+    Generations(Generations),
     UsedOnce(UsedOnce),
 }
 
@@ -48,6 +67,8 @@ impl Policy {
             ReclaimPolicy::Vanilla => Policy::Lists(Lists::new(&VANILLA)),
             ReclaimPolicy::Proportional => Policy::Lists(Lists::new(&PROPORTIONAL)),
             ReclaimPolicy::StallOnce => Policy::Lists(Lists::new(&STALL_ONCE)),
+            ReclaimPolicy::Workingset => Policy::Lists(Lists::new(&WORKINGSET)),
+            ReclaimPolicy::Generations => Policy::Generations(Generations::default()),
             ReclaimPolicy::UsedOnce => Policy::UsedOnce(UsedOnce::default()),
         }
     }
@@ -56,6 +77,7 @@ impl Policy {
     pub fn inserted(&mut self, field: &mut Field, id: FrameId) {
         match self {
             Policy::Lists(p) => p.inserted(field, id),
+            Policy::Generations(p) => p.inserted(field, id),
             Policy::UsedOnce(p) => p.inserted(field, id),
         }
     }
@@ -64,6 +86,7 @@ impl Policy {
     pub fn changed(&mut self, field: &mut Field, id: FrameId, before: State) {
         match self {
             Policy::Lists(p) => p.changed(field, id, before),
+            Policy::Generations(p) => p.changed(field, id, before),
             Policy::UsedOnce(p) => p.changed(field, id),
         }
     }
@@ -72,6 +95,7 @@ impl Policy {
     pub fn kept(&mut self, field: &mut Field, id: FrameId) {
         match self {
             Policy::Lists(p) => p.kept(field, id),
+            Policy::Generations(p) => p.kept(field, id),
             Policy::UsedOnce(p) => p.kept(field, id),
         }
     }
@@ -80,6 +104,7 @@ impl Policy {
     pub fn freed(&mut self, field: &mut Field, id: FrameId) {
         match self {
             Policy::Lists(p) => p.freed(field, id),
+            Policy::Generations(p) => p.freed(field, id),
             Policy::UsedOnce(p) => p.freed(field, id),
         }
     }
@@ -88,6 +113,7 @@ impl Policy {
 /// The state of the background reclaimer, over all zones.
 pub(super) enum Driver {
     Kswapd(Box<Kswapd>),
+    Pacer(Pacer),
     UsedOnce,
 }
 
@@ -97,19 +123,24 @@ impl Driver {
             ReclaimPolicy::Vanilla => Driver::Kswapd(Box::new(Kswapd::new(&VANILLA))),
             ReclaimPolicy::Proportional => Driver::Kswapd(Box::new(Kswapd::new(&PROPORTIONAL))),
             ReclaimPolicy::StallOnce => Driver::Kswapd(Box::new(Kswapd::new(&STALL_ONCE))),
+            ReclaimPolicy::Workingset => Driver::Kswapd(Box::new(Kswapd::new(&WORKINGSET))),
+            ReclaimPolicy::Generations => Driver::Pacer(Pacer::new()),
             ReclaimPolicy::UsedOnce => Driver::UsedOnce,
         }
     }
 
     pub fn wake(&mut self) {
-        if let Driver::Kswapd(k) = self {
-            k.wake();
+        match self {
+            Driver::Kswapd(k) => k.wake(),
+            Driver::Pacer(p) => p.wake(),
+            Driver::UsedOnce => {}
         }
     }
 
     pub fn step(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
         match self {
             Driver::Kswapd(k) => k.step(zones, host),
+            Driver::Pacer(p) => p.step(zones, host),
             Driver::UsedOnce => used_once::step(zones, host),
         }
     }
@@ -117,6 +148,7 @@ impl Driver {
     pub fn direct(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
         match self {
             Driver::Kswapd(k) => k.direct(zones, host),
+            Driver::Pacer(p) => p.direct(zones, host),
             Driver::UsedOnce => used_once::direct(zones, host),
         }
     }

@@ -16,4 +16,5 @@ pub(super) static PROPORTIONAL: Rules = Rules {
     sees_unstable: false,
     proportional: true,
     slab_once: true,
+    refaults: false,
 };

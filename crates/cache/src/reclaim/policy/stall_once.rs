@@ -16,4 +16,5 @@ pub(super) static STALL_ONCE: Rules = Rules {
     sees_unstable: true,
     proportional: true,
     slab_once: true,
+    refaults: false,
 };

@@ -16,4 +16,5 @@ pub(super) static VANILLA: Rules = Rules {
     sees_unstable: false,
     proportional: false,
     slab_once: false,
+    refaults: false,
 };

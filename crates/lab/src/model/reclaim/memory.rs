@@ -146,7 +146,7 @@ impl World {
 
     /// Whether reclaim sees the state of a page's blocks (Linux since 3.11: `is_dirty_writeback`).
     pub fn tells_buffers(&self) -> bool {
-        matches!(self.policy, ReclaimPolicy::StallOnce | ReclaimPolicy::UsedOnce)
+        !matches!(self.policy, ReclaimPolicy::Vanilla | ReclaimPolicy::Proportional)
     }
 
     /// The file's queue takes no more pages.

@@ -19,6 +19,8 @@ extant_base::policies! {
         Vanilla = "vanilla", "the engine's: active and inactive lists (Linux 3.9)";
         Proportional = "proportional", "the engine's: the same lists, scanned in proportion (mmotm, May 2013)";
         StallOnce = "stall-once", "the engine's: the same (Linux 3.11)";
+        Workingset = "workingset", "the engine's: the same, and what comes back soon joins the active list (Linux 3.15)";
+        Generations = "generations", "the engine's: four generations, and tiers by the number of reads (Linux 6.1)";
         UsedOnce = "used-once", "the engine's: what was used once leaves first";
         Lru = "lru", "the least recently used item leaves (CACM 1968)";
         Sieve = "sieve", "one queue, and a hand that spares used items (NSDI 2024)";
@@ -37,6 +39,8 @@ pub fn cache(contestant: Contestant, accesses: &[u32], room: usize) -> Box<dyn C
         Contestant::Vanilla => engine(ReclaimPolicy::Vanilla),
         Contestant::Proportional => engine(ReclaimPolicy::Proportional),
         Contestant::StallOnce => engine(ReclaimPolicy::StallOnce),
+        Contestant::Workingset => engine(ReclaimPolicy::Workingset),
+        Contestant::Generations => engine(ReclaimPolicy::Generations),
         Contestant::UsedOnce => engine(ReclaimPolicy::UsedOnce),
         Contestant::Lru => Box::new(Lru::new(items, room)),
         Contestant::Sieve => Box::new(Sieve::new(items, room)),

@@ -7,7 +7,8 @@
 //! random; every other access reads a new item), `shift` (`zipf`, but other items are popular in each quarter),
 //! `files` (whole files of 256 items by popularity), `pairs` (three accesses of four by `zipf`, the fourth from a
 //! stream whose items are used twice within `within` accesses). The first quarter of the accesses fills the cache and
-//! is not counted.
+//! is not counted. `trace` may also be a file with the pages that a real program read (`recorded.rs`): it has items and
+//! accesses of its own, and all of them are counted.
 //!
 //! Main types: [`ReclaimTraces`], [`Contestant`], [`Cache`]. All frames are clean and of one size: this model does
 //! not show what dirty data does to a policy.
@@ -21,6 +22,7 @@ mod contestant;
 mod engine;
 mod lru;
 mod queues;
+mod recorded;
 mod s3_fifo;
 mod sieve;
 mod tiny_lfu;
@@ -31,7 +33,7 @@ use extant_base::rng::Rng;
 
 use self::cache::Cache;
 use self::contestant::{Contestant, cache};
-use self::trace::{room, trace};
+use self::trace::{Accesses, trace};
 use super::{Bench, Model};
 use crate::error::{Error, Result};
 use crate::workload::Parameters;
@@ -49,7 +51,7 @@ impl Model for ReclaimTraces {
     }
 
     fn summary(&self) -> &'static str {
-        "misses of the page cache (trace: zipf, scans, loop, copy, shift, files, pairs)"
+        "misses of the page cache (trace: zipf, scans, loop, copy, shift, files, pairs, or a recorded FILE)"
     }
 
     fn headline(&self) -> &'static str {
@@ -79,24 +81,25 @@ impl Model for ReclaimTraces {
             );
             return Err(Error::Usage(why));
         }
-        if get("room") > 100 || room(parameters) < ROOM_MIN {
-            let why = format!("room={}: {} items; at least {ROOM_MIN}", get("room"), room(parameters));
+        let Accesses { room, .. } = trace(parameters, 0, &mut Rng::new(0))?;
+        if get("room") > 100 || room < ROOM_MIN {
+            let why = format!("room={}: {room} items; at least {ROOM_MIN}", get("room"));
             return Err(Error::Usage(why));
         }
-        trace(parameters, 0, &mut Rng::new(0)).map(drop)
+        Ok(())
     }
 
     fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()> {
         let contestant = Contestant::from_name(policy).map_err(|e| Error::Usage(e.to_string()))?;
-        let accesses = trace(parameters, parameters.get("accesses"), &mut bench.rng())?;
-        let cache = cache(contestant, &accesses, room(parameters) as usize);
-        let mut work = Work { cache, warm: accesses.len() as u64 / 4, accesses, misses: 0 };
+        let Accesses { items: accesses, room, warm } = trace(parameters, parameters.get("accesses"), &mut bench.rng())?;
+        let cache = cache(contestant, &accesses, room as usize);
+        let mut work = Work { cache, warm, accesses, misses: 0 };
         bench.time("access", work.accesses.len() as u64, &mut work, |_, i| Ok(i), Work::access)?;
         bench.count("misses", work.misses);
         bench.count("accesses", work.accesses.len() as u64 - work.warm);
         if let Some(core) = work.cache.core() {
-            if core.frames() > room(parameters) {
-                let why = format!("{policy}: {} frames in a cache for {}", core.frames(), room(parameters));
+            if core.frames() > room {
+                let why = format!("{policy}: {} frames in a cache for {room}", core.frames());
                 return Err(Error::Failed(why));
             }
             bench.count("frames_looked_at", core.counts().scanned);

@@ -8,7 +8,7 @@ fn accesses(trace_name: &str, settings: &[&str], n: u64) -> Vec<u32> {
     for setting in [&[&*format!("trace={trace_name}")], settings].concat() {
         parameters.set(setting).expect("a parameter");
     }
-    trace(&parameters, n, &mut Rng::new(5)).expect("a trace")
+    trace(&parameters, n, &mut Rng::new(5)).expect("a trace").items
 }
 
 fn misses(contestant: Contestant, accesses: &[u32], room: usize) -> usize {

@@ -1,17 +1,20 @@
 //! The accesses.
 //!
-//! Main function: [`trace`]. Items are numbers. The streams of `copy` and `pairs` have numbers beyond the other items.
+//! Main items: [`trace`], [`Accesses`]. Items are numbers. The streams of `copy` and `pairs` have numbers beyond the
+//! other items.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::path::Path;
 
 use extant_base::rng::Rng;
 
 use super::super::zipf::{Zipf, shuffled};
+use super::recorded;
 use crate::error::{Error, Result};
 use crate::workload::Parameters;
 
-const TRACES: &str = "zipf, scans, loop, copy, shift, files or pairs";
+const TRACES: [&str; 7] = ["zipf", "scans", "loop", "copy", "shift", "files", "pairs"];
 /// Pages of a file.
 const FILE: u64 = 256;
 /// Of `scans`, one in so many accesses is a scan's, and each scan reads one in so many items.
@@ -24,13 +27,35 @@ const QUARTERS: u64 = 4;
 /// Of `pairs`, one in so many accesses is the stream's.
 const PAIRS: u64 = 4;
 
-/// The number of items that the cache has room for.
-pub fn room(parameters: &Parameters) -> u64 {
-    parameters.get("items").saturating_mul(parameters.get("room")) / 100
+/// A trace, and the cache for it.
+pub struct Accesses {
+    /// Numbers of the items, in the order of their use.
+    pub items: Vec<u32>,
+    /// How many items the cache has room for.
+    pub room: u64,
+    /// How many of the first accesses are not counted.
+    pub warm: u64,
 }
 
-/// `accesses` accesses, by number of the item.
-pub fn trace(parameters: &Parameters, accesses: u64, rng: &mut Rng) -> Result<Vec<u32>> {
+/// A recorded trace, or `accesses` accesses that are made up.
+pub fn trace(parameters: &Parameters, accesses: u64, rng: &mut Rng) -> Result<Accesses> {
+    let name = parameters.text("trace");
+    let room = |items: u64| items.saturating_mul(parameters.get("room")) / 100;
+    if TRACES.contains(&name) {
+        let room = room(parameters.get("items"));
+        let items = made_up(parameters, accesses, room, rng);
+        return Ok(Accesses { warm: items.len() as u64 / 4, items, room });
+    }
+    if !Path::new(name).exists() {
+        let why = format!("trace={name}: neither one of {} nor a file of scripts/record-trace", TRACES.join(", "));
+        return Err(Error::Usage(why));
+    }
+    let recorded = recorded::read(Path::new(name))?;
+    Ok(Accesses { items: recorded.accesses, room: room(recorded.items), warm: 0 })
+}
+
+/// `accesses` accesses, by number of the item, for a cache with room for `room` items.
+fn made_up(parameters: &Parameters, accesses: u64, room: u64, rng: &mut Rng) -> Vec<u32> {
     let (items, skew) = (parameters.get("items"), parameters.get("skew") as f64 / 100.0);
     let popular = shuffled(items, rng);
     let by_rank = |rank: u64| popular[rank as usize];
@@ -51,7 +76,7 @@ pub fn trace(parameters: &Parameters, accesses: u64, rng: &mut Rng) -> Result<Ve
             }
         }
         "loop" => {
-            let around = (room(parameters) * parameters.get("loop") / 100).clamp(1, items);
+            let around = (room * parameters.get("loop") / 100).clamp(1, items);
             all.extend((0..accesses).map(|i| by_rank(i % around)));
         }
         "copy" => {
@@ -72,7 +97,7 @@ pub fn trace(parameters: &Parameters, accesses: u64, rng: &mut Rng) -> Result<Ve
                 all.extend((file * FILE..(file + 1) * FILE).map(|page| page as u32));
             }
         }
-        "pairs" => {
+        _ => {
             let zipf = Zipf::new(items, skew);
             let within = parameters.get("within");
             let mut again = BinaryHeap::new();
@@ -90,8 +115,7 @@ pub fn trace(parameters: &Parameters, accesses: u64, rng: &mut Rng) -> Result<Ve
                 }
             }
         }
-        other => return Err(Error::Usage(format!("trace={other}: {TRACES}"))),
     }
     all.truncate(accesses as usize);
-    Ok(all)
+    all
 }
