@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use extant_base::clock::Clock;
 use extant_block::{BlockDevice, Error as DeviceError};
-use extant_fs::{Error, Filesystem, Messages, MountOptions, Mounted, probe_superblock_at};
+use extant_fs::{Error, Filesystem, JournalDevice, Messages, MountOptions, Mounted, probe_superblock_at};
 pub use extant_image::{Access, Claim, ImageSpec, Part};
 use extant_image::{Note, Nothing, Opened, has_magic, identify_unpartitioned, nothing_found};
 use extant_ondisk::partition::Partition;
@@ -207,6 +207,7 @@ impl ImageArgs {
             locality_groups: 1,
             clock: date.map_or_else(Clock::real, SourceDate::clock),
             seed: self.seed.or(date.map(SourceDate::seed)),
+            journal_device: self.journal.as_ref().map(|at| open_journal(at, &self.access(read_only))).transpose()?,
             ..MountOptions::default()
         })
     }
@@ -215,6 +216,14 @@ impl ImageArgs {
     pub fn for_destination(&self) -> ImageArgs {
         ImageArgs { sb: None, rescue: false, ..self.clone() }
     }
+}
+
+/// Opens the device of a journal that is not in its image. `access`: that of the image. A journal that is only read may
+/// be in use, as the image then is.
+pub fn open_journal(at: &OsStr, access: &Access) -> Result<JournalDevice> {
+    let claim = if access.read_only { Claim::OrBeside } else { access.claim };
+    let access = Access { by_superblock: true, claim, ..access.clone() };
+    Ok(JournalDevice(open_device(&ImageSpec::parse(at), &access)?))
 }
 
 /// Mounts in this process. For a read-only mount, the log of an image that needs recovery is replayed in memory.

@@ -295,9 +295,6 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
     }
     let mut reasons = incompat.intersection(Incompat::READ_ONLY).names();
     reasons.extend(superblock.ro_compat().difference(RoCompat::READ_WRITE).names());
-    if superblock.external_journal().is_some() {
-        reasons.push("a journal on another device".into());
-    }
     if superblock.ro_compat().contains(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM) {
         reasons.push("metadata_csum together with uninit_bg".into());
     }

@@ -89,6 +89,30 @@ pub fn fuse_works() -> bool {
     Path::new("/dev/fuse").exists()
 }
 
+/// A loop device over a file, for programs that take block devices alone.
+pub struct AttachedFile {
+    device: String,
+}
+
+impl AttachedFile {
+    /// Attaches `file` to a free device.
+    pub fn new(file: &Path) -> Result<AttachedFile> {
+        let device = run_ok("losetup", &["--find", "--show", arg(file)])?.trim().to_owned();
+        Ok(AttachedFile { device })
+    }
+
+    /// The device's path.
+    pub fn path(&self) -> &str {
+        &self.device
+    }
+}
+
+impl Drop for AttachedFile {
+    fn drop(&mut self) {
+        let _ = run_command("losetup", &["-d", &self.device]);
+    }
+}
+
 /// The kernel's own driver on an image file, through a loop device.
 pub struct LoopMount {
     dir: PathBuf,

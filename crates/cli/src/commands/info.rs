@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use extant_block::BlockDevice;
 use extant_block::device::MemDevice;
-use extant_fs::{Error, Filesystem, Messages, MountOptions, StatFs, probe_superblock, probe_superblock_at};
+use extant_fs::{
+    Error, Filesystem, JournalDevice, Messages, MountOptions, StatFs, probe_superblock, probe_superblock_at,
+};
 use extant_image::{Holder, has_magic, identify, look, overwritten, partition_table};
 use extant_ondisk::features::{self, Incompat, MountMode};
 use extant_ondisk::partition::{Source, Table};
@@ -102,7 +104,10 @@ impl From<Error> for Refusal {
 /// Whether a writing mount takes the image: tries it in memory.
 fn may_be_written(dev: &Arc<dyn BlockDevice>, how: &ImageArgs) -> Result<std::result::Result<(), Refusal>> {
     let copy = Arc::new(MemDevice::over(dev.clone()));
-    Ok(Filesystem::mount(copy, how.mount_options(false)?).map(drop).map_err(Refusal::from))
+    let options = how.mount_options(true)?;
+    let journal_device = options.journal_device.map(|at| JournalDevice(Arc::new(MemDevice::over(at.0))));
+    let options = MountOptions { read_only: false, journal_device, ..options };
+    Ok(Filesystem::mount(copy, options).map(drop).map_err(Refusal::from))
 }
 
 fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevice>, table: &Table) -> Result<()> {

@@ -23,5 +23,5 @@ pub mod workload;
 
 pub use explore::{Explore, Failure, Report, Spec, explore, state_files};
 pub use history::{Cut, History};
-pub use image::{CLUSTERS, CrashImage, GROWING, IMAGES, INLINE, QUOTA, TOGETHER, TWO_WAVES, VALUES};
+pub use image::{CLUSTERS, CrashImage, GROWING, IMAGES, INLINE, JOURNAL_DEV, QUOTA, TOGETHER, TWO_WAVES, VALUES};
 pub use workload::{Recording, Wrap, record};
