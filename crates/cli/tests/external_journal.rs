@@ -7,6 +7,8 @@ use std::fs::{self, File};
 use std::io::Write;
 
 use common::{Dir, debugfs, extant, patch, run, tool, umount};
+use extant_testkit::differential::{Plan, alternates, extant as extant_mount, reads, writes};
+use extant_testkit::kinds::kind;
 use extant_testkit::mount::{AttachedFile, fuse_works, loop_mounts_work};
 use extant_testkit::oracle::run_command;
 
@@ -84,7 +86,7 @@ fn mkfs_makes_the_journal_that_mke2fs_makes() {
     for (words, mke2fs) in [
         (&["-b", "4096"][..], &["-O", "journal_dev"][..]),
         (&["-b", "1024", "-L", "a log"], &["-O", "journal_dev"]),
-        (&[], &["-O", "journal_dev,metadata_csum"]),
+        (&["-b", "4096"], &["-O", "journal_dev,metadata_csum"]),
     ] {
         let (ours, theirs) = (dir.text("ours"), dir.text("theirs"));
         let common = [words, mke2fs, &["-q", "-F", "-U", UUID, "-E", SEED]].concat();
@@ -199,7 +201,7 @@ fn a_log_of_the_kernel_on_another_device_is_replayed() {
 
     extant(&["mount", "-o", "ro", &crashed, &at]).fails(32, &["on another device", "journal_path="]);
     extant(&["mount", &crashed, &at]).fails(32, &["on another device", "journal_path=", "-o ro"]);
-    extant(&["cat", &crashed, "/d/f"]).fails(1, &["on another device", "--journal DEVICE"]);
+    extant(&["cat", &crashed, "/d/f"]).fails(8, &["on another device", "--journal DEVICE"]);
     extant(&["fsck", "-p", &crashed]).fails(8, &["on another device", "fsck -j DEVICE"]);
     let (before, log_before) = (fs::read(&crashed).expect("read"), fs::read(&crashed_log).expect("read"));
     extant(&["mount", "-o", &format!("ro,journal_path={crashed_log}"), &crashed, &at]).ok();
@@ -211,13 +213,30 @@ fn a_log_of_the_kernel_on_another_device_is_replayed() {
     assert!(fs::read(&crashed).expect("read") == before, "nothing is written");
     assert!(fs::read(&crashed_log).expect("read") == log_before, "nothing is written");
     // Writing replays it, and the verbs write through it.
-    extant(&["mkdir", "--journal", &crashed_log, &crashed, "/new"]).ok();
+    extant(&["mkdir", "--journal", &crashed_log, &format!("{crashed}:/new")]).ok();
     clean(&crashed, &crashed_log);
     assert_eq!(extant(&["cat", &crashed, "/d/f"]).ok(), "in the log");
     // A clean image is read without its journal.
     extant(&["mount", "-o", "ro", &image, &at]).ok();
     assert_eq!(fs::read(format!("{at}/d/f")).expect("there"), b"in the log");
     extant(&["unmount", &at]).ok();
+}
+
+/// The kernel and Extant do the same operations on the same kind of image, and read each other's.
+#[test]
+fn operations_with_a_journal_on_another_device_are_those_of_the_kernel() {
+    if !works() {
+        return;
+    }
+    for (fs_type, block_size) in [("ext4", 4096), ("ext3", 1024)] {
+        let mut kind = kind(fs_type, "", None, block_size);
+        kind.options.external_journal = 8 << 20;
+        let ours = extant_mount(common::extant_path(), &["-o", "noatime"]);
+        let plan = Plan::new(71, 250, 2);
+        writes(&ours, &kind, &plan).unwrap_or_else(|e| panic!("{}: {e}", kind.name));
+        reads(&ours, &kind, &plan).unwrap_or_else(|e| panic!("{}: {e}", kind.name));
+        alternates(&ours, &kind, &plan).unwrap_or_else(|e| panic!("{}: {e}", kind.name));
+    }
 }
 
 #[test]
@@ -227,19 +246,19 @@ fn journals_that_do_not_fit_are_refused_and_nothing_changes() {
     let write = |journal: &str, words: &[&str]| {
         let before = fs::read(&pair.image).expect("read");
         let log_before = fs::read(journal).expect("read");
-        let said = extant(&["mkdir", "--journal", journal, &pair.image, "/d"]).fails(1, words);
+        let said = extant(&["mkdir", "--journal", journal, &format!("{}:/d", pair.image)]).fails(8, words);
         assert!(said.contains(&pair.image), "{said}");
         assert!(fs::read(&pair.image).expect("read") == before, "{said}");
         assert!(fs::read(journal).expect("read") == log_before, "{said}");
     };
-    extant(&["mkdir", &pair.image, "/d"]).fails(1, &[&pair.image, "on another device", "--journal DEVICE"]);
+    extant(&["mkdir", &format!("{}:/d", pair.image)]).fails(8, &[&pair.image, "on another device", "--journal DEVICE"]);
     write(&other.journal, &[&other.journal, "the journal of another file system"]);
     write(&other.image, &[&other.image, "not a journal device"]);
     // The same journal, of a copy of the file system with another UUID.
     let copy = pair.dir.text("copy.img");
     fs::copy(&pair.image, &copy).expect("copied");
     patch(&copy, 1024 + 0x68, &[0x42; 16]);
-    extant(&["mkdir", "--journal", &pair.journal, &copy, "/d"]).fails(1, &[&copy]);
+    extant(&["mkdir", "--journal", &pair.journal, &format!("{copy}:/d")]).fails(8, &[&copy]);
     let variant = |name: &str, change: &dyn Fn(&str)| {
         let path = pair.dir.text(name);
         fs::copy(&pair.journal, &path).expect("copied");
@@ -248,12 +267,12 @@ fn journals_that_do_not_fit_are_refused_and_nothing_changes() {
     };
     let short =
         variant("short", &|path| File::options().write(true).open(path).expect("open").set_len(8 << 20).expect("cut"));
-    write(&short, &["claims 4096 blocks"]);
+    write(&short, &[&short, "claims 4096 blocks"]);
     let damaged = variant("damaged", &|path| patch(path, 4096, &[0; 4]));
-    write(&damaged, &["journal"]);
+    write(&damaged, &[&damaged]);
     extant(&["fsck", "-p", "-j", &damaged, &pair.image]).fails(8, &[&damaged, "not checked"]);
     let unused = variant("unused", &|path| patch(path, 4096 + 0x40, &[0; 4]));
-    write(&unused, &["no file system uses it"]);
+    write(&unused, &[&unused, "no file system uses it"]);
     extant(&["fsck", "-fn", "-j", &other.journal, &pair.image]).fails(8, &["another file system"]);
     // mkfs takes no journal from its owner, unless it is told to.
     let new = pair.dir.text("new.img");
@@ -265,7 +284,7 @@ fn journals_that_do_not_fit_are_refused_and_nothing_changes() {
     assert!(!pair.dir.path("new.img").exists());
     extant(&["mkfs", "-q", "-F", "-J", &device, &new, "16M"]).ok();
     clean(&new, &pair.journal);
-    extant(&["mkdir", "--journal", &pair.journal, &pair.image, "/d"]).fails(1, &["another file system"]);
-    extant(&["mkdir", "--journal", &pair.journal, &new, "/d"]).ok();
+    extant(&["mkdir", "--journal", &pair.journal, &format!("{}:/d", pair.image)]).fails(8, &["another file system"]);
+    extant(&["mkdir", "--journal", &pair.journal, &format!("{new}:/d")]).ok();
     clean(&new, &pair.journal);
 }

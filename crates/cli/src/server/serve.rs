@@ -194,7 +194,7 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Arc<DeviceC
         let io =
             config.io.unwrap_or(if ImageSpec::parse(path.as_os_str()).is_block_device() { IoMode::Direct } else { io });
         let access = Access { read_only, io, ..access.clone() };
-        options.journal_device = Some(image::open_journal(path.as_os_str(), &access).map_err(as_mount)?);
+        options.journal_device = Some(image::open_journal(path.as_os_str(), &job.spec, &access).map_err(as_mount)?);
     }
     if !config.cache_given {
         options.cache_bytes = cgroup::default_cache(options.cache_bytes);

@@ -153,8 +153,15 @@ fn find_journal(
             refuse(format!("the journal {} may only be read: make it writable, or mount with -o ro", device.name()))
         }
         Some(JournalDevice(device)) => {
-            let device = options.queue_for(device.clone());
-            Ok(Some(JournalFile::open_external(device, sb.block_size, uuid, sb.uuid())?))
+            let opened =
+                JournalFile::open_external(options.queue_for(device.clone()), sb.block_size, uuid, sb.uuid());
+            opened.map(Some).map_err(|e| match e {
+                // Those of the image do not name their device.
+                extant_recovery::Error::Format(_) | extant_recovery::Error::Map { .. } => {
+                    Error::corrupt(Damage::Journal, format!("{}: {e}", device.name()))
+                }
+                e => e.into(),
+            })
         }
         None if usage == Use::Write => refuse(
             "the journal is on another device: name it (-o journal_path=DEVICE, of other commands --journal DEVICE), or \

@@ -703,6 +703,39 @@ fn external_journals_are_checked() {
 }
 
 #[test]
+fn damaged_external_journals_are_opened_within_their_device_or_refused() {
+    const USER: [u8; 16] = [9; 16];
+    let mut good = vec![0; 400 * 1024];
+    good[1024 + 0x04..1024 + 0x08].copy_from_slice(&400u32.to_le_bytes());
+    good[1024 + 0x38..1024 + 0x3A].copy_from_slice(&[0x53, 0xEF]);
+    good[1024 + 0x60] = 8;
+    good[1024 + 0x68..1024 + 0x78].copy_from_slice(&UUID);
+    let mut sb = JournalSuperBlock::create_external(BS, 400, UUID);
+    sb.set_user(USER);
+    good[2048..3072].copy_from_slice(&sb.encode());
+    let mut rng = Rng::new(7);
+    let (mut opened, mut refused) = (0, 0);
+    for _ in 0..3000 {
+        let mut bytes = good.clone();
+        for _ in 0..1 + rng.below(3) {
+            let start = [1024, 2048][rng.below(2) as usize];
+            bytes[start + rng.below(0x160) as usize] = [0, 0xFF, rng.below(256) as u8][rng.below(3) as usize];
+        }
+        bytes.truncate(if rng.below(8) == 0 { rng.below(400 * 1024) as usize & !511 } else { bytes.len() });
+        let size = bytes.len() as u64;
+        match JournalFile::open_external(MemDisk::new(bytes), BS, UUID, USER) {
+            Ok(journal) => {
+                assert!(u64::from(journal.log().last) * u64::from(BS) <= size, "{:?}", journal.log());
+                let _ = Replay::load(&journal, &**journal.device(), &mut |_| {});
+                opened += 1;
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(opened > 300 && refused > 300, "{opened} opened, {refused} refused");
+}
+
+#[test]
 fn maps_are_checked() {
     let open = |max_len: u32, map: JournalMap| {
         let disk = MemDisk::new(vec![0; 500 * 1024]);

@@ -258,7 +258,7 @@ impl CrashImage {
         options.features = self.features.to_owned();
         options.extra_args = vec!["-N".into(), self.inodes.to_string()];
         if self.external {
-            options.features = format!("{},^has_journal", self.features);
+            options.features = [self.features, "^has_journal"].join(",").trim_start_matches(',').to_owned();
         } else if self.journal_blocks > 0 {
             let mib = (u64::from(self.journal_blocks) * u64::from(self.block_size)) >> 20;
             options.extra_args.extend(["-J".into(), format!("size={}", mib.max(1))]);

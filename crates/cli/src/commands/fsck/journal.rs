@@ -38,7 +38,7 @@ pub fn open(
         warn(&format!("{name}: -j: the journal is not on another device; it is not used"));
         return Ok(None);
     };
-    let journal = image::open_journal(at, &how.access(read_only)).map_err(operational)?.0;
+    let journal = image::open_journal(at, spec, &how.access(read_only)).map_err(operational)?.0;
     match JournalFile::open_external(journal.clone(), sb.block_size, uuid, sb.uuid()) {
         Err(e @ (Error::NoJournal { .. } | Error::Device(_))) => Err(not_checked(&name, &e)),
         _ => Ok(Some(JournalDevice(journal))),
