@@ -21,6 +21,7 @@
 pub mod content;
 pub mod erase;
 mod error;
+pub mod journal_device;
 pub mod options;
 pub mod plan;
 pub mod skeleton;

@@ -55,6 +55,18 @@ pub struct Options {
     pub now: i64,
     /// Called with the pass, the part of it that is done, and the whole. Calls come in no fixed order.
     pub progress: Option<Progress>,
+    /// The journal's device, for a file system that has it elsewhere.
+    pub journal: Option<JournalDevice>,
+}
+
+/// The device of a journal that is not in the file system.
+#[derive(Clone)]
+pub struct JournalDevice(pub Arc<dyn BlockDevice>);
+
+impl std::fmt::Debug for JournalDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "JournalDevice({})", self.0.name())
+    }
 }
 
 /// A function that is called as a check goes on: with the pass (1 to 5), how much of it is done, and how much there is.
@@ -69,7 +81,7 @@ impl std::fmt::Debug for Progress {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { superblock: None, block_size: None, threads: 1, now: i64::MAX, progress: None }
+        Options { superblock: None, block_size: None, threads: 1, now: i64::MAX, progress: None, journal: None }
     }
 }
 

@@ -42,7 +42,7 @@ type LogEnd = (Tid, usize);
 /// Mounts an image in this process, read-only, even if it is in use; warns of its users.
 pub fn open_image(spec: &ImageSpec, how: &ImageArgs) -> Result<(Mounted, Option<Beside>)> {
     let (dev, beside) = open(spec, how)?;
-    let options = how.mount_options(true)?;
+    let options = how.mount_options(spec, true)?;
     let Some(mut beside) = beside else { return Ok((image::mount(dev, options)?, None)) };
     for _ in 1..TRIES {
         match image::mount_quietly(dev.clone(), options.clone()) {

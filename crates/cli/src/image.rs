@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use extant_base::clock::Clock;
 use extant_block::{BlockDevice, Error as DeviceError};
-use extant_fs::{Error, Filesystem, Messages, MountOptions, Mounted, probe_superblock_at};
+use extant_fs::{Error, Filesystem, JournalDevice, Messages, MountOptions, Mounted, probe_superblock_at};
 pub use extant_image::{Access, Claim, ImageSpec, Part};
 use extant_image::{Note, Nothing, Opened, has_magic, identify_unpartitioned, nothing_found};
 use extant_ondisk::partition::Partition;
@@ -193,8 +193,8 @@ impl ImageArgs {
         Access { claim, by_superblock: self.sb.is_some(), write_member, ..Access::tool(read_only) }
     }
 
-    /// The way in which a command with these options mounts an image in this process.
-    pub fn mount_options(&self, read_only: bool) -> Result<MountOptions> {
+    /// The way in which a command with these options mounts `image` in this process.
+    pub fn mount_options(&self, image: &ImageSpec, read_only: bool) -> Result<MountOptions> {
         let date = SourceDate::from_environment()?;
         Ok(MountOptions {
             read_only,
@@ -209,6 +209,11 @@ impl ImageArgs {
             locality_groups: 1,
             clock: date.map_or_else(Clock::real, SourceDate::clock),
             seed: self.seed.or(date.map(SourceDate::seed)),
+            journal_device: self
+                .journal
+                .as_ref()
+                .map(|at| open_journal(at, image, &self.access(read_only)))
+                .transpose()?,
             ..MountOptions::default()
         })
     }
@@ -219,6 +224,17 @@ impl ImageArgs {
     }
 }
 
+/// Opens the device of a journal that is not in its image. `access`: that of the image. A journal that is only read may
+/// be in use, as the image then is.
+pub fn open_journal(at: &OsStr, image: &ImageSpec, access: &Access) -> Result<JournalDevice> {
+    let claim = if access.read_only { Claim::OrBeside } else { access.claim };
+    let access = Access { by_superblock: true, claim, ..access.clone() };
+    match open_device(&ImageSpec::parse(at), &access) {
+        Ok(device) => Ok(JournalDevice(device)),
+        Err(e) => Err(Failure { message: format!("{}: its journal {}", image.shown(), e.message), ..e }),
+    }
+}
+
 /// Mounts in this process. For a read-only mount, the log of an image that needs recovery is replayed in memory.
 pub fn open_image(spec: &ImageSpec, how: &ImageArgs, read_only: bool) -> Result<Mounted> {
     if how.rescue && !read_only {
@@ -226,7 +242,7 @@ pub fn open_image(spec: &ImageSpec, how: &ImageArgs, read_only: bool) -> Result<
     }
     let dev = open_device(spec, &how.access(read_only))?;
     let through = (!spec.is_block_device()).then_some(WRITE_THROUGH_BYTES);
-    mount(dev, MountOptions { write_through_bytes: through, ..how.mount_options(read_only)? })
+    mount(dev, MountOptions { write_through_bytes: through, ..how.mount_options(spec, read_only)? })
 }
 
 /// [`Filesystem::mount`], with its messages on standard error and a clear message if there is no file system at all.

@@ -137,7 +137,10 @@ fn refusals_name_the_option_and_the_next_step_and_make_nothing() {
     let image = dir.text("disk.img");
     let refused: [(&[&str], &str); 26] = [
         (&["-O", "nosuch"], "feature nosuch: it is not known"),
-        (&["-O", "journal_dev"], "use -J size"),
+        (
+            &["-O", "journal_dev", "-J", "size=4"],
+            "-O journal_dev: it makes a journal of the whole device; leave -j and -J out",
+        ),
         (&["-O", "^extent"], "-O 64bit: it needs extents; add -O extent, or -O ^64bit"),
         (&["-O", "bigalloc,^extent,^64bit"], "-O bigalloc: it needs extents"),
         (&["-O", "meta_bg"], "add -O ^resize_inode"),
@@ -155,7 +158,7 @@ fn refusals_name_the_option_and_the_next_step_and_make_nothing() {
         (&["-N", "1000000"], "do not fit"),
         (&["-b", "4096", "-J", "size=1"], "the journal has 256 blocks; it must have 1024 to"),
         (&["-J", "size=1000"], "is too big for"),
-        (&["-J", "device=/dev/null"], "-J device: Extant makes no journals on devices of their own"),
+        (&["-J", "device="], "-J device: it takes a journal's device, such as /dev/sdb1"),
         (&["-c", "-c"], "-c: Extant does not look for bad blocks; leave it out"),
         (&["-l", "list"], "-l: Extant keeps no list of bad blocks; leave it out"),
         (&["-S"], "-S: Extant makes whole file systems only"),

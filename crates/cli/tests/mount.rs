@@ -11,7 +11,6 @@ use std::time::Duration;
 use common::{Dir, Ran, copy_program, extant, extant_path, fsck_clean, run, tool, umount, wait_until, whole_disk};
 use extant_base::clock::Clock;
 use extant_testkit::mount::{fuse_works, is_mount_point};
-use extant_testkit::oracle::run_command;
 use rustix::mount::UnmountFlags;
 
 /// Mounts of the test, which end with it.
@@ -644,54 +643,6 @@ fn an_ordinary_user_mounts_through_fusermount3() {
     extant(&["unmount", mnt]).ok();
     fsck_clean(image);
     let _ = std::fs::remove_dir_all("/tmp/extant-65534");
-}
-
-/// The kernel's driver writes to an image whose journal is on a device of its own, and both are copied during the
-/// mount: the state after a power cut.
-#[test]
-fn a_journal_on_another_device_is_read_when_it_is_named() {
-    if !common::loop_mounts_work() || !fuse_works() {
-        eprintln!("skipped: needs loop mounts and /dev/fuse");
-        return;
-    }
-    let dir = Dir::new();
-    let (log, image, at) = (dir.text("log.img"), dir.text("fs.img"), dir.text("mnt"));
-    std::fs::create_dir(&at).expect("directory");
-    tool("mke2fs", &["-q", "-F", "-b", "4096", "-O", "journal_dev", &log, "16M"]);
-    let device = tool("losetup", &["--find", "--show", &log]).trim().to_owned();
-    let journal = format!("device={device}");
-    let made = run_command("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "4096", "-J", &journal, &image, "64M"]);
-    let made = made.expect("mke2fs");
-    let mounted = run("mount", &["-o", "loop", &image, &at]);
-    let (crashed_log, crashed) = (dir.text("log2.img"), dir.text("fs2.img"));
-    let worked = std::fs::create_dir(format!("{at}/d"))
-        .and_then(|()| std::fs::write(format!("{at}/d/f"), "in the log"))
-        .and_then(|()| std::fs::File::open(format!("{at}/d/f"))?.sync_all());
-    std::fs::copy(&log, &crashed_log).expect("copied");
-    std::fs::copy(&image, &crashed).expect("copied");
-    if mounted.code == Some(0) {
-        umount(&[&at]);
-    }
-    tool("losetup", &["-d", &device]);
-    assert_eq!((made.0, mounted.code), (Some(0), Some(0)), "{} {}", made.1, mounted.err);
-    worked.expect("written");
-
-    extant(&["mount", "-o", "ro", &crashed, &at]).fails(32, &["on another device", "journal_path="]);
-    let named = |log: &str| format!("ro,journal_path={log}");
-    let (before, log_before) = (std::fs::read(&crashed).expect("read"), std::fs::read(&crashed_log).expect("read"));
-    extant(&["mount", "-o", &named(&crashed_log), &crashed, &at]).ok();
-    assert_eq!(std::fs::read(format!("{at}/d/f")).expect("replayed in memory"), b"in the log");
-    extant(&["unmount", &at]).ok();
-    assert!(std::fs::read(&crashed).expect("read") == before, "nothing is written");
-    assert!(std::fs::read(&crashed_log).expect("read") == log_before, "nothing is written");
-    let rw = format!("journal_path={crashed_log}");
-    extant(&["mount", "-o", &rw, &crashed, &at]).fails(32, &["a journal on another device", "-o ro"]);
-    let strange = dir.empty_image("strange.img", &[]);
-    extant(&["mount", "-o", &named(&strange), &crashed, &at]).fails(32, &["not a journal device"]);
-    // A clean image is read without its journal.
-    extant(&["mount", "-o", "ro", &image, &at]).ok();
-    assert_eq!(std::fs::read(format!("{at}/d/f")).expect("there"), b"in the log");
-    extant(&["unmount", &at]).ok();
 }
 
 /// A bind mount of a file in the mount (xfstests generic/306): its unmount does not end the server, and does not wait

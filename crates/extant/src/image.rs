@@ -23,7 +23,7 @@ use extant_build::skeleton::Empty;
 use extant_build::source::{self, Source, Word};
 use extant_build::write::write_with_progress;
 use extant_check::Report;
-use extant_fs::{Cred, Filesystem, KeyRing, Messages, MountOptions};
+use extant_fs::{Cred, Filesystem, JournalDevice, KeyRing, Messages, MountOptions};
 use extant_image::{Access, ImageSpec, Part};
 #[cfg(target_os = "linux")]
 use extant_ondisk::time::Timestamp;
@@ -51,6 +51,8 @@ pub struct Image {
     cred: Cred,
     cache_bytes: Option<u64>,
     messages: Option<Messages>,
+    /// The journal, if it is not in the image.
+    journal: Option<Place>,
 }
 
 #[derive(Clone)]
@@ -69,7 +71,7 @@ impl Image {
     fn new(place: Place) -> Image {
         let cred = Cred::default();
         let keys = KeyRing::default();
-        Image { place, read_only: false, rescue: false, cred, keys, cache_bytes: None, messages: None }
+        Image { place, read_only: false, rescue: false, cred, keys, cache_bytes: None, messages: None, journal: None }
     }
 
     /// The image file or block device at `path`. The words of the command line work, too: `disk.img@2` is a partition,
@@ -166,6 +168,21 @@ impl Image {
         self
     }
 
+    /// The device or file of the file system's journal, for one that has it elsewhere (`mkfs -J device=`). An image that
+    /// is only read needs it if it was not unmounted. No other process may use it.
+    #[must_use]
+    pub fn journal(mut self, path: impl AsRef<Path>) -> Image {
+        self.journal = Some(Place::Named(ImageSpec::parse(path.as_ref().as_os_str())));
+        self
+    }
+
+    /// As [`Image::journal`], a device of the caller.
+    #[must_use]
+    pub fn journal_device(mut self, device: Arc<dyn BlockDevice>) -> Image {
+        self.journal = Some(Place::Device(device, Part::Any));
+        self
+    }
+
     /// A function that gets the mount's messages: damage that was met, writes that were lost. They are for people.
     #[must_use]
     pub fn messages(mut self, say: impl Fn(&str) + Send + Sync + 'static) -> Image {
@@ -190,6 +207,19 @@ impl Image {
         }
     }
 
+    fn opened_journal(&self, read_only: bool) -> Result<Option<Arc<dyn BlockDevice>>> {
+        match &self.journal {
+            None => Ok(None),
+            Some(Place::Device(device, _)) => Ok(Some(device.clone())),
+            Some(Place::Named(spec)) => {
+                // A journal has no file system to look for.
+                let access = Access { by_superblock: true, ..Access::tool(read_only) };
+                let opened = extant_image::open(spec, &access).map_err(|e| Error::image_error(spec.shown(), e))?;
+                Ok(Some(opened.device))
+            }
+        }
+    }
+
     /// Mounts the file system. A journal that needs it is replayed first.
     ///
     /// # Errors
@@ -209,6 +239,7 @@ impl Image {
             write_through_bytes: matches!(self.place, Place::Named(_)).then_some(WRITE_THROUGH_BYTES),
             cache_bytes: self.cache_bytes.unwrap_or(defaults.cache_bytes),
             messages: self.messages.clone().unwrap_or_default(),
+            journal_device: self.opened_journal(read_only)?.map(JournalDevice),
             ..defaults
         };
         let looked_at = device.clone();
@@ -234,7 +265,9 @@ impl Image {
     pub fn check(&self) -> Result<Report> {
         let device = self.opened(true)?;
         let now = Clock::real().wall().sec;
-        let options = extant_check::Options { threads: task::processors(), now, ..extant_check::Options::default() };
+        let journal = self.opened_journal(true)?.map(extant_check::JournalDevice);
+        let options =
+            extant_check::Options { threads: task::processors(), now, journal, ..extant_check::Options::default() };
         extant_check::check(&device, &options).map_err(|e| Error::check(self.name(), e))
     }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use extant_base::trace_point;
 use extant_block::queue::Plug;
-use extant_block::{AlignedBuf, Bio, BioFlags, BioVec, Completion};
+use extant_block::{AlignedBuf, Bio, BioFlags, BioVec, BlockDevice, Completion};
 use extant_cache::IoWait;
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::Tid;
@@ -151,11 +151,11 @@ impl Journal {
         trace_point!(jbd2_checkpoint, blocks = blocks.len(), last = last.0);
         let place = log.goes_last.and_then(|block| blocks.iter().position(|(at, _)| *at == block.0 * bs));
         let behind = place.map(|at| blocks.remove(at));
-        self.submit(blocks, BioFlags::META, &self.home_io).unplug();
+        self.submit(&*self.dev, blocks, BioFlags::META, &self.home_io).unplug();
         if let Some(behind) = behind {
             self.home_io.wait()?;
             self.dev.flush()?;
-            self.submit(vec![behind], BioFlags::META, &self.home_io).unplug();
+            self.submit(&*self.dev, vec![behind], BioFlags::META, &self.home_io).unplug();
         }
         log.homeward = Some(Homeward { last, durable: false });
         Ok(())
@@ -184,7 +184,7 @@ impl Journal {
                 // The home blocks are durable. Before the log space is used again, the superblock must say so.
                 log.move_tail(homeward.last);
                 if let (Some(disk), true) = (&log.disk, reuse) {
-                    disk.write_superblock(&*self.dev, BioFlags::FUA)?;
+                    disk.write_superblock(BioFlags::FUA)?;
                 }
                 self.retire(log, homeward.last);
             }
@@ -219,19 +219,22 @@ impl Journal {
     /// Writes blocks to their homes and waits.
     pub(crate) fn write_blocks(&self, blocks: Vec<(BlockNr, Arc<AlignedBuf>)>) -> Result<()> {
         let bs = u64::from(self.cache.block_size());
-        self.write_all(blocks.into_iter().map(|(block, data)| (block.0 * bs, data)).collect(), BioFlags::META)
-    }
-
-    /// Writes whole buffers, each to its byte offset, plugged, so that neighbours share a request, and waits.
-    pub(crate) fn write_all(&self, bufs: Vec<(u64, Arc<AlignedBuf>)>, flags: BioFlags) -> Result<()> {
+        let blocks = blocks.into_iter().map(|(block, data)| (block.0 * bs, data)).collect();
         let wait = IoWait::new();
-        self.submit(bufs, flags, &wait).unplug_and_wait();
+        self.submit(&*self.dev, blocks, BioFlags::META, &wait).unplug_and_wait();
         Ok(wait.wait()?)
     }
 
-    /// The same without waiting; the last blocks are still in the returned plug.
-    fn submit(&self, bufs: Vec<(u64, Arc<AlignedBuf>)>, flags: BioFlags, wait: &Arc<IoWait>) -> Plug<'_> {
-        let mut plug = Plug::new(&*self.dev);
+    /// Submits whole buffers, each to its byte offset on `device`, plugged, so that neighbours share a request. The
+    /// last ones are still in the returned plug.
+    pub(crate) fn submit<'d>(
+        &self,
+        device: &'d dyn BlockDevice,
+        bufs: Vec<(u64, Arc<AlignedBuf>)>,
+        flags: BioFlags,
+        wait: &Arc<IoWait>,
+    ) -> Plug<'d> {
+        let mut plug = Plug::new(device);
         for (offset, buf) in bufs {
             let token = wait.begin();
             let done = Box::new(move |c: Completion| token.done(c.result));

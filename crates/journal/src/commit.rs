@@ -5,7 +5,7 @@ use std::sync::Arc;
 use extant_base::sync::MutexGuard;
 use extant_base::trace_point;
 use extant_block::{AlignedBuf, BioFlags};
-use extant_cache::{BufKind, Buffer};
+use extant_cache::{BufKind, Buffer, IoWait};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{
     CommitBlock, DescriptorBuilder, LogCsum, LogFormat, RevokeBuilder, Tid, escape, needs_escape, tag_checksum,
@@ -13,7 +13,7 @@ use extant_ondisk::jbd2::{
 };
 
 use crate::error::{Error, Result};
-use crate::log::{Live, Log, Logged};
+use crate::log::{Live, Log, Logged, OnDisk};
 use crate::state::{Callback, Journal, State, Transaction};
 
 /// A buffer as it was when its transaction closed.
@@ -238,7 +238,7 @@ impl Journal {
             }
         }
         if self.tells_abort() {
-            log.note_errno(&*self.dev);
+            log.note_errno();
         }
     }
 
@@ -424,26 +424,26 @@ impl Journal {
             at = disk.range.next(at);
         }
         if tail.is_some() {
-            placed.push((disk.offset(0), Arc::new(disk.superblock_image(&*self.dev))));
+            placed.push((disk.superblock_offset(), Arc::new(disk.superblock_image())));
         }
-        self.write_all(placed, BioFlags::META | BioFlags::SYNC)?;
-        // Home writes in flight share the flush.
-        self.home_io.wait()?;
+        self.write_images(disk, placed, closed.tid)?;
         if disk.superblock.start == 0 {
             // The first transaction since the log was empty: the commit block's PREFLUSH makes this durable too.
             disk.superblock.start = start;
             disk.superblock.sequence = closed.tid;
-            disk.write_superblock(&*self.dev, BioFlags::empty())?;
+            disk.write_superblock(BioFlags::empty())?;
         }
         let now = self.options.clock.wall();
         disk.last_commit_sec = disk.last_commit_sec.max(now.sec.max(0) as u64);
         let commit = CommitBlock { tid: closed.tid, sec: disk.last_commit_sec, nsec: now.nsec };
         let mut buf = AlignedBuf::zeroed(format.block_size);
         commit.encode(&format, Some(v1), &mut buf);
-        self.seal(closed.tid);
+        if !disk.external {
+            self.seal(closed.tid);
+        }
         let flags = BioFlags::META | BioFlags::SYNC | BioFlags::PREFLUSH | BioFlags::FUA;
-        let sector = (self.dev.limits().logical_block as usize).clamp(512, format.block_size);
-        self.dev.write_at(disk.offset(commit_at), &[&buf[..sector]], flags)?;
+        let sector = (disk.device.limits().logical_block as usize).clamp(512, format.block_size);
+        disk.device.write_at(disk.offset(commit_at), &[&buf[..sector]], flags)?;
         disk.head = at;
         disk.used += needed;
         log.live.push_back(Live {
@@ -460,6 +460,27 @@ impl Journal {
             None => log.homeward.iter_mut().for_each(|h| h.durable = true),
         }
         Ok(())
+    }
+
+    /// Writes all but the commit block of transaction `tid`. On return the home writes in flight have ended, too; if the
+    /// log has a device of its own, they and all data are durable.
+    fn write_images(&self, disk: &OnDisk, placed: Vec<(u64, Arc<AlignedBuf>)>, tid: Tid) -> Result<()> {
+        let wait = IoWait::new();
+        let mut plug = self.submit(&*disk.device, placed, BioFlags::META | BioFlags::SYNC, &wait);
+        if disk.external {
+            // The PREFLUSH of the commit block is for the log's device. What the transaction refers to, and the blocks
+            // for which the tail moves, are durable before it (Linux: the flush of `j_fs_dev` in
+            // `jbd2_journal_commit_transaction`). The log's blocks are written meanwhile.
+            plug.unplug();
+            self.home_io.wait()?;
+            self.seal(tid);
+            self.dev.flush()?;
+            return Ok(wait.wait()?);
+        }
+        plug.unplug_and_wait();
+        wait.wait()?;
+        // Home writes in flight share the flush.
+        Ok(self.home_io.wait()?)
     }
 
     /// Without a log: data first, then blocks to which others will point, then the tables that point to them.

@@ -31,5 +31,5 @@ mod state;
 
 pub use error::{Error, Result};
 pub use handle::Handle;
-pub use log::LogLocation;
+pub use log::{ExternalLog, LogLocation};
 pub use state::{Callback, Hooks, Journal, JournalStats, Options};

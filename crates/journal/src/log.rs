@@ -1,4 +1,6 @@
-//! The log on the device: the places of its blocks, its live transactions, its superblock.
+//! The log on its device: the places of its blocks, its live transactions, its superblock.
+//!
+//! The device is the file system's own, or one that the journal has to itself.
 //!
 //! # Locking
 //! All of it is behind the journal's `log` lock.
@@ -15,10 +17,20 @@ use extant_recovery::JournalMap;
 use crate::error::Result;
 
 /// The place of a log: its superblock as read after replay, and the physical block of each of its blocks.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LogLocation {
     pub superblock: JournalSuperBlock,
     pub map: Arc<JournalMap>,
+    /// The device of an external journal; `None`: the log lies on the file system's device.
+    pub external: Option<ExternalLog>,
+}
+
+/// A log on a device of its own (Linux: `j_dev` is not `j_fs_dev`).
+#[derive(Clone)]
+pub struct ExternalLog {
+    pub device: Arc<dyn BlockDevice>,
+    /// The journal block that holds the superblock.
+    pub super_at: u32,
 }
 
 /// The newest committed copy of a block that is not home yet.
@@ -48,6 +60,11 @@ pub(crate) struct Homeward {
 }
 
 pub(crate) struct OnDisk {
+    /// The device of the log.
+    pub device: Arc<dyn BlockDevice>,
+    /// It is not the file system's device. Then a flush of one of them says nothing about writes to the other.
+    pub external: bool,
+    super_at: u32,
     pub superblock: JournalSuperBlock,
     pub map: Arc<JournalMap>,
     pub format: LogFormat,
@@ -75,10 +92,14 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) fn open(location: Option<LogLocation>) -> Result<Log> {
-        let Some(LogLocation { mut superblock, map }) = location else {
+    /// `home`: the file system's device.
+    pub(crate) fn open(location: Option<LogLocation>, home: &Arc<dyn BlockDevice>) -> Result<Log> {
+        let Some(LogLocation { mut superblock, map, external }) = location else {
             return Ok(Log::new(None, Tid(1)));
         };
+        let is_external = external.is_some();
+        let ExternalLog { device, super_at } =
+            external.unwrap_or_else(|| ExternalLog { device: home.clone(), super_at: 0 });
         // One above the number of a clean close, as in the kernel: so a stale commit block can never match.
         let next_tid = superblock.sequence.next();
         if superblock.v2 {
@@ -89,7 +110,18 @@ impl Log {
         let (format, range) = (superblock.format(), superblock.log());
         let head = if range.contains(superblock.head) { superblock.head } else { range.first };
         superblock.sequence = next_tid;
-        let disk = OnDisk { superblock, map, format, range, head, used: 0, last_commit_sec: 0 };
+        let disk = OnDisk {
+            device,
+            external: is_external,
+            super_at,
+            superblock,
+            map,
+            format,
+            range,
+            head,
+            used: 0,
+            last_commit_sec: 0,
+        };
         Ok(Log::new(Some(disk), next_tid))
     }
 
@@ -135,13 +167,13 @@ impl Log {
     }
 
     /// At an abort, records the error for the next mount, if possible.
-    pub(crate) fn note_errno(&mut self, dev: &dyn BlockDevice) {
+    pub(crate) fn note_errno(&mut self) {
         if std::mem::replace(&mut self.errno_noted, true) {
             return;
         }
         if let Some(d) = &mut self.disk {
             d.superblock.errno = -5; // EIO
-            let _ = d.write_superblock(dev, BioFlags::FUA);
+            let _ = d.write_superblock(BioFlags::FUA);
         }
     }
 
@@ -149,13 +181,13 @@ impl Log {
         self.errno_noted
     }
 
-    /// At a clean close: an empty log, with a number above all used ones.
-    pub(crate) fn mark_empty(&mut self, dev: &dyn BlockDevice) -> Result<()> {
+    /// At a clean close: an empty log, with a number above all used ones. The home blocks are durable.
+    pub(crate) fn mark_empty(&mut self) -> Result<()> {
         if let Some(d) = &mut self.disk {
             d.superblock.start = 0;
             d.superblock.sequence = self.next_tid;
             d.superblock.head = d.head;
-            d.write_superblock(dev, BioFlags::PREFLUSH | BioFlags::FUA)?;
+            d.write_superblock(BioFlags::PREFLUSH | BioFlags::FUA)?;
         }
         Ok(())
     }
@@ -171,25 +203,30 @@ impl OnDisk {
         self.range.len() - self.used - 1
     }
 
-    /// The byte offset on the device of log block `block`.
+    /// The byte offset on the log's device of log block `block`.
     pub(crate) fn offset(&self, block: u32) -> u64 {
         let at = self.map.lookup(block).map(|(at, _)| at);
         at.expect("the map covers the whole journal: checked at open").0 * self.format.block_size as u64
     }
 
     /// The journal superblock's live sector (or the whole block on devices with sectors above a kilobyte).
-    pub(crate) fn superblock_image(&self, dev: &dyn BlockDevice) -> AlignedBuf {
+    pub(crate) fn superblock_image(&self) -> AlignedBuf {
         let bytes = self.superblock.encode();
-        let unit = (dev.limits().logical_block as usize).max(512);
+        let unit = (self.device.limits().logical_block as usize).max(512);
         let mut image = AlignedBuf::zeroed(if unit <= bytes.len() { unit } else { self.format.block_size });
         let n = image.len().min(bytes.len());
         image[..n].copy_from_slice(&bytes[..n]);
         image
     }
 
+    /// The byte offset on the log's device of the superblock.
+    pub(crate) fn superblock_offset(&self) -> u64 {
+        self.offset(self.super_at)
+    }
+
     /// Writes the superblock and waits.
-    pub(crate) fn write_superblock(&self, dev: &dyn BlockDevice, flags: BioFlags) -> Result<()> {
-        let image = self.superblock_image(dev);
-        Ok(dev.write_at(self.offset(0), &[&image], flags | BioFlags::META | BioFlags::SYNC)?)
+    pub(crate) fn write_superblock(&self, flags: BioFlags) -> Result<()> {
+        let image = self.superblock_image();
+        Ok(self.device.write_at(self.superblock_offset(), &[&image], flags | BioFlags::META | BioFlags::SYNC)?)
     }
 }

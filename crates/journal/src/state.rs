@@ -196,6 +196,7 @@ impl State {
 /// The journal of one mount.
 pub struct Journal {
     pub(crate) cache: Arc<BufferCache>,
+    /// The file system's device. The log may be on another one.
     pub(crate) dev: Arc<dyn BlockDevice>,
     pub(crate) hooks: Arc<dyn Hooks>,
     pub(crate) options: Options,
@@ -227,7 +228,7 @@ impl Journal {
     ) -> Result<Arc<Journal>> {
         let dev = cache.device().clone();
         let bs = u64::from(cache.block_size());
-        let log = Log::open(location)?;
+        let log = Log::open(location, &dev)?;
         let by_memory = (options.pinned_bytes_max / 4 / bs).max(64);
         let by_log = log.capacity().map_or(u64::MAX, |n| u64::from(n / 4));
         let max_blocks = by_memory.min(by_log).min(1 << 20) as u32;
@@ -660,8 +661,7 @@ impl Journal {
         }
         let r = self.commit().and_then(|()| {
             let mut log = self.log.lock();
-            let emptied =
-                self.empty(&mut log).and_then(|()| Ok(self.dev.flush()?)).and_then(|()| log.mark_empty(&*self.dev));
+            let emptied = self.empty(&mut log).and_then(|()| Ok(self.dev.flush()?)).and_then(|()| log.mark_empty());
             self.let_go(log, None);
             emptied
         });

@@ -78,7 +78,11 @@ fn log_blocks() -> Vec<BlockNr> {
 }
 
 fn location() -> LogLocation {
-    LogLocation { superblock: fresh(), map: Arc::new(JournalMap::from_blocks(&log_blocks()).expect("map")) }
+    LogLocation {
+        superblock: fresh(),
+        map: Arc::new(JournalMap::from_blocks(&log_blocks()).expect("map")),
+        external: None,
+    }
 }
 
 fn options() -> Options {

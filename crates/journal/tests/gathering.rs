@@ -62,6 +62,7 @@ fn commits(seed: u64, think: Duration) -> (u64, Duration) {
         let location = LogLocation {
             superblock: JournalSuperBlock::create(BLOCK, LOG_BLOCKS, [7; 16], LogCsum::V3, true),
             map: Arc::new(JournalMap::from_runs([(BlockNr(64), LOG_BLOCKS)]).expect("a map")),
+            external: None,
         };
         let options = Options {
             clock: Clock::real(),

@@ -60,6 +60,7 @@ fn location() -> LogLocation {
     LogLocation {
         superblock: JournalSuperBlock::create(BLOCK, LOG_BLOCKS, [7; 16], LogCsum::V3, true),
         map: Arc::new(JournalMap::from_runs([(BlockNr(64), LOG_BLOCKS)]).expect("a map")),
+        external: None,
     }
 }
 

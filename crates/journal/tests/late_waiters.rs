@@ -51,6 +51,7 @@ fn late(with_log: bool) {
     let location = with_log.then(|| LogLocation {
         superblock: JournalSuperBlock::create(BLOCK, LOG_BLOCKS, [7; 16], LogCsum::V3, true),
         map: Arc::new(JournalMap::from_runs([(BlockNr(64), LOG_BLOCKS)]).expect("a map")),
+        external: None,
     });
     let options = Options {
         clock: Clock::virtual_at(1_000),

@@ -292,9 +292,6 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
         return Err(Error::unsupported("made by the Hurd: inode fields have other meanings"));
     }
     let mut reasons = superblock.ro_compat().difference(RoCompat::READ_WRITE).names();
-    if superblock.external_journal().is_some() {
-        reasons.push("a journal on another device".into());
-    }
     if has_unmarked_reserved_blocks(superblock) {
         reasons.push("meta_bg together with resize_inode, which has blocks in meta block groups".into());
     }

@@ -35,6 +35,8 @@ pub struct MkfsOptions {
     /// Size of the image in bytes.
     pub size: u64,
     pub extra_args: Vec<String>,
+    /// Bytes of a journal in a file of its own beside the image ([`journal_of`]); 0: it is in the image.
+    pub external_journal: u64,
 }
 
 impl MkfsOptions {
@@ -47,6 +49,7 @@ impl MkfsOptions {
             features: String::new(),
             size,
             extra_args: Vec::new(),
+            external_journal: 0,
         }
     }
 }
@@ -119,9 +122,34 @@ pub fn make_image(dir: &Path, options: &MkfsOptions) -> Result<PathBuf> {
         args.extend(["-O", &options.features]);
     }
     args.extend(options.extra_args.iter().map(String::as_str));
+    // mke2fs takes a block device for a journal.
+    let journal = if options.external_journal > 0 { Some(external_journal(&image, options)?) } else { None };
+    let device = journal.as_ref().map(|journal| format!("device={}", journal.path()));
+    if let Some(device) = &device {
+        args.extend(["-J", device]);
+    }
     args.push(arg(&image));
     run_ok("mke2fs", &args)?;
     Ok(image)
+}
+
+/// Makes the journal of an image, on a loop device.
+fn external_journal(image: &Path, options: &MkfsOptions) -> Result<mount::AttachedFile> {
+    let (path, block_size) = (journal_name(image), options.block_size.to_string());
+    let size = format!("{}k", options.external_journal >> 10);
+    run_ok("mke2fs", &["-q", "-F", "-O", "journal_dev", "-b", &block_size, arg(&path), &size])?;
+    mount::AttachedFile::new(&path)
+}
+
+fn journal_name(image: &Path) -> PathBuf {
+    let mut name = image.as_os_str().to_owned();
+    name.push(".journal");
+    name.into()
+}
+
+/// The file of an image's journal, if [`make_image`] has made one.
+pub fn journal_of(image: &Path) -> Option<PathBuf> {
+    Some(journal_name(image)).filter(|path| path.exists())
 }
 
 /// UUID and hash seed of the images of [`mke2fs`]. The places of directories and their splits depend on them.
@@ -144,7 +172,9 @@ pub struct Fsck {
 
 /// Runs e2fsck with `args` (`-fn`, `-fy`). A journal that needs replay is not replayed by `-n`.
 pub fn e2fsck(image: impl AsRef<Path>, args: &[&str]) -> Result<Fsck> {
-    let (code, output) = run_command("e2fsck", &[args, &[arg(image.as_ref())]].concat())?;
+    let journal = journal_of(image.as_ref());
+    let elsewhere = journal.as_ref().map_or_else(Vec::new, |journal| vec!["-j", arg(journal)]);
+    let (code, output) = run_command("e2fsck", &[args, &elsewhere, &[arg(image.as_ref())]].concat())?;
     let code = code.ok_or_else(|| Error::Command { command: "e2fsck".into(), code: None, output: output.clone() })?;
     Ok(Fsck { code, output })
 }

@@ -15,7 +15,7 @@ use extant_block::device::unmount;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change};
 use rustix::thread::UnshareFlags;
 
-use crate::{Error, Result, arg, run_command, run_ok};
+use crate::{Error, Result, arg, journal_of, run_command, run_ok};
 
 /// How long a mount may take to come up or to end, in seconds.
 const PATIENCE_S: u64 = 60;
@@ -89,10 +89,36 @@ pub fn fuse_works() -> bool {
     Path::new("/dev/fuse").exists()
 }
 
+/// A loop device over a file, for programs that take block devices alone.
+pub struct AttachedFile {
+    device: String,
+}
+
+impl AttachedFile {
+    /// Attaches `file` to a free device.
+    pub fn new(file: &Path) -> Result<AttachedFile> {
+        let device = run_ok("losetup", &["--find", "--show", arg(file)])?.trim().to_owned();
+        Ok(AttachedFile { device })
+    }
+
+    /// The device's path.
+    pub fn path(&self) -> &str {
+        &self.device
+    }
+}
+
+impl Drop for AttachedFile {
+    fn drop(&mut self) {
+        let _ = run_command("losetup", &["-d", &self.device]);
+    }
+}
+
 /// The kernel's own driver on an image file, through a loop device.
 pub struct LoopMount {
     dir: PathBuf,
     mounted: bool,
+    /// Detached behind the unmount.
+    _journal: Option<AttachedFile>,
 }
 
 impl LoopMount {
@@ -102,8 +128,12 @@ impl LoopMount {
         if !options.is_empty() {
             all = format!("{all},{options}");
         }
+        let journal = journal_of(image).map(|path| AttachedFile::new(&path)).transpose()?;
+        if let Some(journal) = &journal {
+            all = format!("{all},journal_path={}", journal.path());
+        }
         run_ok("mount", &["-o", &all, arg(image), arg(dir)])?;
-        Ok(LoopMount { dir: dir.to_owned(), mounted: true })
+        Ok(LoopMount { dir: dir.to_owned(), mounted: true, _journal: journal })
     }
 
     /// As [`LoopMount::new`]; makes `dir`, too. None, with a message, where loop mounts are not permitted. A failure
@@ -152,8 +182,10 @@ impl ExtantMount {
         let (out, err) = create_log()
             .and_then(|f| Ok((f.try_clone()?, f)))
             .map_err(Error::io(format!("create {}", log.display())))?;
+        let journal = journal_of(image).map(|path| format!("journal_path={}", path.display()));
         let child = Command::new(binary)
             .arg("mount")
+            .args(journal.iter().flat_map(|option| ["-o", option]))
             .args(options)
             .args([image, dir])
             .stdin(Stdio::null())

@@ -7,9 +7,29 @@ use std::sync::Arc;
 
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::jbd2::{JournalSuperBlock, LogRange, SUPER_BLOCK_BYTES, SUPER_BLOCK_LIVE_BYTES};
+use extant_ondisk::superblock::{JournalDevice, NotAJournal, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 use crate::error::{Error, Result};
 use crate::map::JournalMap;
+
+/// The journal has another UUID, or another user.
+const OTHER: &str = "the journal of another file system";
+
+/// The superblock of a device that has only a journal.
+///
+/// Errors: `NoJournal` if it has none; `Device`.
+pub fn journal_device(device: &dyn BlockDevice) -> Result<JournalDevice> {
+    // Whole sectors.
+    let unit = u64::from(device.limits().logical_block).max(SUPERBLOCK_SIZE as u64);
+    let start = SUPERBLOCK_OFFSET - SUPERBLOCK_OFFSET % unit;
+    let wrong = |detail: &dyn std::fmt::Display| Error::NoJournal { detail: format!("{}: {detail}", device.name()) };
+    if start + unit > device.size_bytes() {
+        return Err(wrong(&NotAJournal::Other));
+    }
+    let mut bytes = vec![0; unit as usize];
+    device.read_at(start, &mut bytes, BioFlags::META)?;
+    JournalDevice::decode(&bytes[(SUPERBLOCK_OFFSET - start) as usize..]).map_err(|e| wrong(&e))
+}
 
 /// An opened journal (Linux: the part of `journal_t` that recovery uses).
 #[derive(Clone)]
@@ -32,28 +52,55 @@ impl JournalFile {
         Self::open_at(device, block_size, map, 0, false)
     }
 
-    /// Opens a journal that has `device` to itself. `journal_uuid` is the UUID that the file system expects.
+    /// Opens the journal that has `device` to itself, of a file system whose journal is `journal_uuid` and whose own
+    /// UUID is `user`.
     ///
-    /// Errors: `NoJournal` if the device is no journal, or another one; else as for [`open`](Self::open).
-    pub fn open_external(device: Arc<dyn BlockDevice>, block_size: u32, journal_uuid: [u8; 16]) -> Result<JournalFile> {
-        let mut sector = [0; 512];
-        device.read_at(1024, &mut sector, BioFlags::META)?;
-        // Linux: `struct ext4_super_block`: s_magic, s_feature_incompat (JOURNAL_DEV), s_uuid.
-        let wrong = |detail: &str| Error::NoJournal { detail: format!("{}: {detail}", device.name()) };
-        if sector[0x38..0x3A] != [0x53, 0xEF] || sector[0x60] & 8 == 0 {
-            return Err(wrong("not a journal device"));
+    /// Errors: `NoJournal` if the device is no journal, or that of another file system; else as for
+    /// [`open`](Self::open).
+    pub fn open_external(
+        device: Arc<dyn BlockDevice>,
+        block_size: u32,
+        journal_uuid: [u8; 16],
+        user: [u8; 16],
+    ) -> Result<JournalFile> {
+        let (file, uuid) = Self::open_any_external(device, block_size)?;
+        // Linux (`ext4_get_journal_blkdev`) compares the journal's UUID alone. A copy of the file system with a new UUID
+        // would take the original's log for its own then.
+        let owner = if uuid == journal_uuid { Self::owner(file.super_block(), user) } else { Some(OTHER.to_owned()) };
+        match owner {
+            None => Ok(file),
+            Some(detail) => Err(Error::NoJournal { detail: format!("{}: {detail}", file.device.name()) }),
         }
-        if sector[0x68..0x78] != journal_uuid {
-            return Err(wrong("the journal of another file system"));
+    }
+
+    /// Why the journal does not belong to the file system `user` alone.
+    fn owner(sb: &JournalSuperBlock, user: [u8; 16]) -> Option<String> {
+        match sb.nr_users {
+            0 => Some("no file system uses it; 'mkfs -J device=' or tune2fs(8) gives it to one".to_owned()),
+            1 if sb.users().all(|found| found == user) => None,
+            1 => Some(OTHER.to_owned()),
+            n => Some(format!("shared by {n} file systems, which is not supported")),
         }
-        let blocks = device.size_bytes() / u64::from(block_size.max(1024));
+    }
+
+    /// Opens a journal that has `device` to itself, whichever file system uses it. Also returns its UUID.
+    ///
+    /// Errors: as for [`open_external`](Self::open_external), but for users.
+    pub fn open_any_external(device: Arc<dyn BlockDevice>, block_size: u32) -> Result<(JournalFile, [u8; 16])> {
+        let found = journal_device(&*device)?;
+        if found.block_size != block_size {
+            let detail = format!(
+                "{}: its blocks have {} bytes, and those of the file system {block_size}",
+                device.name(),
+                found.block_size
+            );
+            return Err(Error::NoJournal { detail });
+        }
+        // Linux believes the superblock's length, which may be more than the device has.
+        let blocks = (device.size_bytes() / u64::from(block_size)).min(found.blocks_count);
         let map = JournalMap::identity(u32::try_from(blocks).unwrap_or(u32::MAX));
-        let super_at = if block_size <= 1024 { 2 } else { 1 };
-        let file = Self::open_at(device, block_size, map, super_at, true)?;
-        if file.sb.nr_users != 1 {
-            return Err(Error::NoJournal { detail: format!("shared by {} file systems", file.sb.nr_users) });
-        }
-        Ok(file)
+        let super_at = JournalDevice::journal_super(block_size);
+        Ok((Self::open_at(device, block_size, map, super_at, true)?, found.uuid))
     }
 
     fn open_at(
@@ -110,6 +157,11 @@ impl JournalFile {
     /// The blocks of the log that full commits use.
     pub fn log(&self) -> LogRange {
         self.sb.log()
+    }
+
+    /// The journal block that holds the superblock.
+    pub fn super_at(&self) -> u32 {
+        self.super_at
     }
 
     /// The byte on the device where the superblock begins.

@@ -39,7 +39,7 @@ pub mod transaction;
 mod tests;
 
 pub use error::{Damage, Error, Result};
-pub use file::JournalFile;
+pub use file::{JournalFile, journal_device};
 pub use history::{History, Newest, PastCopy};
 pub use map::JournalMap;
 pub use overlay::OverlayDevice;

@@ -42,6 +42,20 @@ pub fn read_super(device: &dyn BlockDevice) -> Result<SuperBlock> {
     Ok(SuperBlock::decode(&bytes[at..at + SUPERBLOCK_SIZE], SUPERBLOCK_OFFSET)?)
 }
 
+/// Writes the primary superblock, durably, with everything that was written to `device` before.
+pub fn write_super(device: &dyn BlockDevice, sb: &SuperBlock) -> Result<()> {
+    let (block, at) = sb.primary_location();
+    let byte = block.0 * u64::from(sb.block_size) + at as u64;
+    // A sector may be larger than the superblock.
+    let unit = u64::from(device.limits().logical_block).max(SUPERBLOCK_SIZE as u64);
+    let start = byte - byte % unit;
+    let mut sectors = vec![0; unit as usize];
+    device.read_at(start, &mut sectors, BioFlags::META)?;
+    sb.encode_into(&mut sectors[(byte - start) as usize..][..SUPERBLOCK_SIZE]);
+    let flags = BioFlags::META | BioFlags::SYNC | BioFlags::PREFLUSH | BioFlags::FUA;
+    Ok(device.write_at(start, &[&sectors], flags)?)
+}
+
 /// Opens the journal of the file system on `device`; `None` if it has none.
 ///
 /// Errors: `NoJournal` if the journal is on another device: open that with [`JournalFile::open_external`].

@@ -19,7 +19,7 @@ use extant_ondisk::superblock::{SUPERBLOCK_SIZE, SuperBlock};
 
 use crate::error::{Error, Result};
 use crate::file::JournalFile;
-use crate::locate::read_super;
+use crate::locate::{read_super, write_super};
 
 /// A moment for the commit block: seconds since 1970 and nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,16 +45,7 @@ pub fn room_for(journal: &JournalFile, format: &LogFormat, blocks: usize) -> Res
 pub fn mark(device: &dyn BlockDevice) -> Result<()> {
     let mut marked = read_super(device)?;
     marked.set_needs_recovery(true);
-    let (block, at) = marked.primary_location();
-    let byte = block.0 * u64::from(marked.block_size) + at as u64;
-    // A sector may be larger than the superblock.
-    let unit = u64::from(device.limits().logical_block).max(SUPERBLOCK_SIZE as u64);
-    let start = byte - byte % unit;
-    let mut sectors = vec![0; unit as usize];
-    device.read_at(start, &mut sectors, BioFlags::META)?;
-    marked.encode_into(&mut sectors[(byte - start) as usize..][..SUPERBLOCK_SIZE]);
-    let flags = BioFlags::META | BioFlags::SYNC | BioFlags::PREFLUSH | BioFlags::FUA;
-    Ok(device.write_at(start, &[&sectors], flags)?)
+    write_super(device, &marked)
 }
 
 /// Makes `blocks`, with their content on `new`, the only transaction of `journal`, and then writes `jsb`, which refers

@@ -13,8 +13,8 @@ use extant_fs::{MetaPolicy, MountOptions};
 use extant_testkit::crash::explore::interrupt_recovery;
 use extant_testkit::crash::workload::{EPOCH_S, options_for};
 use extant_testkit::crash::{
-    CASEFOLD, CLUSTERS, CrashImage, ENCRYPTED, Explore, GROWING, IMAGES, INLINE, QUOTA, Recording, TOGETHER, TWO_WAVES,
-    VALUES, Wrap, explore, record, state_files,
+    CASEFOLD, CLUSTERS, CrashImage, ENCRYPTED, Explore, GROWING, IMAGES, INLINE, JOURNAL_DEV, QUOTA, Recording,
+    TOGETHER, TWO_WAVES, VALUES, Wrap, explore, record, state_files,
 };
 
 /// Operations of one workload; with small transactions that is some rounds through the log.
@@ -34,6 +34,7 @@ fn image(name: &str) -> CrashImage {
         .chain(more)
         .chain(&GROWING)
         .chain(&CLUSTERS)
+        .chain(&JOURNAL_DEV)
         .find(|i| i.name == name)
         .expect("a known image")
 }
@@ -148,6 +149,17 @@ fn ext4_in_an_encrypted_directory() {
     explore_image("ext4-encrypted", 12, OPS, STATES / 3, true);
 }
 
+/// The power of both disks fails at the same moment, with different writes in their caches.
+#[test]
+fn ext4_with_its_journal_on_another_disk() {
+    explore_image("ext4-journal-dev", 41, OPS, STATES / 3, true);
+}
+
+#[test]
+fn ext3_with_its_journal_on_another_disk() {
+    explore_image("ext3-journal-dev", 42, OPS, STATES / 3, true);
+}
+
 #[test]
 fn ext3() {
     explore_image("ext3", 3, OPS, STATES, true);
@@ -228,7 +240,9 @@ fn ext4_in_two_waves_deep_trees() {
 
 /// The power fails again during the recovery from the first failure; Extant, e2fsck and the kernel recover in turn.
 fn interrupt_recoveries(ops: usize, states: usize, cuts: usize) {
-    for (name, seed) in [("ext4", 11), ("ext4-1k", 12), ("ext3", 13), ("ext2", 14), ("ext4-nojournal", 15)] {
+    for (name, seed) in
+        [("ext4", 11), ("ext4-1k", 12), ("ext3", 13), ("ext2", 14), ("ext4-nojournal", 15), ("ext4-journal-dev", 16)]
+    {
         let recording = run(&image(name), number("EXTANT_CRASH_SEED", seed), ops, &|d| d);
         let states = Explore::spread(recording.device.write_log(), states).states;
         let [extant, e2fsck, kernel] = interrupt_recovery(&recording, &states, cuts)

@@ -14,6 +14,9 @@
 //! A device made with [`CrashDevice::deferring`] completes bios later, on a thread: a caller that flushes without
 //! having waited for its writes loses them here, as it would on a real disk. Otherwise bios complete inline.
 //!
+//! [`CrashDevice::split`] makes two disks of one device, with one log: a flush of one of them covers its own writes
+//! alone, and a power cut takes both at the same event. The states are images of the two, one behind the other.
+//!
 //! On a thread of a [`extant_base::sim`] run, a waiting call too has a start and an end, and other threads run in
 //! between. A flush covers the writes that had completed at its start, and makes them durable at its end.
 //!
@@ -59,7 +62,7 @@ pub enum CrashMode {
 pub struct CrashEvent {
     /// The operation.
     pub op: BioOp,
-    /// The start in bytes.
+    /// The start in bytes; of a flush, some byte of its disk.
     pub offset: u64,
     /// The length in bytes; 0 for a flush.
     pub len: u64,
@@ -84,6 +87,8 @@ struct Log {
     volatile: Vec<usize>,
     /// Byte ranges (start, end) that are never torn.
     atomic: Vec<(u64, u64)>,
+    /// The byte where the second of two disks begins.
+    boundary: Option<u64>,
 }
 
 /// The base with the events `..upto` applied, all of them durable in a log of `durable` events.
@@ -115,6 +120,9 @@ struct Deferred {
 pub struct CrashDevice {
     inner: Arc<Inner>,
     completer: Option<JoinHandle<()>>,
+    /// The bytes that belong to this disk. Offsets in the log count from the first byte of the first disk.
+    start: u64,
+    len: u64,
 }
 
 impl CrashDevice {
@@ -131,6 +139,7 @@ impl CrashDevice {
     fn start(image: MemDevice) -> CrashDevice {
         let limits = Limits { volatile_cache: true, ..*image.limits() };
         let first = Checkpoint { upto: 0, durable: 0, image: image.snapshot() };
+        let len = image.size_bytes();
         let inner = Arc::new(Inner {
             name: format!("crash over {}", image.name()),
             limits,
@@ -141,7 +150,15 @@ impl CrashDevice {
             deferred: Mutex::new(&CRASH_DEFERRED, Deferred::default()),
             deferred_more: Condvar::new(),
         });
-        CrashDevice { inner, completer: None }
+        CrashDevice { inner, completer: None, start: 0, len }
+    }
+
+    /// Two disks with one log: the first ends at byte `boundary`, a multiple of the logical block. They are used instead
+    /// of this device, which still has the log and the states. Bios complete inline.
+    pub fn split(&self, boundary: u64) -> (CrashDevice, CrashDevice) {
+        self.inner.log.lock().boundary = Some(boundary);
+        let disk = |start, len| CrashDevice { inner: self.inner.clone(), completer: None, start, len };
+        (disk(0, boundary), disk(boundary, self.len - boundary))
     }
 
     /// Completes bios on a thread from now on: a bio that was submitted is not yet a bio that has completed.
@@ -353,9 +370,10 @@ impl Log {
         self.events[index].completed = now;
         if what.op == BioOp::Flush {
             self.events[index].durable = now;
-            let Log { events, volatile, .. } = self;
+            let Log { events, volatile, boundary, .. } = self;
+            let disk = |offset| boundary.is_some_and(|second| offset >= second);
             volatile.retain(|&i| {
-                let covered = events[i].completed <= index;
+                let covered = events[i].completed <= index && disk(events[i].what.offset) == disk(what.offset);
                 if covered {
                     events[i].durable = now;
                 }
@@ -375,7 +393,8 @@ impl Inner {
         let mut log = self.log.lock();
         let empty = what.len == 0 && what.op != BioOp::Flush;
         if what.flags.contains(BioFlags::PREFLUSH) || (empty && what.flags.contains(BioFlags::FUA)) {
-            let flush = CrashEvent { op: BioOp::Flush, offset: 0, len: 0, flags: BioFlags::empty() };
+            // Of the disk on which the write is.
+            let flush = CrashEvent { op: BioOp::Flush, len: 0, flags: BioFlags::empty(), ..what };
             let i = log.push(flush, Vec::new());
             log = self.under_way(log);
             log.complete(i);
@@ -440,7 +459,8 @@ impl CrashDevice {
         if let Err(e) = check {
             return bio.complete(Err(e));
         }
-        let what = CrashEvent { op: bio.op, offset: bio.offset, len: bio.len, flags: bio.flags };
+        let offset = self.start + if bio.op == BioOp::Flush { 0 } else { bio.offset };
+        let what = CrashEvent { op: bio.op, offset, len: bio.len, flags: bio.flags };
         let started = match (&bio.data, bio.op) {
             (_, BioOp::Read) => {
                 self.inner.counters.read(bio.len);
@@ -471,7 +491,7 @@ impl CrashDevice {
     }
 
     fn change(&self, op: BioOp, offset: u64, len: u64, flags: BioFlags, pieces: &[&[u8]]) -> Result<()> {
-        self.inner.change(CrashEvent { op, offset, len, flags }, pieces, true).map(|_| ())
+        self.inner.change(CrashEvent { op, offset: self.start + offset, len, flags }, pieces, true).map(|_| ())
     }
 }
 
@@ -494,7 +514,7 @@ impl BlockDevice for CrashDevice {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.inner.live.size_bytes()
+        self.len
     }
 
     fn limits(&self) -> &Limits {
@@ -516,7 +536,7 @@ impl BlockDevice for CrashDevice {
     fn read_at(&self, offset: u64, buf: &mut [u8], _flags: BioFlags) -> Result<()> {
         check_range(self, BioOp::Read, offset, buf.len() as u64)?;
         self.inner.counters.read(buf.len() as u64);
-        self.inner.live.get(offset, buf)
+        self.inner.live.get(self.start + offset, buf)
     }
 
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {

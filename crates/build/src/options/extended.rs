@@ -52,6 +52,8 @@ pub(super) struct Extended {
     pub journal_megabytes: Option<u64>,
     pub journal_location: Option<String>,
     pub fast_commit_kilobytes: Option<u64>,
+    /// The device of the journal, which is not in the file system.
+    pub journal_device: Option<String>,
 }
 
 impl Extended {
@@ -173,14 +175,18 @@ impl Extended {
             "v1_superblock" => {
                 return refuse("-J v1_superblock: journals are made in today's form alone; leave it out");
             }
-            "device" => {
-                return refuse("-J device: Extant makes no journals on devices of their own; use -J size");
-            }
+            "device" if text.is_empty() => return refuse("-J device: it takes a journal's device, such as /dev/sdb1"),
+            "device" => self.journal_device = Some(text.to_owned()),
             _ => {
-                return refuse(format!("-J {name}: it is not known; known are size, location, fast_commit_size"));
+                return refuse(format!(
+                    "-J {name}: it is not known; known are device, size, location, fast_commit_size"
+                ));
             }
         }
-        self.journal_asked |= self.journal_megabytes.is_some();
+        self.journal_asked |= self.journal_megabytes.is_some() || self.journal_device.is_some();
+        if self.journal_device.is_some() && (self.journal_megabytes.is_some() || self.journal_location.is_some()) {
+            return refuse("-J device: the journal there has its size and place already; leave size and location out");
+        }
         Ok(())
     }
 

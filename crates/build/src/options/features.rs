@@ -29,7 +29,8 @@ const INCOMPAT: Incompat = Incompat::FILETYPE
     .union(Incompat::ENCRYPT)
     .union(Incompat::CASEFOLD)
     .union(Incompat::CSUM_SEED)
-    .union(Incompat::LARGE_DIR);
+    .union(Incompat::LARGE_DIR)
+    .union(Incompat::JOURNAL_DEV);
 const RO_COMPAT: RoCompat = RoCompat::LARGE_FILE
     .union(RoCompat::HUGE_FILE)
     .union(RoCompat::DIR_NLINK)
@@ -85,18 +86,14 @@ impl Features {
             } else if let Some(bit) = RoCompat::by_name(name).filter(|bit| RO_COMPAT.contains(*bit)) {
                 self.ro_compat.set(bit, on);
             } else {
-                return Err(refuse(word, name));
+                return Err(refuse(word));
             }
         }
         Ok(())
     }
 }
 
-fn refuse(word: &str, name: &str) -> Error {
-    if name == "journal_dev" {
-        let advice = "Extant makes no journals on devices of their own; use -J size for one in the file system";
-        return Error::Options(format!("feature {word}: {advice}"));
-    }
+fn refuse(word: &str) -> Error {
     let mut known = COMPAT.names();
     known.extend(INCOMPAT.names());
     known.extend(RO_COMPAT.names());
@@ -119,6 +116,5 @@ mod tests {
         assert_eq!(features, Features { incompat: Incompat::FILETYPE, ..Features::default() });
         let error = features.edit("^no_such").unwrap_err().to_string();
         assert!(error.starts_with("feature ^no_such: ") && error.contains("64bit, bigalloc"), "{error}");
-        assert!(features.edit("journal_dev").unwrap_err().to_string().contains("-J size"));
     }
 }

@@ -28,13 +28,26 @@ pub struct JournalOptions {
     pub location: Option<u64>,
 }
 
+/// A journal on a device of its own, which exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExternalJournal {
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// The number of its device in Linux; 0: not known.
+    pub number: u32,
+    /// Bytes of a block, which those of the file system must have.
+    pub block_size: u32,
+}
+
 /// The options, all decided.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// The superblock's values.
     pub wanted: Wanted,
-    /// The journal; `None`: there is none.
+    /// The journal; `None`: there is none in the file system.
     pub journal: Option<JournalOptions>,
+    /// The journal on a device of its own.
+    pub external_journal: Option<ExternalJournal>,
     /// Whether there is an orphan file, and its blocks; 0: by the size of the file system.
     pub orphan_file: Option<u32>,
     /// Kinds of quota to keep: user, group, project; none without `quota`.

@@ -6,13 +6,13 @@
 //! None.
 
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
-use extant_ondisk::jbd2::default_blocks;
-use extant_ondisk::superblock::Wanted;
+use extant_ondisk::jbd2::{MIN_LOG_BLOCKS, default_blocks};
+use extant_ondisk::superblock::{NewJournalDevice, Wanted};
 
-use super::Options;
 use super::extended::Extended;
 use super::features::Features;
 use super::profile::{self, Profile};
+use super::{ExternalJournal, Options};
 use crate::{Error, Result};
 
 const BLOCK_SIZES: std::ops::RangeInclusive<u64> = 1024..=65536;
@@ -127,6 +127,8 @@ pub struct Request {
     pub uuid: UuidAsked,
     /// The size of the file system.
     pub size: SizeAsked,
+    /// The journal that `-J device=` names, which the caller has opened.
+    pub external_journal: Option<ExternalJournal>,
 }
 
 pub(super) fn refuse<T>(text: impl Into<String>) -> Result<T> {
@@ -253,6 +255,68 @@ impl Request {
         Ok(Extended::parse(self)?.no_copy_xattrs)
     }
 
+    /// The device of a journal that is not in the file system (`-J device=`).
+    ///
+    /// # Errors
+    /// As [`Request::offset`].
+    pub fn journal_device(&self) -> Result<Option<String>> {
+        Ok(Extended::parse(self)?.journal_device)
+    }
+
+    /// Whether a journal's device is to be made and no file system (`-O journal_dev`).
+    ///
+    /// # Errors
+    /// A feature is not known.
+    pub fn makes_journal(&self) -> Result<bool> {
+        let mut features = Features::default();
+        self.features.iter().try_for_each(|list| features.edit(list))?;
+        Ok(features.incompat.contains(Incompat::JOURNAL_DEV))
+    }
+
+    /// Decides the values of a journal's device.
+    ///
+    /// # Errors
+    /// As [`Request::resolve`].
+    pub fn resolve_journal(&self, fact: &Fact) -> Result<NewJournalDevice> {
+        let extended = Extended::parse(self)?;
+        if extended.journal_asked {
+            return refuse("-O journal_dev: it makes a journal of the whole device; leave -j and -J out");
+        }
+        let mut features = Features::default();
+        self.features.iter().try_for_each(|list| features.edit(list))?;
+        // Warnings are about mounts of file systems.
+        let asked = self.asked_block_size(fact, &mut Vec::new())?;
+        let block_size = asked.unwrap_or(PAGE.max(fact.sector_size.into()));
+        let blocks = self.bytes(fact, asked.unwrap_or(1024))? / block_size;
+        let least = u64::from(MIN_LOG_BLOCKS);
+        let Some(blocks_count) = u32::try_from(blocks).ok().filter(|blocks| *blocks >= MIN_LOG_BLOCKS) else {
+            let most = u32::MAX;
+            return refuse(format!("-O journal_dev: the journal has {blocks} blocks; it must have {least} to {most}"));
+        };
+        Ok(NewJournalDevice {
+            block_size: block_size as u32,
+            blocks_count,
+            uuid: self.new_uuid(fact),
+            hash_seed: extended.hash_seed.unwrap_or_else(|| random_uuid(half(fact, 16))),
+            label: self.label.clone().unwrap_or_default(),
+            last_mounted: self.last_mounted.clone().unwrap_or_default(),
+            time: fact.now,
+            errors: self.errors()?,
+            default_mount_opts: profile::DEFAULT_MOUNT_OPTS,
+            creator_os: self.creator_os()?,
+            metadata_csum: features.ro_compat.contains(RoCompat::METADATA_CSUM),
+        })
+    }
+
+    fn new_uuid(&self, fact: &Fact) -> [u8; 16] {
+        match self.uuid {
+            UuidAsked::Random => random_uuid(half(fact, 0)),
+            UuidAsked::Clear => [0; 16],
+            UuidAsked::Given(uuid) => uuid,
+            UuidAsked::Time => time_uuid(fact.now, half(fact, 0)),
+        }
+    }
+
     /// Decides everything.
     ///
     /// # Errors
@@ -261,18 +325,20 @@ impl Request {
         let basis = self.basis(fact)?;
         let wanted = self.wanted(fact, &basis)?;
         let Basis { blocks, block_size, features, extended, quota, mut warnings, .. } = basis;
-        let journal = extended.journal(&features, block_size)?;
+        let external_journal = self.external(&extended, block_size)?;
+        let journal = extended.journal(&features, block_size)?.filter(|_| external_journal.is_none());
         if journal.is_some() && default_blocks(blocks).is_none() {
             warnings.push(format!("{blocks} blocks are too few for a journal; it gets none"));
         }
         let orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
-        if orphan_file && journal.is_none() {
+        if orphan_file && journal.is_none() && external_journal.is_none() {
             return refuse("-O orphan_file: it needs a journal; add -O has_journal");
         }
         let orphan_blocks = extended.orphan_blocks(block_size)?;
         Ok(Options {
             wanted,
             journal,
+            external_journal,
             orphan_file: orphan_file.then_some(orphan_blocks),
             quota: if features.ro_compat.contains(RoCompat::QUOTA) { quota } else { [false; 3] },
             packed_meta_blocks: extended.packed,
@@ -282,10 +348,27 @@ impl Request {
         })
     }
 
+    /// The journal that `-J device=` names.
+    fn external(&self, extended: &Extended, block_size: u64) -> Result<Option<ExternalJournal>> {
+        let Some(name) = &extended.journal_device else { return Ok(None) };
+        match self.external_journal {
+            None => refuse(format!("-J device={name}: it has to be opened first, which only a command does")),
+            Some(journal) if u64::from(journal.block_size) != block_size => refuse(format!(
+                "-J device={name}: blocks of the journal have {} bytes, and those of the file system {block_size}; use -b \
+                 {}",
+                journal.block_size, journal.block_size
+            )),
+            journal => Ok(journal),
+        }
+    }
+
     /// Decides features, sizes and counts, which depend on each other.
     fn basis(&self, fact: &Fact) -> Result<Basis> {
         let mut warnings = Vec::new();
-        let asked_block_size = self.asked_block_size(fact, &mut warnings)?;
+        // As mke2fs, which takes the size of the journal's blocks.
+        let asked_block_size = self.asked_block_size(fact, &mut warnings)?.or_else(|| {
+            self.external_journal.filter(|_| self.block_size_least.is_none()).map(|journal| journal.block_size.into())
+        });
         let extended = Extended::parse(self)?;
         let unit = asked_block_size.unwrap_or(1024);
         let bytes = self.bytes(fact, unit)?;
@@ -372,11 +455,6 @@ impl Request {
         let strict = if extended.encoding_strict == Some(true) { ENCODING_STRICT } else { 0 };
         let sparse2 = features.compat.contains(Compat::SPARSE_SUPER2);
         let backup = |n: u32, group: u32| if sparse2 && extended.backups >= n { group } else { 0 };
-        let half = |at: usize| {
-            let mut bytes = [0; 16];
-            bytes.copy_from_slice(&fact.random[at..at + 16]);
-            bytes
-        };
         let (default_mount_opts, revision) = match basis.revision {
             0 => (0, 0),
             _ => (profile::DEFAULT_MOUNT_OPTS, 1),
@@ -399,13 +477,8 @@ impl Request {
             backup_groups: [backup(1, 1), backup(2, u32::MAX)],
             stride: extended.stride,
             stripe_width: extended.stripe_width,
-            uuid: match self.uuid {
-                UuidAsked::Random => random_uuid(half(0)),
-                UuidAsked::Clear => [0; 16],
-                UuidAsked::Given(uuid) => uuid,
-                UuidAsked::Time => time_uuid(fact.now, half(0)),
-            },
-            hash_seed: extended.hash_seed.unwrap_or_else(|| random_uuid(half(16))),
+            uuid: self.new_uuid(fact),
+            hash_seed: extended.hash_seed.unwrap_or_else(|| random_uuid(half(fact, 16))),
             label: self.label.clone().unwrap_or_default(),
             last_mounted: self.last_mounted.clone().unwrap_or_default(),
             time: fact.now,
@@ -662,9 +735,19 @@ impl Request {
     }
 }
 
+/// 16 of the random bytes.
+fn half(fact: &Fact, at: usize) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&fact.random[at..at + 16]);
+    bytes
+}
+
 fn check_features(features: &Features) -> Result<()> {
     let Features { compat, incompat, ro_compat } = *features;
     let extents = incompat.contains(Incompat::EXTENTS);
+    if incompat.contains(Incompat::JOURNAL_DEV) {
+        return refuse("-O journal_dev: it makes a journal and no file system; give no source with it");
+    }
     if incompat.contains(Incompat::BIT64) && !extents {
         return refuse("-O 64bit: it needs extents; add -O extent, or -O ^64bit");
     }

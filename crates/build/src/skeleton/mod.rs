@@ -119,6 +119,9 @@ impl Skeleton {
             overhead += u64::from(blocks + fast_commit).div_ceil(geo.blocks_per_cluster().into());
             skeleton.files.push(file);
         }
+        if let Some(journal) = options.external_journal {
+            superblock.set_external_journal(journal.uuid, journal.number);
+        }
         if superblock.incompat().contains(Incompat::MMP) {
             let block = skeleton.space.take_new_block(0)?;
             let interval = match options.wanted.mmp_interval {
@@ -133,7 +136,7 @@ impl Skeleton {
             let inodes = skeleton.quota_files(&geo, now, owned)?;
             superblock.set_quota_inodes(inodes);
         }
-        if let Some(blocks) = options.orphan_file.filter(|_| journal_blocks.is_some()) {
+        if let Some(blocks) = options.orphan_file.filter(|_| superblock.compat().contains(Compat::HAS_JOURNAL)) {
             let ino = skeleton.take_ino();
             let file = skeleton.orphan_file(&geo, ino, blocks, now)?;
             superblock.set_orphan_file(ino);

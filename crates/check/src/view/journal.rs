@@ -13,17 +13,19 @@ use extant_ondisk::features::{Compat, Incompat};
 use extant_ondisk::jbd2::{JournalContext, JournalSuperBlock, JournalSuperDamage, SUPER_BLOCK_BYTES};
 use extant_ondisk::superblock::SuperBlock;
 use extant_recovery::locate::{journal_blocks, journal_inode};
-use extant_recovery::{JournalFile, JournalState, OverlayDevice, Replay, journal_state};
+use extant_recovery::{Error, JournalFile, JournalState, OverlayDevice, Replay, journal_state};
 
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::{Note, Sink};
+use crate::{JournalDevice, Options};
 
 /// The device as it is after a replay of the journal. `None`: there is nothing to replay, or the journal cannot be
 /// used.
 pub fn replayed(
     device: &Arc<dyn BlockDevice>,
     sb: &SuperBlock,
+    options: &Options,
     sink: &mut Sink,
     notes: &mut Vec<Note>,
 ) -> Option<Arc<dyn BlockDevice>> {
@@ -32,19 +34,24 @@ pub fn replayed(
     if !sb.compat().contains(Compat::HAS_JOURNAL) {
         return None;
     }
-    if ino == 0 {
-        if recover {
-            notes.push(Note::NotReplayed { why: "the journal is on another device".into() });
-        }
-        return None;
-    }
     // A number that no inode has is the superblock's own damage.
     let exists = ino <= sb.geometry().inodes_count;
-    let Some(file) = exists.then(|| open(device, sb, InodeNr(ino), sink)).flatten() else {
-        if recover {
-            notes.push(Note::NotReplayed { why: "the journal is damaged".into() });
+    let opened = match &options.journal {
+        None if ino == 0 => Err("the journal is on another device".to_owned()),
+        Some(JournalDevice(journal)) if ino == 0 => open_external(journal, sb, sink),
+        _ => exists
+            .then(|| open(device, sb, InodeNr(ino), sink))
+            .flatten()
+            .ok_or_else(|| "the journal is damaged".to_owned()),
+    };
+    let file = match opened {
+        Ok(file) => file,
+        Err(why) => {
+            if recover {
+                notes.push(Note::NotReplayed { why });
+            }
+            return None;
         }
-        return None;
     };
     let mut bad = |problem, found: u64| sink.push(Finding::new(problem, Place::Journal, found, 0u64));
     match journal_state(file.super_block(), recover) {
@@ -71,6 +78,22 @@ pub fn replayed(
             }
         },
     }
+}
+
+/// Opens the journal on this device, or reports the damage of its superblock. A journal that is not this file system's
+/// is no damage of either.
+fn open_external(
+    journal: &Arc<dyn BlockDevice>,
+    sb: &SuperBlock,
+    sink: &mut Sink,
+) -> std::result::Result<JournalFile, String> {
+    let opened = JournalFile::open_external(journal.clone(), sb.block_size, sb.raw().s_journal_uuid, sb.uuid());
+    opened.map_err(|e| {
+        if matches!(e, Error::Format(_) | Error::Map { .. }) {
+            sink.push(Finding::new(Problem::JournalBadSuper, Place::Journal, 0u64, 0u64));
+        }
+        e.to_string()
+    })
 }
 
 /// Opens the journal in this inode, or reports its damage.

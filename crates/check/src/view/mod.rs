@@ -103,7 +103,7 @@ impl View {
         if backup {
             notes.push(Note::BackupSuperblock { offset: copy.offset });
         }
-        let overlay = journal::replayed(device, sb, sink, notes);
+        let overlay = journal::replayed(device, sb, options, sink, notes);
         let changed = overlay.is_some();
         let replayed = overlay.unwrap_or_else(|| device.clone());
         if changed && !backup {

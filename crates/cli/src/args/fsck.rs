@@ -26,6 +26,7 @@ use clap::{ArgAction, Args, Parser, ValueEnum};
   extant fsck -y disk.img
   extant fsck --undo disk.img.undo disk.img
   extant fsck -n -b 32768 -B 4096 disk.img
+  extant fsck -p -j journal.img disk.img
 
 Exit status: 0 (no damage), 1 (repaired), 4 (damage that stays), 5 (repaired in part), 8 (the image cannot be read or \
 written, or has no superblock), 12 (damage, and not everything could be checked), 16 (usage, or no terminal for \
@@ -93,6 +94,9 @@ pub struct FsckLetters {
     /// Repair everything that can be repaired
     #[arg(short = 'y', conflicts_with_all = ["no", "preen"])]
     pub yes: bool,
+    /// The device or file of its journal, if that is not in the image
+    #[arg(short = 'j', long, value_name = "DEVICE")]
+    pub journal: Option<OsString>,
     /// Check even a file system that is marked as clean
     #[arg(short = 'f')]
     pub force: bool,

@@ -149,7 +149,8 @@ pub struct MkfsLetters {
     /// A journal, as ext3 and ext4 have it anyway
     #[arg(short = 'j')]
     pub journal: bool,
-    /// The journal: size=MEGABYTES, location=BLOCK, fast_commit_size=KILOBYTES
+    /// The journal: size=MEGABYTES, location=BLOCK, fast_commit_size=KILOBYTES; or device=DEVICE, one that -O journal_dev
+    /// has made
     #[arg(short = 'J', value_name = "WORDS")]
     pub journal_options: Vec<String>,
     /// Bad blocks
@@ -170,7 +171,7 @@ pub struct MkfsLetters {
     /// Inodes, at least
     #[arg(short = 'N', value_name = "INODES")]
     pub inodes: Option<u64>,
-    /// Features to add, or with ^ to leave out
+    /// Features to add, or with ^ to leave out; journal_dev makes a journal for other file systems' -J device=
     #[arg(short = 'O', value_name = "FEATURES")]
     pub features: Vec<String>,
     /// Print nothing but errors, and what of the source is left out

@@ -589,6 +589,9 @@ pub struct ImageArgs {
     /// written
     #[arg(long, value_name = "N", global = true)]
     pub seed: Option<u64>,
+    /// The device or file of its journal, if that is not in the image
+    #[arg(long, value_name = "DEVICE", global = true)]
+    pub journal: Option<OsString>,
     /// Write it also where files cannot be locked; no other process may use it then
     #[arg(long, global = true)]
     pub no_lock: bool,

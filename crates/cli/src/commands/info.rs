@@ -12,13 +12,15 @@ use std::sync::Arc;
 
 use extant_block::BlockDevice;
 use extant_block::device::MemDevice;
-use extant_fs::{Error, Filesystem, Messages, MountOptions, StatFs, probe_superblock, probe_superblock_at};
+use extant_fs::{
+    Error, Filesystem, JournalDevice, Messages, MountOptions, StatFs, probe_superblock, probe_superblock_at,
+};
 use extant_image::{Holder, has_magic, identify, look, overwritten, partition_table};
 use extant_ondisk::features::{self, Incompat, MountMode};
 use extant_ondisk::partition::{Source, Table};
 use extant_ondisk::superblock::{FsState, SuperBlock};
 use extant_recovery::locate::open_journal;
-use extant_recovery::{JournalState, Replay, journal_state};
+use extant_recovery::{JournalFile, JournalState, Replay, journal_state};
 use serde_json::{Value, json};
 
 use crate::args::{ImageArgs, InfoArgs};
@@ -48,7 +50,7 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     }
     drop(whole);
     let (dev, beside) = beside::open(&spec, how)?;
-    let named = how.mount_options(true)?;
+    let named = how.mount_options(&spec, true)?;
     let (sb, backup) = match probe_superblock_at(&*dev, named.superblock, named.rescue) {
         Ok(found) => found,
         // The mount's error is more precise.
@@ -57,11 +59,12 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
         }
     };
     // Apparent damage may be a change in progress.
+    let elsewhere = named.journal_device.clone();
     let messages = if beside.is_some() { Messages::default() } else { Messages::new(warn) };
     let mounted = Filesystem::mount(dev.clone(), MountOptions { messages, ..named }).map_err(Refusal::from);
-    let journal = Journal::look(&dev, &sb);
+    let journal = Journal::look(&dev, elsewhere, &sb);
     let written = match beside.is_none() && how.sb.is_none() && !how.rescue && journal.fits_in_memory(sb.block_size) {
-        true => may_be_written(&dev, how)?,
+        true => may_be_written(&dev, &spec, how)?,
         false => Ok(()),
     };
     let facts = Facts {
@@ -100,9 +103,16 @@ impl From<Error> for Refusal {
 }
 
 /// Whether a writing mount takes the image: tries it in memory.
-fn may_be_written(dev: &Arc<dyn BlockDevice>, how: &ImageArgs) -> Result<std::result::Result<(), Refusal>> {
+fn may_be_written(
+    dev: &Arc<dyn BlockDevice>,
+    spec: &ImageSpec,
+    how: &ImageArgs,
+) -> Result<std::result::Result<(), Refusal>> {
     let copy = Arc::new(MemDevice::over(dev.clone()));
-    Ok(Filesystem::mount(copy, how.mount_options(false)?).map(drop).map_err(Refusal::from))
+    let options = how.mount_options(spec, true)?;
+    let journal_device = options.journal_device.map(|at| JournalDevice(Arc::new(MemDevice::over(at.0))));
+    let options = MountOptions { read_only: false, journal_device, ..options };
+    Ok(Filesystem::mount(copy, options).map(drop).map_err(Refusal::from))
 }
 
 fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevice>, table: &Table) -> Result<()> {
@@ -188,8 +198,13 @@ enum Journal {
 }
 
 impl Journal {
-    fn look(dev: &Arc<dyn BlockDevice>, sb: &SuperBlock) -> Journal {
-        let journal = match open_journal(dev.clone(), sb) {
+    /// `elsewhere`: the device that the user names for a journal that is not in the image.
+    fn look(dev: &Arc<dyn BlockDevice>, elsewhere: Option<JournalDevice>, sb: &SuperBlock) -> Journal {
+        let opened = match (sb.external_journal(), elsewhere) {
+            (Some(uuid), Some(at)) => JournalFile::open_external(at.0, sb.block_size, uuid, sb.uuid()).map(Some),
+            _ => open_journal(dev.clone(), sb),
+        };
+        let journal = match opened {
             Ok(None) => return Journal::None,
             Err(e) => return Journal::Unusable(e.to_string()),
             Ok(Some(journal)) => journal,

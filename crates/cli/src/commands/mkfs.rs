@@ -7,6 +7,7 @@
 //! # Locking
 //! None.
 
+mod journal;
 mod old_image;
 mod origin;
 mod target;
@@ -22,6 +23,7 @@ use extant_base::rng::Rng;
 use extant_base::task;
 use extant_block::BlockDevice;
 use extant_build::content::{ContentPlan, Spare, add_lost_found, digest, fit};
+use extant_build::journal_device::JournalPlan;
 use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked, parse_bytes, parse_uuid};
 use extant_build::plan::Plan;
 use extant_build::skeleton::Empty;
@@ -35,6 +37,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nix::unistd::{Group, User};
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use self::journal::Journal;
 use self::target::Target;
 use crate::args::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
 use crate::failure::{Failure, Result, USAGE, warn};
@@ -123,7 +126,8 @@ impl Job {
         self.old_letters();
         let spare = self.spare(from.is_some())?;
         let by_content = self.by_content(from.is_some())?;
-        let request = self.request()?;
+        let mut request = self.request()?;
+        let makes_journal = request.makes_journal().map_err(failed)?;
         let spec = ImageSpec::parse(&self.image);
         let offset = request.offset().map_err(failed)?;
         let spec = if offset > 0 { spec.or(Part::Offset(offset)) } else { spec };
@@ -142,6 +146,13 @@ impl Job {
             );
             return Err(Failure::usage(text));
         }
+        if makes_journal {
+            return self.make_journal(&mut target, &request, from.is_some());
+        }
+        let forced = self.letters.force > 0 || !self.guarded;
+        let journal = request.journal_device().map_err(failed)?;
+        let mut journal = journal.map(|path| Journal::open(&path, forced, self.letters.dry)).transpose()?;
+        request.external_journal = journal.as_ref().map(Journal::external);
         let reproducible = SourceDate::from_environment()?.is_some();
         let mut fact = self.facts(&target, request.label.as_deref().unwrap_or_default())?;
         let (root_perms, root_selinux) = request.root().map_err(|e| target.failed(e))?;
@@ -180,16 +191,49 @@ impl Job {
         match source {
             None => {
                 let plan = Empty::plan(&options).map_err(|e| target.failed(e))?;
-                self.write(&mut target, &plan, plan.superblock(), &options)
+                self.write_system(&mut target, &plan, plan.superblock(), &options, &mut journal)
             }
             Some(source) => {
                 let plan = ContentPlan::new(&options, &source.tree, &*source.content).map_err(|e| target.failed(e))?;
                 if let Some(warning) = plan.warning().filter(|_| !self.letters.quiet) {
                     warn(&format!("{}: {warning}", target.name));
                 }
-                self.write(&mut target, &plan, plan.superblock(), &options)
+                self.write_system(&mut target, &plan, plan.superblock(), &options, &mut journal)
             }
         }
+    }
+
+    /// Makes a journal's device (`-O journal_dev`).
+    fn make_journal(&self, target: &mut Target, request: &Request, has_source: bool) -> Result<()> {
+        if has_source || self.source.format != MkfsFormat::Raw {
+            return Err(Failure::usage("-O journal_dev: it makes a journal and no file system; leave the source out"));
+        }
+        let fact = self.facts(target, request.label.as_deref().unwrap_or_default())?;
+        let plan = JournalPlan::new(request.resolve_journal(&fact).map_err(|e| target.failed(e))?);
+        let describe = || {
+            if self.letters.quiet && !self.letters.dry {
+                return Ok(());
+            }
+            let mut out = Output::new();
+            let (blocks, kib) = (plan.blocks_count(), plan.block_size() >> 10);
+            writeln!(out, "Creating journal with {blocks} {kib}k blocks")?;
+            writeln!(out, "Journal UUID: {}", crate::text::uuid(&plan.wanted().uuid))?;
+            Ok(out.flush()?)
+        };
+        self.write(target, &plan, &describe, &mut || Ok(()))
+    }
+
+    /// Writes a file system. Its journal, if that is on another device, knows of it before the first superblock exists.
+    fn write_system<P: Plan>(
+        &self,
+        target: &mut Target,
+        plan: &P,
+        sb: &SuperBlock,
+        options: &Options,
+        journal: &mut Option<Journal>,
+    ) -> Result<()> {
+        let mut bind = || journal.as_mut().map_or(Ok(()), |journal| journal.bind(sb.uuid()));
+        self.write(target, plan, &|| self.describe(sb, options), &mut bind)
     }
 
     /// Refuses letters of mke2fs that have no meaning here.
@@ -353,6 +397,7 @@ impl Job {
             revision: letters.revision,
             uuid: uuid(letters.uuid.as_deref())?,
             size,
+            external_journal: None,
         })
     }
 
@@ -387,24 +432,34 @@ impl Job {
         })
     }
 
-    fn write<P: Plan>(&self, target: &mut Target, plan: &P, sb: &SuperBlock, options: &Options) -> Result<()> {
+    /// Writes an image. `finish` runs when all but the superblocks is durable.
+    fn write<P: Plan>(
+        &self,
+        target: &mut Target,
+        plan: &P,
+        describe: &dyn Fn() -> Result<()>,
+        finish: &mut dyn FnMut() -> extant_build::Result<()>,
+    ) -> Result<()> {
         if self.letters.dry {
-            return self.describe(sb, options);
+            return describe();
         }
         let bytes = plan.blocks_count() * u64::from(plan.block_size());
         target.claim(bytes, self.guarded && self.letters.force == 0)?;
-        self.describe(sb, options)?;
+        describe()?;
         match self.source.format {
             MkfsFormat::Raw => {
                 let device = target.empty(bytes)?;
                 // No signal ends the command between the first superblock and its own end, so that status and image
                 // agree.
-                let done = self.write_blocks(&*device, plan, &|| target.settle());
+                let done = self.write_blocks(&*device, plan, &mut || {
+                    target.settle();
+                    finish()
+                });
                 done.map_err(|e| target.failed(e))?;
             }
             MkfsFormat::AndroidSparse => {
                 let mut raw = target.raw(bytes)?;
-                self.write_blocks(&*raw.device, plan, &|| ()).map_err(|e| target.failed(e))?;
+                self.write_blocks(&*raw.device, plan, finish).map_err(|e| target.failed(e))?;
                 target.pack(&mut raw, plan.block_size())?;
             }
         }
@@ -412,14 +467,19 @@ impl Job {
         Ok(())
     }
 
-    /// Calls `settle` when all but the superblocks is durable.
-    fn write_blocks<P: Plan>(&self, device: &dyn BlockDevice, plan: &P, settle: &dyn Fn()) -> extant_build::Result<()> {
+    /// Calls `finish` when all but the superblocks is durable.
+    fn write_blocks<P: Plan>(
+        &self,
+        device: &dyn BlockDevice,
+        plan: &P,
+        finish: &mut dyn FnMut() -> extant_build::Result<()>,
+    ) -> extant_build::Result<()> {
         let blocks: u64 = plan.pieces().chain(plan.superblocks()).map(|piece| u64::from(piece.blocks)).sum();
         let bar = progress(self.letters.quiet, blocks * u64::from(plan.block_size()));
         let tell = |bytes| bar.inc(bytes);
         let threads = self.letters.threads.unwrap_or_else(task::processors);
         let result = write::body(device, plan, threads, &tell).and_then(|()| {
-            settle();
+            finish()?;
             write::superblocks(device, plan, &tell)
         });
         bar.finish_and_clear();

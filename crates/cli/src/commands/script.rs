@@ -69,7 +69,7 @@ fn at_once(
     stop: &Stop,
 ) -> Result<()> {
     let base = open_device(spec, &how.access(false))?;
-    let options = MountOptions { write_through_bytes: Some(WRITE_THROUGH_BYTES), ..how.mount_options(false)? };
+    let options = MountOptions { write_through_bytes: Some(WRITE_THROUGH_BYTES), ..how.mount_options(spec, false)? };
     // Replays the log after a crash, and fails if the image cannot be written.
     close(&*image::mount(base.clone(), options.clone())?)?;
     let draft = Arc::new(Draft::new(base.clone(), side(base.size_bytes())?, options.clock.clone()));

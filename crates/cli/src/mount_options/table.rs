@@ -268,7 +268,7 @@ pub static WORDS: &[Word] = &[
             c.journal_path = Some(value.into());
             Ok(())
         }),
-        "the journal is there, not in the image (for reading)",
+        "the journal is there, not in the image",
     ),
     admin(
         &["journal"],
@@ -708,7 +708,12 @@ pub static WORDS: &[Word] = &[
     ),
     ignored(&["no_default_opts"], "", Fuse, "fuse2fs's; each default has a word that undoes it"),
     // ---- Refused ----
-    refused(&["journal_dev"], "=NUMBER", Ext4, "name the journal's device by its path: journal_path="),
+    refused(
+        &["journal_dev"],
+        "=NUMBER",
+        Ext4,
+        "a number may be another device's by now; name the journal by its path: journal_path=",
+    ),
     refused(&["usrjquota", "grpjquota", "jqfmt"], "=NAME", Ext4, QUOTA),
     refused(&["nouid32"], "", Ext4, "owners have 32 bits, and the upper 16 are not taken away"),
     refused(&["max_dir_size_kb"], "=N", Ext4, "directories have no limit but the format's"),

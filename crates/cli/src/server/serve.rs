@@ -21,8 +21,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use extant_block::device::{Engine, FileDevice, IoMode, OpenOptions};
-use extant_fs::{Filesystem, JournalDevice, Mounted, probe_superblock};
+use extant_block::device::IoMode;
+use extant_fs::{Filesystem, Mounted, probe_superblock};
 use extant_fuse::{
     Errno, FsServer, FuseError, MountKind, MountPoint, ServerOptions, Session, Unmounter, kernel_gid, kernel_uid,
 };
@@ -190,9 +190,11 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Arc<DeviceC
         }
     }
     if let Some(path) = &config.journal_path {
-        let open = OpenOptions { read_only: true, engine: Engine::Psync, ..OpenOptions::default() };
-        let device = FileDevice::open(path, open).map_err(|e| as_mount(e.into()))?;
-        options.journal_device = Some(JournalDevice(Arc::new(device)));
+        let read_only = options.read_only || options.no_recovery || options.rescue || dev.read_only();
+        let io =
+            config.io.unwrap_or(if ImageSpec::parse(path.as_os_str()).is_block_device() { IoMode::Direct } else { io });
+        let access = Access { read_only, io, ..access.clone() };
+        options.journal_device = Some(image::open_journal(path.as_os_str(), &job.spec, &access).map_err(as_mount)?);
     }
     if !config.cache_given {
         options.cache_bytes = cgroup::default_cache(options.cache_bytes);

@@ -327,7 +327,8 @@ fn gather(
     let journal_super = journal_file.as_ref().map(|j| j.super_block());
     let lent = has_log && journal_super.is_some_and(|j| j.is_borrowed());
     // As the kernel does (Linux: `ext4_calculate_overhead`).
-    let journal_blocks = journal_super.filter(|_| !borrowed).map_or(0, |j| j.max_len);
+    let is_inside = !borrowed && journal_file.as_ref().is_some_and(|j| !j.is_external());
+    let journal_blocks = journal_super.filter(|_| is_inside).map_or(0, |j| j.max_len);
     let overhead = geo.overhead_blocks() + u64::from(journal_blocks);
 
     let rescue = None;

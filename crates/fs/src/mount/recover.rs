@@ -17,7 +17,7 @@ use std::sync::Arc;
 use extant_base::rng::Rng;
 use extant_block::BlockDevice;
 use extant_block::device::MemDevice;
-use extant_journal::LogLocation;
+use extant_journal::{ExternalLog, LogLocation};
 use extant_ondisk::jbd2::{IncompatFeatures, LogCsum, MIN_LOG_BLOCKS};
 use extant_ondisk::superblock::{FsState, Geometry, SuperBlock};
 use extant_ondisk::{InodeNr, orphan};
@@ -100,7 +100,7 @@ pub(crate) fn recover(
     usage: Use,
 ) -> Result<(Arc<dyn BlockDevice>, Option<JournalFile>)> {
     let (writable, of_backup) = (usage == Use::Write, usage == Use::ReadOfBackup);
-    let Some(mut journal) = find_journal(&dev, sb, options, of_backup)? else {
+    let Some(mut journal) = find_journal(&dev, sb, options, usage)? else {
         if sb.needs_recovery() {
             return Err(Error::corrupt(Damage::Journal, "the superblock asks for recovery, but there is none"));
         }
@@ -144,20 +144,37 @@ fn find_journal(
     dev: &Arc<dyn BlockDevice>,
     sb: &SuperBlock,
     options: &MountOptions,
-    of_backup: bool,
+    usage: Use,
 ) -> Result<Option<JournalFile>> {
-    match (sb.external_journal(), options.journal_device.as_ref()) {
-        (Some(uuid), Some(JournalDevice(device))) => {
-            Ok(Some(JournalFile::open_external(device.clone(), sb.geometry().block_size, uuid)?))
+    let Some(uuid) = sb.external_journal() else { return Ok(open_journal(dev.clone(), sb)?) };
+    let refuse = |detail: String| Err(Error::Unsupported(Unsupported::Journal { detail }));
+    match &options.journal_device {
+        Some(JournalDevice(device)) if usage == Use::Write && device.read_only() => {
+            refuse(format!("the journal {} may only be read: make it writable, or mount with -o ro", device.name()))
         }
+        Some(JournalDevice(device)) => {
+            let opened =
+                JournalFile::open_external(options.queue_for(device.clone()), sb.block_size, uuid, sb.uuid());
+            opened.map(Some).map_err(|e| match e {
+                // Those of the image do not name their device.
+                extant_recovery::Error::Format(_) | extant_recovery::Error::Map { .. } => {
+                    Error::corrupt(Damage::Journal, format!("{}: {e}", device.name()))
+                }
+                e => e.into(),
+            })
+        }
+        None if usage == Use::Write => refuse(
+            "the journal is on another device: name it (-o journal_path=DEVICE, of other commands --journal DEVICE), or \
+             mount with -o ro"
+                .into(),
+        ),
         // An image that needs no replay is read without it.
-        (Some(_), None) if !sb.needs_recovery() && !of_backup => Ok(None),
-        (Some(_), None) => {
-            let detail =
-                "the journal, which has to be replayed, is on another device: name it (-o journal_path=)".into();
-            Err(Error::Unsupported(Unsupported::Journal { detail }))
-        }
-        (None, _) => Ok(open_journal(dev.clone(), sb)?),
+        None if !sb.needs_recovery() && usage == Use::Read => Ok(None),
+        None => refuse(
+            "the journal, which has to be replayed, is on another device: name it (-o journal_path=DEVICE, of other \
+             commands --journal DEVICE)"
+                .into(),
+        ),
     }
 }
 
@@ -247,7 +264,8 @@ pub(crate) fn log_of(file: &JournalFile, geo: &Geometry) -> Result<LogLocation> 
         }
         superblock.set_csum(if geo.metadata_csum { LogCsum::V3 } else { superblock.csum() });
     }
-    Ok(LogLocation { superblock, map: Arc::new(file.map().clone()) })
+    let external = file.is_external().then(|| ExternalLog { device: file.device().clone(), super_at: file.super_at() });
+    Ok(LogLocation { superblock, map: Arc::new(file.map().clone()), external })
 }
 
 /// Memory of an inode while it is in use.

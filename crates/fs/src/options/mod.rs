@@ -102,7 +102,7 @@ impl fmt::Debug for Messages {
     }
 }
 
-/// The device of an external journal. Extant reads it and does not write to it.
+/// The device of an external journal. A mount that writes writes to it, too.
 #[derive(Clone)]
 pub struct JournalDevice(pub Arc<dyn BlockDevice>);
 

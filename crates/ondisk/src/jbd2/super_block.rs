@@ -18,6 +18,7 @@ use super::{
 };
 use crate::damage::first;
 use crate::error::Result;
+use crate::superblock::JournalDevice;
 
 /// The start of the UUID of a journal that Extant added, for the time of a mount, to an image without one. The kernel
 /// and e2fsprogs use the UUID only of journals on other devices; they preserve this one.
@@ -195,6 +196,9 @@ pub struct JournalSuperBlock {
     pub head: u32,
 }
 
+/// The byte of the superblock where the list of users begins.
+const USERS_AT: usize = std::mem::offset_of!(RawJournalSuperBlock, s_users);
+
 impl JournalSuperBlock {
     /// Validates the first 1024 bytes of journal block 0. `block_size` is the file system's, in bytes.
     ///
@@ -332,6 +336,28 @@ impl JournalSuperBlock {
         sb.set_csum(csum);
         sb.incompat.set(IncompatFeatures::BIT64, wide);
         sb
+    }
+
+    /// The same for a device that has only the journal (e2fsprogs: `ext2fs_create_journal_superblock2` under
+    /// `journal_dev`): no file system uses it yet.
+    pub fn create_external(block_size: u32, max_len: u32, uuid: [u8; 16]) -> JournalSuperBlock {
+        let mut sb = JournalSuperBlock::create(block_size, max_len, uuid, LogCsum::None, false);
+        sb.first = JournalDevice::journal_super(block_size) + 1;
+        sb.nr_users = 0;
+        sb
+    }
+
+    /// The file systems that use the journal, by their UUIDs; of a journal on a device of its own.
+    pub fn users(&self) -> impl Iterator<Item = [u8; 16]> + '_ {
+        let count = if self.v2 { self.nr_users as usize } else { 0 };
+        self.raw.s_users.as_chunks::<16>().0.iter().take(count).copied()
+    }
+
+    /// The file system with this UUID is the only user. The first sector has everything that changes.
+    pub fn set_user(&mut self, uuid: [u8; 16]) {
+        self.raw.s_users[..SUPER_BLOCK_LIVE_BYTES - USERS_AT].fill(0);
+        self.raw.s_users[..16].copy_from_slice(&uuid);
+        self.nr_users = 1;
     }
 
     /// The UUID of a borrowed journal; `random` prevents the checksums of one borrowed journal from matching

@@ -57,6 +57,17 @@ impl SuperBlock {
         self.raw.s_jnl_blocks = place.words((place.size >> 32) as u32);
     }
 
+    /// The journal is on another device: the one with this UUID (e2fsprogs: `ext2fs_add_journal_device`). `number` is
+    /// that of the device in Linux, a hint; 0: not known.
+    pub fn set_external_journal(&mut self, uuid: [u8; 16], number: u32) {
+        self.raw.s_feature_compat = U32::new((self.compat() | Compat::HAS_JOURNAL).bits());
+        self.raw.s_journal_inum = U32::ZERO;
+        self.raw.s_journal_uuid = uuid;
+        self.raw.s_journal_dev = U32::new(number);
+        self.raw.s_jnl_backup_type = 0;
+        self.raw.s_jnl_blocks = [U32::ZERO; 17];
+    }
+
     /// The image has no journal any more.
     pub fn clear_journal(&mut self) {
         self.raw.s_feature_compat = U32::new(self.compat().difference(Compat::HAS_JOURNAL).bits());

@@ -78,13 +78,13 @@ pub enum SuperDamage {
         found: u16,
     },
     /// The device holds a journal for another file system, and no file system.
-    #[error("feature {}", Incompat::from_bits_retain(*.features).names().join(", "))]
+    #[error("the journal of a file system on another device, and no file system (feature {})", names(*.features))]
     JournalDevice {
         /// The incompatible features that are not known, `journal_dev` among them.
         features: u32,
     },
     /// Incompatible features that this code does not know.
-    #[error("feature {}", Incompat::from_bits_retain(*.unknown).names().join(", "))]
+    #[error("feature {}", names(*.unknown))]
     Features {
         /// Their bits.
         unknown: u32,
@@ -427,13 +427,18 @@ impl SuperDamage {
     /// As the crate's error, for the copy at byte `place`.
     pub fn error(self, place: u64) -> Error {
         match self {
-            SuperDamage::JournalDevice { features: bits } | SuperDamage::Features { unknown: bits } => {
-                refusal(Incompat::from_bits_retain(bits))
+            SuperDamage::Features { unknown } => refusal(Incompat::from_bits_retain(unknown)),
+            SuperDamage::JournalDevice { .. } | SuperDamage::ChecksumType { .. } | SuperDamage::Revision { .. } => {
+                Error::unsupported(self.to_string())
             }
-            SuperDamage::ChecksumType { .. } | SuperDamage::Revision { .. } => Error::unsupported(self.to_string()),
             _ => Error::corrupt(Structure::SuperBlock, place, self.to_string()),
         }
     }
+}
+
+/// The names of incompatible features.
+fn names(bits: u32) -> String {
+    Incompat::from_bits_retain(bits).names().join(", ")
 }
 
 /// Facts that a superblock does not contain; a `None` is not compared.

@@ -26,9 +26,9 @@ const CLUSTERS_PER_GROUP_MAX: u32 = (1 << 16) - 8;
 /// A last group with fewer blocks than this besides its own metadata is left out.
 const LAST_GROUP_FREE_MIN: u64 = 50;
 /// `s_checksum_type`.
-const CHECKSUM_CRC32C: u8 = 1;
+pub(super) const CHECKSUM_CRC32C: u8 = 1;
 /// `s_def_hash_version` of half MD4.
-const HASH_HALF_MD4: u8 = 1;
+pub(super) const HASH_HALF_MD4: u8 = 1;
 /// Reserved blocks would be lost to descriptors if these took more than this part of a group, in quarters.
 const GDT_QUARTERS_MAX: u64 = 3;
 /// The encryption of data and of names under `encrypt` (fscrypt: AES-256-XTS, AES-256-CTS).
@@ -440,7 +440,7 @@ fn split(number: u64) -> (U32, U32) {
 }
 
 /// Copies as much as fits, without an end.
-fn put(field: &mut [u8], value: &[u8]) {
+pub(super) fn put(field: &mut [u8], value: &[u8]) {
     let n = value.len().min(field.len());
     field[..n].copy_from_slice(&value[..n]);
 }

@@ -12,6 +12,7 @@ mod borrowed;
 mod damage;
 mod find;
 mod geometry;
+mod journal_device;
 mod layout;
 mod raw;
 #[cfg(test)]
@@ -22,6 +23,7 @@ pub use borrowed::JournalPlace;
 pub use damage::{SpecialInode, SuperContext, SuperDamage};
 pub use find::{Ballot, Read, Start, backup_at, begins_at_zero, find, find_backup, find_start, vote};
 pub use geometry::{BackupRule, BaseMetadata, DescChecksum, Geometry, InodeLocation, backup_candidates};
+pub use journal_device::{JournalDevice, NewJournalDevice, NotAJournal};
 pub use layout::{Layout, LayoutError, Wanted};
 pub use raw::{MAGIC, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, has_magic};
 

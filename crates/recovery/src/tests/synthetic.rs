@@ -665,20 +665,74 @@ fn large_sectors_are_written_whole() {
 
 #[test]
 fn external_journals_are_checked() {
+    const USER: [u8; 16] = [9; 16];
     let mut bytes = vec![0; 400 * 1024];
+    bytes[1024 + 0x04] = 144; // 400 blocks
+    bytes[1024 + 0x05] = 1;
     bytes[1024 + 0x38..1024 + 0x3A].copy_from_slice(&[0x53, 0xEF]);
     bytes[1024 + 0x60] = 8;
     bytes[1024 + 0x68..1024 + 0x78].copy_from_slice(&UUID);
-    let mut sb = JournalSuperBlock::create(BS, 400, UUID, LogCsum::None, false);
-    sb.first = 3;
-    bytes[2048..3072].copy_from_slice(&sb.encode());
-    let open = |bytes: &[u8], uuid| JournalFile::open_external(MemDisk::new(bytes.to_vec()), BS, uuid);
-    let journal = open(&bytes, UUID).unwrap();
+    let open = |bytes: &[u8], block_size, uuid, user| {
+        JournalFile::open_external(MemDisk::new(bytes.to_vec()), block_size, uuid, user)
+    };
+    let refused = |bytes: &[u8], block_size, uuid, user, why: &str| {
+        let Err(Error::NoJournal { detail }) = open(bytes, block_size, uuid, user) else { panic!("not {why}") };
+        assert!(detail.contains(why), "{detail}");
+    };
+    let mut put = |sb: &JournalSuperBlock| {
+        bytes[2048..3072].copy_from_slice(&sb.encode());
+        bytes.clone()
+    };
+    let mut sb = JournalSuperBlock::create_external(BS, 400, UUID);
+    refused(&put(&sb), BS, UUID, USER, "no file system uses it");
+    sb.set_user(USER);
+    let good = put(&sb);
+    let journal = open(&good, BS, UUID, USER).unwrap();
     assert_eq!((journal.super_offset(), journal.log().first, journal.is_external()), (2048, 3, true));
-    assert!(matches!(open(&bytes, [0; 16]), Err(Error::NoJournal { .. })));
+    refused(&good, BS, [0; 16], USER, "another file system");
+    refused(&good, BS, UUID, [8; 16], "another file system");
+    refused(&good, 4096, UUID, USER, "blocks have 1024 bytes");
+    refused(&good[..2000], BS, UUID, USER, "not a journal device");
+    // The superblock of the device bounds the log.
+    let mut short = good.clone();
+    short[1024 + 0x04] = 143;
+    assert!(matches!(open(&short, BS, UUID, USER), Err(Error::Map { .. })));
+    assert!(matches!(open(&good[..399 * 1024], BS, UUID, USER), Err(Error::Map { .. })));
     sb.nr_users = 2;
-    bytes[2048..3072].copy_from_slice(&sb.encode());
-    assert!(matches!(open(&bytes, UUID), Err(Error::NoJournal { .. })));
+    assert!(open(&put(&sb), BS, UUID, USER).is_err());
+}
+
+#[test]
+fn damaged_external_journals_are_opened_within_their_device_or_refused() {
+    const USER: [u8; 16] = [9; 16];
+    let mut good = vec![0; 400 * 1024];
+    good[1024 + 0x04..1024 + 0x08].copy_from_slice(&400u32.to_le_bytes());
+    good[1024 + 0x38..1024 + 0x3A].copy_from_slice(&[0x53, 0xEF]);
+    good[1024 + 0x60] = 8;
+    good[1024 + 0x68..1024 + 0x78].copy_from_slice(&UUID);
+    let mut sb = JournalSuperBlock::create_external(BS, 400, UUID);
+    sb.set_user(USER);
+    good[2048..3072].copy_from_slice(&sb.encode());
+    let mut rng = Rng::new(7);
+    let (mut opened, mut refused) = (0, 0);
+    for _ in 0..3000 {
+        let mut bytes = good.clone();
+        for _ in 0..1 + rng.below(3) {
+            let start = [1024, 2048][rng.below(2) as usize];
+            bytes[start + rng.below(0x160) as usize] = [0, 0xFF, rng.below(256) as u8][rng.below(3) as usize];
+        }
+        bytes.truncate(if rng.below(8) == 0 { rng.below(400 * 1024) as usize & !511 } else { bytes.len() });
+        let size = bytes.len() as u64;
+        match JournalFile::open_external(MemDisk::new(bytes), BS, UUID, USER) {
+            Ok(journal) => {
+                assert!(u64::from(journal.log().last) * u64::from(BS) <= size, "{:?}", journal.log());
+                let _ = Replay::load(&journal, &**journal.device(), &mut |_| {});
+                opened += 1;
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(opened > 300 && refused > 300, "{opened} opened, {refused} refused");
 }
 
 #[test]

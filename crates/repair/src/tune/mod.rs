@@ -208,6 +208,12 @@ pub fn tune(
     for change in changes {
         fields::apply(&mut raw, &before, change)?;
     }
+    if before.external_journal().is_some() && raw.s_uuid != before.uuid() {
+        return Err(CannotTune::Value(
+            "the journal, which is on another device, names the file system by its UUID; tune2fs -U changes both"
+                .into(),
+        ));
+    }
     let plan = features::Plan::of(&before, &mut raw)?;
     let (now, high) = (check.now as u32, (check.now >> 32) as u8);
     raw.s_wtime.set(now);

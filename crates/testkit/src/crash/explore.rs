@@ -24,14 +24,15 @@ use extant_base::sync::{LockClass, Mutex};
 use extant_base::task;
 use extant_block::device::{CrashDevice, CrashEvent, CrashMode, MemDevice};
 use extant_block::{BioFlags, BioOp};
-use extant_fs::{Filesystem, probe_superblock};
+use extant_fs::{Filesystem, JournalDevice, MountOptions, probe_superblock};
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::superblock::FsState;
 
 use crate::crash::history::Cut;
-use crate::crash::workload::{EPOCH_S, Recording, declare_atomic, options_for};
+use crate::crash::image::CrashImage;
+use crate::crash::workload::{EPOCH_S, Recording, declare_atomic, disks, options_for};
 use crate::crash::{oracle, seen};
-use crate::mount::{LoopMount, Mounted, loop_mounts_work};
+use crate::mount::{AttachedFile, LoopMount, Mounted, loop_mounts_work};
 use crate::oracle::{Fsck, e2fsck};
 
 static WORK_CLASS: LockClass = LockClass::new("crash work", 0);
@@ -356,8 +357,10 @@ fn later() -> Clock {
 
 /// Mounts by Extant, checks the tree, unmounts.
 pub fn check_by_extant(recording: &Recording, image: Arc<MemDevice>, cut: Cut) -> Result<(), String> {
-    let options = options_for(&recording.image, later());
-    let fs = Filesystem::mount(image, options).map_err(|e| format!("Extant does not mount: {e}"))?;
+    let (disk, journal) = recording.image.disks(image);
+    let journal_device = journal.map(JournalDevice);
+    let options = MountOptions { journal_device, ..options_for(&recording.image, later()) };
+    let fs = Filesystem::mount(disk, options).map_err(|e| format!("Extant does not mount: {e}"))?;
     let (blocks, possible) = (fs.geometry().blocks_count, recording.history.sizes(cut));
     if !possible.is_empty() && !possible.contains(&blocks) {
         return Err(format!("after Extant's recovery: {blocks} blocks; possible are {possible:?}"));
@@ -376,6 +379,13 @@ fn with_journal(
     files: &mut Files,
 ) -> Result<(), String> {
     let image = Arc::new(image);
+    if recording.image.external {
+        if external {
+            recover_two_disks(recording, spec, &image, files.path())?;
+        }
+        check_by_extant(recording, image.clone(), spec.cut())?;
+        return TwoDisks::save(&recording.image, &image, files.path(), "extant")?.clean("after Extant's recovery");
+    }
     if external {
         let by_fsck = files.copy(&image, "fsck")?;
         let by_kernel = files.copy(&image, "kernel")?;
@@ -389,6 +399,61 @@ fn with_journal(
     given_back(recording, &image)?;
     files.put(&image)?;
     clean(&files.state, "after Extant's recovery")
+}
+
+/// A state of a file system and its journal, each in a file. The files are removed with it.
+struct TwoDisks {
+    disk: PathBuf,
+    journal: PathBuf,
+}
+
+impl TwoDisks {
+    fn save(kind: &CrashImage, image: &Arc<MemDevice>, dir: &Path, name: &str) -> Result<TwoDisks, String> {
+        let (disk, journal) = kind.disks(image.clone());
+        let files = TwoDisks { disk: dir.join(name), journal: dir.join(format!("{name}-journal")) };
+        for (part, path) in [(Some(disk), &files.disk), (journal, &files.journal)] {
+            let part = part.ok_or("there is one disk alone")?;
+            MemDevice::over(part).save(path).map_err(|e| e.to_string())?;
+        }
+        Ok(files)
+    }
+
+    /// e2fsck with `arg` may have exit codes up to `most`.
+    fn fsck(&self, arg: &str, most: i32, when: &str) -> Result<(), String> {
+        let f = fsck(&self.disk, &[arg, "-j", crate::oracle::arg(&self.journal)])?;
+        if f.code <= most { Ok(()) } else { Err(format!("{when}: e2fsck {arg}: exit code {}\n{}", f.code, f.output)) }
+    }
+
+    fn clean(&self, when: &str) -> Result<(), String> {
+        self.fsck("-fn", 0, when)
+    }
+
+    fn by_kernel(&self, recording: &Recording, cut: Cut, dir: &Path, options: &str) -> Result<(), String> {
+        let journal = AttachedFile::new(&self.journal).map_err(|e| e.to_string())?;
+        let options = format!("{options}journal_path={}", journal.path());
+        check_by_kernel(recording, cut, &self.disk, dir, &options)
+    }
+}
+
+impl Drop for TwoDisks {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.disk);
+        let _ = std::fs::remove_file(&self.journal);
+    }
+}
+
+/// As [`external_recovery`], of a file system whose journal is on another disk.
+fn recover_two_disks(recording: &Recording, spec: Spec, image: &Arc<MemDevice>, dir: &Path) -> Result<(), String> {
+    let by_fsck = TwoDisks::save(&recording.image, image, dir, "fsck")?;
+    by_fsck.fsck("-p", 1, "replay")?;
+    by_fsck.clean("after e2fsck -p replayed it")?;
+    if !loop_mounts_work() {
+        return Ok(());
+    }
+    by_fsck.by_kernel(recording, spec.cut(), dir, "ro,").map_err(|e| format!("after e2fsck's replay: {e}"))?;
+    let by_kernel = TwoDisks::save(&recording.image, image, dir, "kernel")?;
+    by_kernel.by_kernel(recording, spec.cut(), dir, "").map_err(|e| format!("after the kernel's replay: {e}"))?;
+    by_kernel.clean("after the kernel replayed it")
 }
 
 /// After a clean unmount nothing is left of a borrowed journal.
@@ -547,8 +612,10 @@ pub fn interrupt_recovery(recording: &Recording, states: &[Spec], cuts: usize) -
         let first = spec.image(&recording.device, recording.seed)?;
         let device = Arc::new(CrashDevice::from_image(&first));
         declare_atomic(&device, &recording.image);
-        let options = options_for(&recording.image, later());
-        let fs = Filesystem::mount(device.clone(), options).map_err(|e| format!("{spec}: mount: {e}"))?;
+        let (disk, journal) = disks(&device, &recording.image);
+        let journal_device = journal.map(JournalDevice);
+        let options = MountOptions { journal_device, ..options_for(&recording.image, later()) };
+        let fs = Filesystem::mount(disk, options).map_err(|e| format!("{spec}: mount: {e}"))?;
         fs.step();
         fs.unmount().map_err(|e| format!("{spec}: unmount: {e}"))?;
         drop(fs);
@@ -572,6 +639,20 @@ fn recover_again(
     files: &mut Files,
     by: usize,
 ) -> Result<usize, String> {
+    if recording.image.external {
+        let when = "after a recovery that was cut off";
+        let state = TwoDisks::save(&recording.image, image, files.path(), "again")?;
+        match by {
+            1 => state.fsck("-p", 1, when)?,
+            2 if loop_mounts_work() => state.by_kernel(recording, cut, files.path(), "")?,
+            _ => {
+                check_by_extant(recording, image.clone(), cut)?;
+                TwoDisks::save(&recording.image, image, files.path(), "extant")?.clean(when)?;
+                return Ok(0);
+            }
+        }
+        return state.clean(when).map(|()| by);
+    }
     if by == 1 {
         files.lend(image)?;
         mend(&files.state)?;

@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
-use extant_block::device::MemDevice;
+use extant_block::device::{MemDevice, OffsetDevice};
 use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+use extant_recovery::JournalFile;
+use extant_recovery::locate::read_super;
 
 use extant_fs::{Cred, Filesystem, KeyRing, MountOptions, NewNode, Secret};
 use extant_oracle::encryption::add_key;
@@ -26,6 +29,8 @@ pub struct CrashImage {
     pub features: &'static str,
     /// Blocks of the journal that the image has; 0 for none.
     pub journal_blocks: u32,
+    /// The journal is on a disk of its own. Both are one image, with that disk behind the file system's.
+    pub external: bool,
     /// Extant borrows a journal for it; otherwise, without one of its own, commits go home in two waves.
     pub borrows: bool,
     /// Bytes.
@@ -51,6 +56,8 @@ const ROOM: u64 = 40 << 20;
 const LENT_BLOCKS: u32 = 1024;
 /// Somewhat more than an inode of 256 bytes holds.
 const SHORT: u64 = 150;
+/// Bytes that are copied at once.
+const COPY_BYTES: usize = 1 << 20;
 
 /// The configurations that are explored by default. Journals have the least size that the kernel accepts, so that the
 /// log wraps.
@@ -66,6 +73,12 @@ pub const IMAGES: [CrashImage; 5] = [
     CrashImage { name: "ext3", fs_type: "ext3", journal_blocks: 1024, ..EXT2 },
     CrashImage { name: "ext4-nojournal", features: "^has_journal", borrows: true, size: SIZE_LENT, ..EXT4 },
     CrashImage { name: "ext2", borrows: true, ..EXT2 },
+];
+
+/// The log is on a disk of its own: a flush of one disk says nothing about the other one.
+pub const JOURNAL_DEV: [CrashImage; 2] = [
+    CrashImage { name: "ext4-journal-dev", journal_blocks: 1024, external: true, ..EXT4 },
+    CrashImage { name: "ext3-journal-dev", fs_type: "ext3", journal_blocks: 1024, external: true, ..EXT2 },
 ];
 
 /// With a feature that the Linux kernel may lack.
@@ -158,6 +171,7 @@ pub(crate) const EXT4: CrashImage = CrashImage {
     block_size: 4096,
     features: "",
     journal_blocks: 0,
+    external: false,
     borrows: false,
     size: SIZE,
     extents: true,
@@ -249,6 +263,49 @@ impl CrashImage {
         (!self.has_journal()).then_some(self.block_size)
     }
 
+    /// The file system's disk, and that of its journal if it has one of its own, of a state of both.
+    pub fn disks(&self, image: Arc<dyn BlockDevice>) -> (Arc<dyn BlockDevice>, Option<Arc<dyn BlockDevice>>) {
+        if !self.external {
+            return (image, None);
+        }
+        let part = |start, len| -> Arc<dyn BlockDevice> {
+            Arc::new(OffsetDevice::new(image.clone(), start, len).expect("within the image"))
+        };
+        (part(0, self.size), Some(part(self.size, image.size_bytes() - self.size)))
+    }
+
+    /// Adds a journal on a disk of its own behind the file system `dev`, which has none.
+    fn with_journal(&self, dev: MemDevice, dir: &Path) -> Result<MemDevice> {
+        let device = |e: &dyn std::fmt::Display| Error::Mismatch { what: self.name.into(), difference: e.to_string() };
+        let path = dir.join("journal");
+        let blocks = self.journal_blocks.to_string();
+        let made = ["-q", "-F", "-O", "journal_dev", "-b", &self.block_size.to_string(), arg(&path), &blocks];
+        run_ok("mke2fs", &made)?;
+        let log = MemDevice::load(&path).map_err(|e| device(&e))?;
+        std::fs::remove_file(&path).map_err(Error::io("remove"))?;
+        let mut sb = read_super(&dev).map_err(|e| device(&e))?;
+        let (mut journal, uuid) =
+            JournalFile::open_any_external(Arc::new(log.snapshot()), self.block_size).map_err(|e| device(&e))?;
+        // mke2fs does so itself if the journal is a block device.
+        let mut journal_sb = journal.super_block().clone();
+        journal_sb.set_user(sb.uuid());
+        journal.write_super(journal_sb).map_err(|e| device(&e))?;
+        sb.set_external_journal(uuid, 0);
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        sb.encode_into(&mut bytes);
+        dev.write_at(SUPERBLOCK_OFFSET, &[&bytes], BioFlags::empty()).map_err(|e| device(&e))?;
+        let both = MemDevice::new(self.size + log.size_bytes());
+        let mut piece = vec![0; COPY_BYTES];
+        for (from, start) in [(&dev as &dyn BlockDevice, 0), (&**journal.device(), self.size)] {
+            for at in (0..from.size_bytes()).step_by(COPY_BYTES) {
+                let len = COPY_BYTES.min((from.size_bytes() - at) as usize);
+                from.read_at(at, &mut piece[..len], BioFlags::empty()).map_err(|e| device(&e))?;
+                both.write_at(start + at, &[&piece[..len]], BioFlags::empty()).map_err(|e| device(&e))?;
+            }
+        }
+        Ok(both)
+    }
+
     /// Makes the image, with every free block and every unused inode table poisoned.
     pub fn build(&self, dir: &Path) -> Result<MemDevice> {
         let device = |e: extant_block::Error| Error::Mismatch { what: self.name.into(), difference: e.to_string() };
@@ -257,7 +314,9 @@ impl CrashImage {
         options.inode_size = self.inode_size;
         options.features = self.features.to_owned();
         options.extra_args = vec!["-N".into(), self.inodes.to_string()];
-        if self.journal_blocks > 0 {
+        if self.external {
+            options.features = [self.features, "^has_journal"].join(",").trim_start_matches(',').to_owned();
+        } else if self.journal_blocks > 0 {
             let mib = (u64::from(self.journal_blocks) * u64::from(self.block_size)) >> 20;
             options.extra_args.extend(["-J".into(), format!("size={}", mib.max(1))]);
         }
@@ -287,7 +346,7 @@ impl CrashImage {
             let in_use = || failed(extant_fs::Error::Busy("the image"));
             return Arc::into_inner(shared).ok_or_else(in_use);
         }
-        Ok(dev)
+        if self.external { self.with_journal(dev, dir) } else { Ok(dev) }
     }
 }
 

@@ -17,8 +17,8 @@ use extant_base::rng::Rng;
 use extant_block::BlockDevice;
 use extant_block::device::{CrashDevice, MemDevice};
 use extant_fs::{
-    BorrowJournal, Cred, Error, FallocateMode, Filesystem, GrowTo, InodeRef, MountOptions, Mounted, NewNode,
-    RenameFlags, SetAttr, SetMode, WriteFlags,
+    BorrowJournal, Cred, Error, FallocateMode, Filesystem, GrowTo, InodeRef, JournalDevice, MountOptions, Mounted,
+    NewNode, RenameFlags, SetAttr, SetMode, WriteFlags,
 };
 use extant_ondisk::growth::{Backups, step as growth_step, target};
 
@@ -80,7 +80,9 @@ pub fn record(
 ) -> Result<Recording, String> {
     let device = Arc::new(CrashDevice::from_image(base));
     declare_atomic(&device, image);
-    let top = wrap(device.clone());
+    let (disk, journal) = disks(&device, image);
+    let top = wrap(disk);
+    let options = MountOptions { journal_device: journal.map(JournalDevice), ..options };
     let mut w = Workload::mount(*image, top, device.clone(), seed, options)?;
     let mounted = device.write_log();
     if w.fs.has_borrowed_journal() != image.borrows {
@@ -101,6 +103,15 @@ pub fn record(
         checkpoints: w.checkpoints,
         joined: w.joined,
     })
+}
+
+/// The disks of a device whose log has both.
+pub fn disks(device: &Arc<CrashDevice>, image: &CrashImage) -> (Arc<CrashDevice>, Option<Arc<dyn BlockDevice>>) {
+    if !image.external {
+        return (device.clone(), None);
+    }
+    let (disk, journal) = device.split(image.size);
+    (Arc::new(disk), Some(Arc::new(journal)))
 }
 
 /// The writes that a disk is trusted not to tear: the superblock, and, where no journal repairs it, each block.

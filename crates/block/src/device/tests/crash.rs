@@ -224,3 +224,25 @@ fn thousands_of_states_are_cheap() {
     // Rebuilding each state from the start would take a hundred times as long; no machine is that busy.
     assert!(start.elapsed().as_secs() < 120, "{:?}", start.elapsed());
 }
+
+/// A flush of one disk says nothing about the other one, and both lose power at the same event.
+#[test]
+fn flush_covers_one_of_two_disks() {
+    let both = CrashDevice::from_image(&MemDevice::new(2 * SIZE));
+    let (first, second) = both.split(SIZE);
+    assert_eq!((first.size_bytes(), second.size_bytes()), (SIZE, SIZE));
+    first.write_at(0, &[&[1; 512]], NONE).expect("written");
+    second.write_at(512, &[&[2; 512]], NONE).expect("written");
+    assert!(second.write_at(SIZE, &[&[3; 512]], NONE).is_err(), "behind its end");
+    second.flush().expect("flushed");
+    assert_eq!(both.volatile_at(both.write_log()), [0], "the first disk's write may be lost");
+    let image = bytes(&both.durable().expect("image"));
+    assert_eq!((image[0], image[SIZE as usize + 512]), (0, 2));
+    second.write_at(0, &[&[4; 512]], BioFlags::PREFLUSH | BioFlags::FUA).expect("written");
+    assert_eq!(both.volatile_at(both.write_log()), [0]);
+    first.flush().expect("flushed");
+    assert!(both.volatile_at(both.write_log()).is_empty());
+    let mut read = [0; 512];
+    second.read_at(512, &mut read, NONE).expect("read");
+    assert_eq!(read, [2; 512]);
+}

@@ -7,6 +7,7 @@
 //! None of its own.
 
 mod ask;
+mod journal;
 mod progress;
 mod repair;
 mod show;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use extant_base::clock::Clock;
 use extant_base::task;
 use extant_block::BlockDevice;
-use extant_check::Options;
+use extant_check::{Note, Options};
 use extant_fs::probe_superblock;
 use extant_ondisk::superblock::FsState;
 use serde_json::json;
@@ -89,6 +90,7 @@ fn options(args: &FsckArgs, name: &str) -> Result<Options> {
         threads: args.threads.unwrap_or_else(task::processors),
         now: Clock::real().wall().sec,
         progress: letters.progress.map(|fd| progress(fd, name)).transpose()?,
+        journal: None,
     })
 }
 
@@ -133,7 +135,8 @@ fn check(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
     let letters = &args.letters;
     let (device, beside) = beside::open(spec, how).map_err(operational)?;
     let name = spec.shown();
-    let (clock, options) = (Clock::real(), options(args, &name)?);
+    let (clock, mut options) = (Clock::real(), options(args, &name)?);
+    options.journal = journal::open(args, how, &*device, spec, true)?;
     if beside.is_none() && skip(args, &device, spec, &options)? {
         return Ok(());
     }
@@ -146,7 +149,10 @@ fn check(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
     }
     // A plan takes memory for what it changes. Of an image with more damage than a report holds, -n shows none.
     let is_listed = report.counts.values().sum::<u64>() == report.findings.len() as u64;
-    let wants_plan = report.is_damaged() && beside.is_none();
+    // The plan would be one for the image without its log.
+    let has_log_elsewhere =
+        options.journal.is_some() && report.notes.iter().any(|note| matches!(note, Note::Replayed { .. }));
+    let wants_plan = report.is_damaged() && beside.is_none() && !has_log_elsewhere;
     let plan = (wants_plan && is_listed).then(|| repair::plan(&device, &options)).flatten();
     if wants_plan && !is_listed {
         warn(&format!("{name}: no plan of a repair is shown: there are more findings than the report holds"));

@@ -21,7 +21,7 @@ use extant_recovery::locate::open_journal;
 use extant_repair::{Decision, End, How, Layers, Outcome, Sharing, Stands, Step, prove, unfinished};
 
 use super::super::change;
-use super::{CORRECTED, OPERATIONAL, UNCORRECTED, ask, failed, operational, options, show, skip};
+use super::{CORRECTED, OPERATIONAL, UNCORRECTED, ask, failed, journal, operational, options, show, skip};
 use crate::args::{FsckArgs, ImageArgs, Shared};
 use crate::failure::{Failure, Result, warn};
 use crate::image::{self, ImageSpec};
@@ -67,12 +67,16 @@ pub fn run(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
     let name = spec.shown();
     let opened = image::open(spec, &how.access(false)).map_err(operational)?;
     let device = opened.device;
-    let check = options(args, &name)?;
+    let mut check = options(args, &name)?;
+    check.journal = journal::open(args, how, &*device, spec, false)?;
     if skip(args, &device, spec, &check)? {
         return Ok(());
     }
     change::refuse_elsewhere(&*device, spec).map_err(|e| e.with_status(OPERATIONAL))?;
     change::refuse_unfinished(&*device, spec).map_err(|e| e.with_status(OPERATIONAL))?;
+    let replayed = journal::replay(args, &device, &check, spec)?;
+    // Its log is empty, and a repair does not write through it.
+    check.journal = None;
     let repair = repair_options(&check, args.shared);
     let overlay = ground(&device, &repair.layers);
     let mut questions = ask::Questions::new(name.clone());
@@ -88,6 +92,7 @@ pub fn run(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
         warn(&format!("{name}: {note}"));
     }
     print(args, &name, &outcome)?;
+    let written_before = replayed > 0;
     if args.letters.preen
         && let Some(why) = outcome.needs_person()
     {
@@ -106,7 +111,7 @@ pub fn run(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
     if allowed {
         write(args, spec, &device, &outcome)?;
     }
-    end(&name, &outcome, allowed)
+    end(&name, &outcome, allowed, written_before)
 }
 
 fn print(args: &FsckArgs, name: &str, outcome: &Outcome) -> Result<()> {
@@ -127,12 +132,14 @@ fn print(args: &FsckArgs, name: &str, outcome: &Outcome) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn end(name: &str, outcome: &Outcome, written: bool) -> Result<()> {
+/// `replayed`: the log on another device was replayed before the check.
+fn end(name: &str, outcome: &Outcome, written: bool, replayed: bool) -> Result<()> {
     let (mut out, steps) = (Output::new(), outcome.steps.len());
     let by_backup = outcome.report.notes.iter().any(|note| matches!(note, Note::BackupSuperblock { .. }));
     let totals = [Problem::FreeBlockCount, Problem::FreeInodeCount];
     let has_totals = totals.iter().any(|total| outcome.report.count(*total) > 0);
     let line = match (outcome.end, written) {
+        (End::Sound, _) if replayed => "the log is replayed, no damage".to_owned(),
         (End::Sound, _) => "no damage".to_owned(),
         (End::Proved, true) if steps == 0 && outcome.replayed > 0 => "the log is replayed, no damage".to_owned(),
         (End::Proved, true) if steps == 0 && by_backup => "the superblock is repaired, no other damage".to_owned(),
@@ -148,6 +155,7 @@ fn end(name: &str, outcome: &Outcome, written: bool) -> Result<()> {
     writeln!(out, "{name}: {line}")?;
     out.flush()?;
     let status = match (outcome.end, written) {
+        (End::Sound, _) if replayed => CORRECTED,
         (End::Sound, _) => return Ok(()),
         (End::Proved, true) => CORRECTED,
         (End::Partial, true) => CORRECTED | UNCORRECTED,

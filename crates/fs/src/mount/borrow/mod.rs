@@ -164,7 +164,7 @@ fn log_allocation(
     superblock: JournalSuperBlock,
     clock: &Clock,
 ) -> Result<()> {
-    let location = LogLocation { superblock, map: Arc::new(layout.map()?) };
+    let location = LogLocation { superblock, map: Arc::new(layout.map()?), external: None };
     let options = extant_journal::Options {
         clock: clock.clone(),
         commit_interval_ns: u64::MAX,

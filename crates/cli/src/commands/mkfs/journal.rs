@@ -1,0 +1,77 @@
+//! The journal on a device of its own that a new file system gets (`-J device=`).
+//!
+//! Main type: [`Journal`]. The order is: open and claim (a refusal changes nothing), then the file system's blocks, then
+//! the journal's list of users, and last the file system's superblocks. A cut before them leaves a journal that belongs
+//! to no file system; -F gives it to another one.
+//!
+//! # Locking
+//! None.
+
+use std::os::unix::fs::MetadataExt;
+
+use extant_build::options::ExternalJournal;
+use extant_recovery::{Error, JournalFile, journal_device, wipe};
+
+use crate::failure::{Failure, Result, plain_text};
+use crate::image::{Access, ImageSpec, Part, open_device};
+use crate::text;
+
+/// An opened journal, which no other program uses.
+pub struct Journal {
+    file: JournalFile,
+    uuid: [u8; 16],
+    /// The number of its device in Linux; 0 for a file.
+    number: u32,
+}
+
+impl Journal {
+    /// Opens the journal at `path`. `forced`: it may be another file system's. `dry`: it is only read.
+    pub fn open(path: &str, forced: bool, dry: bool) -> Result<Journal> {
+        let spec = ImageSpec::parse(path.as_ref());
+        let name = spec.shown();
+        let unusable = |e: Error| match e {
+            Error::Device(e) => e.into(),
+            e => Failure::op(plain_text(&format!(
+                "-J device={name}: {e}; 'extant mkfs -O journal_dev {name}' makes one"
+            ))),
+        };
+        let device = open_device(&spec, &Access { by_superblock: true, write_member: true, ..Access::tool(dry) })?;
+        let found = journal_device(&*device).map_err(unusable)?;
+        let (file, uuid) = JournalFile::open_any_external(device, found.block_size).map_err(unusable)?;
+        let sb = file.super_block();
+        if let Some(user) = sb.users().next().filter(|_| !forced) {
+            let log = if sb.is_live() { ", and its log has to be replayed" } else { "" };
+            let user = text::uuid(&user);
+            return Err(Failure::op(format!(
+                "-J device={name}: it is the journal of the file system {user}{log}; -F takes it from that one"
+            )));
+        }
+        let number = match spec.is_block_device() && spec.part == Part::Any {
+            true => spec.path.metadata().map_or(0, |meta| meta.rdev() as u32),
+            false => 0,
+        };
+        Ok(Journal { file, uuid, number })
+    }
+
+    /// What the file system has to know of it.
+    pub fn external(&self) -> ExternalJournal {
+        ExternalJournal { uuid: self.uuid, number: self.number, block_size: self.file.block_size() }
+    }
+
+    /// Makes the file system `user` the only one that uses the journal, whose log becomes empty.
+    pub fn bind(&mut self, user: [u8; 16]) -> extant_build::Result<()> {
+        let device = self.file.device().clone();
+        let mut bind = || -> std::result::Result<(), Error> {
+            // Later transactions have higher numbers than those that are in the log.
+            wipe(&mut self.file, &*device)?;
+            let mut sb = self.file.super_block().clone();
+            sb.set_user(user);
+            sb.errno = 0;
+            self.file.write_super(sb)
+        };
+        bind().map_err(|e| match e {
+            Error::Device(e) => extant_build::Error::Device(e),
+            e => extant_build::Error::Options(format!("the journal {}: {e}", device.name())),
+        })
+    }
+}
