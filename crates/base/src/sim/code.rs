@@ -40,15 +40,15 @@ pub struct Place {
 }
 
 /// Code between two calls.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
     pub from: Place,
     pub to: Place,
     /// How often it ran.
     pub count: u64,
-    /// The median of its times. The mean says more about the host's interrupts than about the code.
     pub median_ns: u64,
-    pub mean_ns: u64,
+    /// Without the longest hundredth, which says more about the host's interrupts than about the code.
+    pub mean_ns: f64,
 }
 
 /// Picoseconds of each segment; those that it lacks take none.
@@ -80,14 +80,17 @@ pub(super) type Measured = BTreeMap<(Place, Place), BTreeMap<u32, u64>>;
 pub(super) fn segments(measured: &Measured) -> Vec<Segment> {
     let row = |(&(from, to), times): (&(Place, Place), &BTreeMap<u32, u64>)| {
         let count: u64 = times.values().sum();
-        let sum: u64 = times.iter().map(|(ns, n)| u64::from(*ns) * n).sum();
-        let mut below = 0;
-        let middle = times.iter().find(|(_, n)| {
-            below += **n;
-            below * 2 >= count
-        });
-        let median_ns = middle.map_or(0, |(ns, _)| u64::from(*ns));
-        Segment { from, to, count, median_ns, mean_ns: sum / count.max(1) }
+        let most = count - count / 100;
+        let (mut below, mut sum, mut median_ns) = (0, 0, None);
+        for (&ns, &n) in times {
+            let counted = n.min(most - below);
+            below += counted;
+            sum += u64::from(ns) * counted;
+            if below * 2 >= count {
+                median_ns.get_or_insert(u64::from(ns));
+            }
+        }
+        Segment { from, to, count, median_ns: median_ns.unwrap_or(0), mean_ns: sum as f64 / most.max(1) as f64 }
     };
     measured.iter().map(row).collect()
 }

@@ -837,7 +837,7 @@ pub(crate) fn before_lock(addr: usize, class: &'static LockClass, shared: bool) 
 #[cold]
 pub(crate) fn acquired(addr: usize, class: &'static LockClass, shared: bool) {
     if let Some(me) = me() {
-        let _inside = me.enter("took", || class.name);
+        let _inside = me.enter(if shared { "shares" } else { "took" }, || class.name);
         let mut st = me.core.state();
         st.threads[me.id].held.push((addr, class));
         if me.core.contends {

@@ -206,7 +206,7 @@ pub struct Outcome<T> {
     pub forks: Vec<(u32, u32)>,
     /// On a modelled machine: the cost of each lock class and of each kind of line, most waited-for first.
     pub uses: Vec<Use>,
-    /// With [`Code::Measured`]: the time of each segment.
+    /// With [`Code::Measured`]: the time of each segment of all threads but the first.
     pub code: Vec<Segment>,
 }
 
