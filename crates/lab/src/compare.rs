@@ -614,7 +614,10 @@ fn unsteady(base: &Series, other: &Series, headline: &str) -> Option<String> {
         .collect();
     (!turned.is_empty()).then(|| {
         let (label, base) = (plain(&other.label), plain(&base.label));
-        format!("{label} against {base}: no difference, for its sign is another one at {} the costs", turned.join(" and "))
+        format!(
+            "{label} against {base}: no difference, for its sign is another one at {} the costs",
+            turned.join(" and ")
+        )
     })
 }
 

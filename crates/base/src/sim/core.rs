@@ -30,8 +30,8 @@ use crate::clock::Timespec;
 use crate::rng::Rng;
 use crate::sync::LockClass;
 use crate::sync::mode;
-pub(crate) use modelled::missed;
 pub(super) use modelled::line;
+pub(crate) use modelled::missed;
 
 /// The event that a blocked thread waits for.
 #[derive(Clone, Copy)]

@@ -192,7 +192,11 @@ fn a_line_that_all_write_moves_at_its_cost_and_one_that_all_read_does_not() {
             let line = Arc::new(0u64);
             crowd(4, move |_| {
                 for _ in 0..EACH {
-                    if writes { line_written("shared", &*line) } else { line_read("shared", &*line) }
+                    if writes {
+                        line_written("shared", &*line)
+                    } else {
+                        line_read("shared", &*line)
+                    }
                     compute(1);
                 }
             });

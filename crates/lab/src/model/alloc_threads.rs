@@ -308,8 +308,7 @@ fn grow(allocator: &Allocator<Empty>, thread: u64, operations: u64, flags: Reque
         // With preallocation the goal hardly matters; without it the file's last block is the best place to continue.
         let near = if flags == RequestFlags::NONE { goal } else { behind };
         let start = clock.now_ns();
-        let request =
-            Request { flags, ..Request::data(&owner, near, LogicalBlock(at), STEP, u64::from(at + STEP)) };
+        let request = Request { flags, ..Request::data(&owner, near, LogicalBlock(at), STEP, u64::from(at + STEP)) };
         let got = allocator.allocate(&mut (), &request).map_err(failed)?;
         done.took.saturating_record(clock.now_ns() - start);
         mine.push((got.start, got.len));

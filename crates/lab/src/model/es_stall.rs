@@ -58,7 +58,8 @@ impl Model for EsStall {
     }
 
     fn parameters(&self) -> Parameters {
-        let own = Parameters::new().with("entries", 20_000).with("reclaim", 5_000).with("scan", 128).with("alone_ms", 5);
+        let own =
+            Parameters::new().with("entries", 20_000).with("reclaim", 5_000).with("scan", 128).with("alone_ms", 5);
         processors::parameters(own.with("inodes", 1))
     }
 

@@ -40,7 +40,14 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     let path = args.output.display();
     std::fs::write(&args.output, text + "\n").map_err(|e| Failure::op(format!("{path}: cannot be written: {e}")))?;
     let costs = &table.costs;
-    writeln!(std::io::stdout(), "a lock {:.1} ns, a line {:.1} ns, a contended lock {:.1} ns, a wake {:.0} ns and its switch {:.0} ns",
-        costs.lock_ns, costs.bounce_ns, costs.contended_ns, costs.wake_ns, costs.switch_ns)?;
+    writeln!(
+        std::io::stdout(),
+        "a lock {:.1} ns, a line {:.1} ns, a contended lock {:.1} ns, a wake {:.0} ns and its switch {:.0} ns",
+        costs.lock_ns,
+        costs.bounce_ns,
+        costs.contended_ns,
+        costs.wake_ns,
+        costs.switch_ns
+    )?;
     Ok(())
 }

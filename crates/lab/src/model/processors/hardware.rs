@@ -67,7 +67,11 @@ pub(super) fn measure() -> Result<Hardware> {
     // Taking is half of it; the release is a part of the measured code.
     let lock_ns = least(RUNS, N, || (0..N).for_each(|i| *lock.lock() = black_box(i))) / 2.0;
     let lines: [Line; LINES] = Default::default();
-    let add = || lines.iter().for_each(|line| drop(black_box(line.0.fetch_add(1, Ordering::AcqRel))));
+    let add = || {
+        lines.iter().for_each(|line| {
+            black_box(line.0.fetch_add(1, Ordering::AcqRel));
+        })
+    };
     let add_ns = least(RUNS, N * LINES as u64, || (0..N).for_each(|_| add()));
 
     let token_ns = hand_over(processors, 0)?;

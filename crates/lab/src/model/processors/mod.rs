@@ -77,7 +77,8 @@ impl Profile {
     fn table(&self, factor: f64) -> Result<CodeTable> {
         let mut table = CodeTable::default();
         for (name, times) in &self.segments {
-            let parts = name.split_once(" > ").and_then(|(from, to)| Some((from.split_once(' ')?, to.split_once(' ')?)));
+            let parts =
+                name.split_once(" > ").and_then(|(from, to)| Some((from.split_once(' ')?, to.split_once(' ')?)));
             let (from, to) = parts.ok_or_else(|| Error::Usage(format!("costs: no such segment: {name}")))?;
             let [warm, cold] = times.map(|ns| (ns.clamp(0.0, 1e9) * factor * 1000.0).round() as u64);
             table.insert(from, to, warm, cold);
@@ -108,8 +109,8 @@ impl CostTable {
         } else {
             std::fs::read_to_string(name).map_err(|e| Error::Usage(format!("costs={name}: {e}")))?
         };
-        let table: CostTable =
-            serde_json::from_str(&text).map_err(|e| Error::Usage(format!("costs={name}: not a table of costs: {e}")))?;
+        let table: CostTable = serde_json::from_str(&text)
+            .map_err(|e| Error::Usage(format!("costs={name}: not a table of costs: {e}")))?;
         let hardware = [
             table.costs.lock_ns,
             table.costs.bounce_ns,
