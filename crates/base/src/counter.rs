@@ -3,6 +3,7 @@
 //! Linux: `struct percpu_counter` without its batch (reads here sum all shards, so they are for reports, not for hot
 //! decisions).
 
+use crate::sim;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 const SHARDS: usize = 16;
@@ -23,7 +24,9 @@ impl Counter {
     }
 
     pub fn add(&self, n: u64) {
-        self.shards[crate::task::shard_index() % SHARDS].0.fetch_add(n, Ordering::Relaxed);
+        let shard = &self.shards[crate::task::shard_index() % SHARDS];
+        sim::line_written("counter", shard);
+        shard.0.fetch_add(n, Ordering::Relaxed);
     }
 
     pub fn inc(&self) {
@@ -32,7 +35,11 @@ impl Counter {
 
     /// The sum at some moment during the call.
     pub fn get(&self) -> u64 {
-        self.shards.iter().fold(0u64, |sum, s| sum.wrapping_add(s.0.load(Ordering::Relaxed)))
+        let add = |sum: u64, shard: &Shard| {
+            sim::line_read("counter", shard);
+            sum.wrapping_add(shard.0.load(Ordering::Relaxed))
+        };
+        self.shards.iter().fold(0, add)
     }
 }
 

@@ -564,6 +564,7 @@ fn remarks(series: &[Series], headline: &str) -> Vec<String> {
     }
     notes.extend(one_sided(series));
     notes.extend(series.iter().skip(1).filter_map(|s| apart(&series[0], s, headline)));
+    notes.extend(series.iter().skip(1).filter_map(|s| unsteady(&series[0], s, headline)));
     let trials: Vec<&Trial> = series.iter().flat_map(Series::trials).collect();
     let mut differ = |what: &str, of: &dyn Fn(&Trial) -> String| {
         let mut values: Vec<String> = Vec::new();
@@ -597,6 +598,27 @@ fn remarks(series: &[Series], headline: &str) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// A note about modelled processors: a difference that another machine's costs would turn around is none.
+fn unsteady(base: &Series, other: &Series, headline: &str) -> Option<String> {
+    let (name, unit) = headline.rsplit_once('_')?;
+    let less = |figure: &str| {
+        let mean = |s: &Series| Summary::of(&s.values(figure)).map(|summary| summary.mean);
+        Some(mean(other)?.total_cmp(&mean(base)?))
+    };
+    let measured = less(headline)?;
+    let turned: Vec<&str> = ["half", "twice"]
+        .into_iter()
+        .filter(|scale| less(&format!("{name}_at_{scale}_costs_{unit}")).is_some_and(|sign| sign != measured))
+        .collect();
+    (!turned.is_empty()).then(|| {
+        let (label, base) = (plain(&other.label), plain(&base.label));
+        format!(
+            "{label} against {base}: no difference, for its sign is another one at {} the costs",
+            turned.join(" and ")
+        )
+    })
 }
 
 /// A note about different runs: whether they get a verdict.

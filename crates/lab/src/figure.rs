@@ -91,7 +91,8 @@ const HIGHER: &[&str] = &["_per_s", ".iops"];
 /// Beginnings of such names: operations that a model's test completed in a given time.
 const HIGHER_FROM: &[&str] = &["memcachetest_ops_"];
 
-/// Figures that describe: a higher value is neither good nor bad. So are the allocator's counters, `mballoc_`.
+/// Figures that describe: a higher value is neither good nor bad. So are the allocator's counters, `mballoc_`, and the costs
+/// of a modelled machine, `cost_`.
 const NEITHER: &[&str] = &[
     "journal_commits",
     "journal_blocks_per_commit",
@@ -129,6 +130,7 @@ pub fn direction(name: &str) -> Direction {
         Direction::HigherIsBetter
     } else if NEITHER.contains(&name)
         || name.starts_with("mballoc_")
+        || name.starts_with("cost_")
         || name.ends_with(".total_ios")
         || name.starts_with(OF_PROGRAM) && !LOWER_OF_PROGRAM.iter().any(|end| name.ends_with(end))
     {

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use extant_base::sim;
 use extant_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use extant_base::sync::{Mutex, MutexGuard};
 
@@ -228,6 +229,7 @@ impl Group {
 
     /// Publishes the buddy's numbers. Under the lock.
     pub fn learn(&self, buddy: &Buddy) {
+        sim::line_written("group summary", self);
         self.free.store(buddy.free(), Ordering::Relaxed);
         self.fragments.store(buddy.fragments(), Ordering::Relaxed);
         self.largest_order.store(buddy.largest_order().map_or(NO_ORDER, |o| o as u8), Ordering::Relaxed);

@@ -9,6 +9,7 @@
 //! # Locking
 //! [`crate::lock::GROUP`], one at a time, dropped between groups.
 
+use extant_base::sim;
 use extant_base::sync::atomic::Ordering;
 use extant_ondisk::GroupNr;
 
@@ -122,7 +123,7 @@ impl<S: GroupStore> Allocator<S> {
             && order < self.geometry.block_bits() + 2;
         let mut search = Search { first: false, measured: 0, best: None, enough: u32::MAX, stop: false };
         let mut goal = want.goal.map_or(0, |(g, _)| g.0);
-        let stream = want.stream.and_then(|i| self.streams.get(i));
+        let stream = want.stream.and_then(|i| self.streams.get(i)).inspect(|goal| sim::line_read("stream goal", *goal));
         if let Some(last) = stream.map(|s| s.load(Ordering::Relaxed)).filter(|&s| s != NO_GOAL) {
             goal = (last >> 32) as u32;
         }
@@ -145,6 +146,7 @@ impl<S: GroupStore> Allocator<S> {
             from = Criterion::Any;
         };
         if let (Some(found), Some(stream)) = (found, stream) {
+            sim::line_written("stream goal", stream);
             stream.store(u64::from(found.group.0) << 32 | u64::from(found.start), Ordering::Relaxed);
         }
         found
@@ -205,6 +207,7 @@ impl<S: GroupStore> Allocator<S> {
 
     /// Whether the group is worth its lock. Linux: `ext4_mb_good_group`.
     fn good(&self, group: &Group, nr: u32, pass: &Pass, goal: u32) -> bool {
+        sim::line_read("group summary", group);
         let free = group.free();
         if group.has(BAD) || free == 0 {
             return false;

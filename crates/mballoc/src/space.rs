@@ -8,6 +8,7 @@
 //! [`crate::lock::SPACE`], only while few blocks are free.
 
 use extant_base::counter::Counter;
+use extant_base::sim;
 use extant_base::sync::Mutex;
 use extant_base::sync::atomic::{AtomicI64, Ordering};
 use extant_base::task::shard_index;
@@ -116,14 +117,17 @@ impl Space {
     pub fn claim_spare(&self, wanted: u64) -> bool {
         let Ok(n) = i64::try_from(wanted) else { return false };
         let comfortable = self.comfortable();
+        sim::line_read("free blocks", &self.pool);
         if self.pool.load(Ordering::Relaxed) < comfortable {
             return false;
         }
         let own = &self.shards[shard_index() % SHARDS].0;
+        sim::line_written("free blocks of a shard", own);
         let take = |left: i64| (left >= n).then(|| left - n);
         if own.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
             return true;
         }
+        sim::line_written("free blocks", &self.pool);
         let refill = |left: i64| left.checked_sub(n)?.checked_sub(BATCH).filter(|&rest| rest >= comfortable);
         let refilled = self.pool.fetch_update(Ordering::Relaxed, Ordering::Relaxed, refill).is_ok();
         if refilled {
@@ -148,12 +152,16 @@ impl Space {
             return;
         }
         let n = blocks as i64;
+        sim::line_read("free blocks", &self.pool);
         if self.pool.load(Ordering::Relaxed) < self.comfortable() || n > BATCH {
+            sim::line_written("free blocks", &self.pool);
             self.pool.fetch_add(n, Ordering::Relaxed);
             return;
         }
         let own = &self.shards[shard_index() % SHARDS].0;
+        sim::line_written("free blocks of a shard", own);
         if own.fetch_add(n, Ordering::Relaxed) + n > 2 * BATCH {
+            sim::line_written("free blocks", &self.pool);
             let held = own.swap(0, Ordering::Relaxed);
             self.pool.fetch_add(held, Ordering::Relaxed);
         }

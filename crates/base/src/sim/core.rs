@@ -8,6 +8,8 @@
 //! # Locking
 //! `Core::state`, bare, held for one decision; only the holder of the baton and the watchdog take it.
 
+mod modelled;
+
 use std::any::Any;
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -19,6 +21,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::code::{self, Code, Measured};
 use super::machine::{Machine, Needs, Seat};
 use super::trace::{Kind, Trace};
 use super::watchdog::{Kept, Watched};
@@ -27,6 +30,8 @@ use crate::clock::Timespec;
 use crate::rng::Rng;
 use crate::sync::LockClass;
 use crate::sync::mode;
+pub(super) use modelled::line;
+pub(crate) use modelled::missed;
 
 /// The event that a blocked thread waits for.
 #[derive(Clone, Copy)]
@@ -129,6 +134,7 @@ struct State {
     successor: Option<usize>,
     trace: Trace,
     over: Option<Result<(), Failure>>,
+    measured: Measured,
 }
 
 /// One run.
@@ -136,6 +142,11 @@ pub(super) struct Core {
     state: Mutex<State>,
     ended: Condvar,
     progress: AtomicU64,
+    code: Code,
+    /// Locks and lines take time.
+    contends: bool,
+    /// Threads may owe time.
+    passes_time: bool,
 }
 
 #[derive(Clone)]
@@ -236,8 +247,8 @@ impl State {
         match &mut self.machine {
             Some(machine) if t.seat.is_wanted() => {
                 t.status = Status::Blocked(On::Processor);
-                if machine.enter(id, t.seat.needs) {
-                    self.take_processor(id);
+                if let Some(processor) = machine.enter(id, t.seat.needs, t.seat.processor) {
+                    self.take_processor(id, processor);
                 }
             }
             _ => {
@@ -248,17 +259,20 @@ impl State {
     }
 
     /// The thread has a processor, and goes on when that has switched to it.
-    fn take_processor(&mut self, id: usize) {
-        self.threads[id].seat.taken = true;
+    fn take_processor(&mut self, id: usize, processor: usize) {
+        let seat = &mut self.threads[id].seat;
+        (seat.taken, seat.processor) = (true, processor);
         let switch_ns = self.machine.as_ref().map_or(0, |m| m.costs.switch_ns);
         self.set_timer(id, switch_ns);
     }
 
     fn leave_processor(&mut self, id: usize) {
-        if std::mem::take(&mut self.threads[id].seat.taken)
-            && let Some(next) = self.machine.as_mut().and_then(Machine::leave)
+        let seat = &mut self.threads[id].seat;
+        let processor = seat.processor;
+        if std::mem::take(&mut seat.taken)
+            && let Some(next) = self.machine.as_mut().and_then(|machine| machine.leave(processor))
         {
-            self.take_processor(next);
+            self.take_processor(next, processor);
         }
     }
 
@@ -452,9 +466,13 @@ impl Core {
                 successor: None,
                 trace: Trace::new(options.trace),
                 over: None,
+                measured: Measured::new(),
             }),
             ended: Condvar::new(),
             progress: AtomicU64::new(0),
+            code: options.code.clone(),
+            contends: options.costs.is_some_and(|costs| costs.models_locks()),
+            passes_time: options.costs.is_some(),
         }
     }
 
@@ -602,6 +620,7 @@ impl Task {
         self.gate.pass();
         ME.with(|m| *m.borrow_mut() = Some(self.me.clone()));
         let result = catch_unwind(AssertUnwindSafe(f));
+        self.me.settle();
         let panic = result.as_ref().err().map(|p| payload_text(&**p));
         // Its captured values have been dropped; thread-local values are dropped outside the simulation.
         self.me.core.finish(self.me.id, panic);
@@ -637,6 +656,8 @@ pub(crate) struct Joined {
 /// A new thread of the caller's run; None outside.
 pub(crate) fn child(name: &str) -> Option<Task> {
     let me = me()?;
+    let _inside = me.enter("spawn", || "");
+    me.settle();
     let mut st = me.core.state();
     let (id, gate) = st.add_thread(name);
     st.admit(id);
@@ -648,6 +669,8 @@ pub(crate) fn child(name: &str) -> Option<Task> {
 /// Waits until the thread has ended.
 pub(crate) fn join(joined: Joined) {
     let Some(me) = me() else { return };
+    let _inside = me.enter("join", || "");
+    me.settle();
     let mut st = me.core.state();
     st.event(Kind::Join, "", joined.id as u64);
     if !matches!(st.threads[joined.id].status, Status::Done) {
@@ -670,6 +693,8 @@ pub(crate) fn yield_now() -> bool {
         return false;
     }
     if let Some(me) = me() {
+        let _inside = me.enter("yield", || "");
+        me.settle();
         let mut st = me.core.state();
         st.event(Kind::Yield, "", 0);
         if matches!(st.options.strategy, Strategy::Priorities { .. }) {
@@ -686,6 +711,7 @@ pub(crate) fn yield_now() -> bool {
 
 fn switch(kind: Kind, name: &'static str, force: bool) {
     let Some(me) = me() else { return };
+    let _inside = me.enter("point", || name);
     let mut st = me.core.state();
     st.event(kind, name, 0);
     me.core.maybe_switch(me.id, st, force);
@@ -703,6 +729,8 @@ pub(super) fn choose(bound: u64) -> u64 {
 #[cold]
 pub(super) fn compute(ns: u64) {
     if let Some(me) = me() {
+        let _inside = me.enter("compute", || "");
+        me.settle();
         me.core.charge(me.id, me.core.state(), ns);
     }
 }
@@ -757,6 +785,7 @@ pub(crate) fn processors() -> Option<usize> {
 #[cold]
 pub(crate) fn shard() -> Option<usize> {
     let me = me()?;
+    let _inside = me.enter("shard", || "");
     let mut st = me.core.state();
     if let Some(shard) = st.threads[me.id].shard {
         return Some(shard);
@@ -771,6 +800,8 @@ pub(crate) fn shard() -> Option<usize> {
 #[cold]
 pub(crate) fn now() -> Option<(u64, Timespec)> {
     let me = me()?;
+    let _inside = me.enter("now", || "");
+    me.settle();
     let st = me.core.state();
     let ns = st.now_ns;
     let wall = Timespec { sec: st.options.epoch_sec + (ns / 1_000_000_000) as i64, nsec: (ns % 1_000_000_000) as u32 };
@@ -781,6 +812,8 @@ pub(crate) fn now() -> Option<(u64, Timespec)> {
 #[cold]
 pub(crate) fn sleep(d: Duration) -> bool {
     let Some(me) = me() else { return false };
+    let _inside = me.enter("sleep", || "");
+    me.settle();
     let mut st = me.core.state();
     let ns = d.as_nanos().min(u128::from(u64::MAX)) as u64;
     st.event(Kind::Sleep, "", ns);
@@ -788,32 +821,47 @@ pub(crate) fn sleep(d: Duration) -> bool {
     true
 }
 
-/// Called before an attempt to take a lock.
+/// Called before an attempt to take a lock. False: the lock is taken, and an attempt may not show that.
 #[cold]
-pub(crate) fn before_lock(class: &'static LockClass) {
-    switch(Kind::Lock, class.name, false);
+pub(crate) fn before_lock(addr: usize, class: &'static LockClass, shared: bool) -> bool {
+    let Some(me) = me() else { return true };
+    let _inside = me.enter("lock", || class.name);
+    me.settle();
+    let mut st = me.core.state();
+    st.event(Kind::Lock, class.name, 0);
+    me.core.maybe_switch(me.id, st, false);
+    !me.core.contends || me.core.state().may_take(me.id, addr, shared)
 }
 
 /// The caller now holds the lock at `addr`.
 #[cold]
-pub(crate) fn acquired(addr: usize, class: &'static LockClass) {
+pub(crate) fn acquired(addr: usize, class: &'static LockClass, shared: bool) {
     if let Some(me) = me() {
-        me.core.state().threads[me.id].held.push((addr, class));
+        let _inside = me.enter(if shared { "shares" } else { "took" }, || class.name);
+        let mut st = me.core.state();
+        st.threads[me.id].held.push((addr, class));
+        if me.core.contends {
+            st.took(me.id, addr, class, shared);
+        }
     }
 }
 
 /// The lock at `addr` is taken: waits until another thread releases it.
 #[cold]
-pub(crate) fn block_on_lock(addr: usize, class: &'static LockClass) {
+pub(crate) fn block_on_lock(addr: usize, class: &'static LockClass, shared: bool) {
     let Some(me) = me() else { return };
     let mut st = me.core.state();
-    if !st.threads.iter().any(|t| t.held.iter().any(|(a, _)| *a == addr)) {
+    if !st.is_taken(addr) {
         // A thread outside this run holds it for a moment of real time, so this is no event.
         drop(st);
         std::thread::yield_now();
         return;
     }
     st.event(Kind::Blocked, class.name, 0);
+    let now_ns = st.now_ns;
+    let seat = &mut st.threads[me.id].seat;
+    seat.waits_since_ns.get_or_insert(now_ns);
+    seat.wants_shared = shared;
     me.core.block(me.id, st, On::Lock(addr, class), Some((Event::Released, addr)), None);
 }
 
@@ -821,20 +869,28 @@ pub(crate) fn block_on_lock(addr: usize, class: &'static LockClass) {
 #[cold]
 pub(crate) fn released(addr: usize) {
     let Some(me) = me() else { return };
+    let _inside = me.enter("release", || me.name_of_held(addr));
+    me.settle();
     let mut st = me.core.state();
-    let name = let_go(&mut st, me.id, addr);
+    let name = me.core.let_go(&mut st, me.id, addr);
     st.event(Kind::Release, name, 0);
     me.core.maybe_switch(me.id, st, false);
 }
 
-fn let_go(st: &mut State, me: usize, addr: usize) -> &'static str {
-    let held = &mut st.threads[me].held;
-    let name = match held.iter().rposition(|(a, _)| *a == addr) {
-        Some(i) => held.remove(i).1.name,
-        None => "",
-    };
-    st.wake_all((Event::Released, addr));
-    name
+impl Core {
+    fn let_go(&self, st: &mut State, me: usize, addr: usize) -> &'static str {
+        let held = &mut st.threads[me].held;
+        let name = match held.iter().rposition(|(a, _)| *a == addr) {
+            Some(i) => held.remove(i).1.name,
+            None => "",
+        };
+        if self.contends {
+            st.hand_over_lock(me, addr);
+        } else {
+            st.wake_all((Event::Released, addr));
+        }
+        name
+    }
 }
 
 /// The class of a lock that the caller holds.
@@ -849,9 +905,12 @@ pub(crate) fn holding(addr: usize) -> Option<&'static LockClass> {
 #[cold]
 pub(crate) fn wait(condvar: usize, lock: usize, timeout: Option<Duration>) -> bool {
     let Some(me) = me() else { return false };
+    let _inside = me.enter("wait", || me.name_of_held(lock));
+    // Until then the lock counts as held, so that no notification is missed.
+    me.settle();
     let mut st = me.core.state();
     let class = st.threads[me.id].held.iter().find(|(a, _)| *a == lock).map(|(_, c)| *c);
-    let_go(&mut st, me.id, lock);
+    me.core.let_go(&mut st, me.id, lock);
     let ns = timeout.map(|d| d.as_nanos().min(u128::from(u64::MAX)) as u64);
     st.event(Kind::Wait, class.map_or("", |c| c.name), ns.unwrap_or(0));
     let on = On::Condvar { timed: ns.is_some(), class };
@@ -862,6 +921,8 @@ pub(crate) fn wait(condvar: usize, lock: usize, timeout: Option<Duration>) -> bo
 #[cold]
 pub(crate) fn notify(condvar: usize, all: bool) {
     let Some(me) = me() else { return };
+    let _inside = me.enter("notify", || "");
+    me.settle();
     let mut st = me.core.state();
     let key = (Event::Notified, condvar);
     let mut ns = 0;
@@ -892,7 +953,8 @@ pub(crate) fn notify(condvar: usize, all: bool) {
 pub(super) fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
     assert!(!inside(), "a run cannot start another");
     quiet_panics();
-    mode::begin_simulation();
+    let lines = options.costs.is_some_and(|costs| costs.models_locks()) || matches!(options.code, Code::Measured);
+    mode::begin_simulation(lines);
     let core = Arc::new(Core::new(options));
     let (id, gate) = core.state.lock().add_thread("root");
     let task = Task { me: Me { core: core.clone(), id }, gate: gate.clone() };
@@ -923,6 +985,8 @@ pub(super) fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + 
     let trace = std::mem::replace(&mut st.trace, Trace::new(false));
     let (steps, switches, virtual_ns) = (st.steps, st.switches, st.now_ns);
     let forks = std::mem::take(&mut st.forks);
+    let uses = st.machine.as_ref().map_or_else(Vec::new, |machine| machine.contention.uses());
+    let code = code::segments(&st.measured);
     drop(st);
     let result = match over {
         Ok(()) => match root.join().expect("panics are caught") {
@@ -931,6 +995,6 @@ pub(super) fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + 
         },
         Err(failure) => Err(failure),
     };
-    mode::end_simulation();
-    Outcome { result, trace, steps, switches, virtual_ns, left, forks }
+    mode::end_simulation(lines);
+    Outcome { result, trace, steps, switches, virtual_ns, left, forks, uses, code }
 }

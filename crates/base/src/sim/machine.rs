@@ -4,10 +4,12 @@
 //! Main types: [`Machine`] (idle processors, and the lines of threads that want one), [`Seat`] (what a thread has of
 //! it). A thread takes a processor when its wait ends, and frees it when it waits again. First come, first served, but
 //! interrupts come before threads. A thread that waits for a lock keeps its processor, as one that spins does: a thread
-//! that sleeps while it holds a lock may leave the spinning ones without end, which the run reports as a deadlock.
+//! that sleeps while it holds a lock may leave the spinning ones without end, which the run reports as a deadlock. A
+//! thread takes the processor that it had last, if that is idle.
 //!
-//! What it does not do: time slices, pre-emption, affinity, caches. Code takes the time that it asks for with
-//! [`compute`](super::compute), and no other.
+//! What it does not do: time slices, pre-emption. Code takes the time that it asks for with
+//! [`compute`](super::compute), and that of its [`CodeTable`](super::CodeTable); locks and cache lines are in
+//! [`contention`](super::contention).
 //!
 //! # Locking
 //! None of its own: it is part of the state of the run.
@@ -15,6 +17,7 @@
 use std::collections::VecDeque;
 
 use super::Costs;
+use super::contention::Contention;
 
 /// The needs of a thread before it goes on.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -33,6 +36,11 @@ pub(super) struct Seat {
     pub needs: Needs,
     /// The thread has a processor.
     pub taken: bool,
+    /// The one that it has, or had last.
+    pub processor: usize,
+    /// When its wait for a lock began, and whether it wants to share the lock.
+    pub waits_since_ns: Option<u64>,
+    pub wants_shared: bool,
     /// How often the thread has waited for something else than a lock or a processor.
     pub sleeps: u64,
 }
@@ -47,7 +55,8 @@ impl Seat {
 /// See the module.
 pub(super) struct Machine {
     pub costs: Costs,
-    idle: usize,
+    pub contention: Contention,
+    idle: Vec<usize>,
     interrupts: VecDeque<usize>,
     line: VecDeque<usize>,
 }
@@ -55,26 +64,31 @@ pub(super) struct Machine {
 impl Machine {
     /// The run's first thread has one of the processors.
     pub fn new(costs: Costs, processors: usize) -> Machine {
-        Machine { costs, idle: processors.saturating_sub(1), interrupts: VecDeque::new(), line: VecDeque::new() }
+        let (interrupts, line) = (VecDeque::new(), VecDeque::new());
+        Machine { costs, contention: Contention::default(), idle: (1..processors).rev().collect(), interrupts, line }
     }
 
-    /// True if there is a processor for the thread; otherwise the thread is in line.
-    pub fn enter(&mut self, id: usize, needs: Needs) -> bool {
-        if self.idle > 0 {
-            self.idle -= 1;
-            return true;
+    /// The processor for the thread, if possible its last one; otherwise the thread is in line.
+    pub fn enter(&mut self, id: usize, needs: Needs, last: usize) -> Option<usize> {
+        if let Some(at) = self.idle.iter().position(|p| *p == last) {
+            return Some(self.idle.remove(at));
+        }
+        if let Some(processor) = self.idle.pop() {
+            return Some(processor);
         }
         match needs {
             Needs::ProcessorFirst => self.interrupts.push_back(id),
             _ => self.line.push_back(id),
         }
-        false
+        None
     }
 
     /// Frees a processor: the thread that has it now.
-    pub fn leave(&mut self) -> Option<usize> {
+    pub fn leave(&mut self, processor: usize) -> Option<usize> {
         let next = self.interrupts.pop_front().or_else(|| self.line.pop_front());
-        self.idle += usize::from(next.is_none());
+        if next.is_none() {
+            self.idle.push(processor);
+        }
         next
     }
 
@@ -94,7 +108,7 @@ mod tests {
     use crate::sync::Waiter;
     use crate::task;
 
-    const COSTS: Costs = Costs { switch_ns: 10, wake_ns: 3 };
+    const COSTS: Costs = Costs { switch_ns: 10, wake_ns: 3, lock_ns: 0, bounce_ns: 0, contended_ns: 0, waiter_ns: 0 };
 
     fn machine<T: Send + 'static>(processors: usize, f: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
         sim::run(&Options { processors, costs: Some(COSTS), ..Options::new(5) }, f)

@@ -17,7 +17,7 @@
 //!
 //! Time is virtual. While exploring, it moves when no thread can run: to the end of the next sleep or time-out. With
 //! [`Options::leap_permille`] it also moves while threads could run, as on a busy machine. With [`Options::costs`] the
-//! run is a modelled machine: threads share its processors, and computing takes time.
+//! run is a modelled machine: threads share its processors, and computing, locks and shared cache lines take time.
 //!
 //! A run ends when the closure returns, or when a thread panics. It also ends when no thread can run and no timer is
 //! due ([`Failure::Deadlock`]), after too many steps ([`Failure::Livelock`]), or when a thread does not return to the
@@ -32,11 +32,15 @@
 //! One bare lock per run, held for a decision. The locks of [`crate::sync`] stay real: a simulated thread only tries
 //! them. If that fails, it is blocked on the lock's address until another thread releases it.
 
+mod code;
+mod contention;
 mod core;
 mod machine;
 mod trace;
 mod watchdog;
 
+#[cfg(test)]
+mod known_cases;
 #[cfg(test)]
 mod tests;
 
@@ -44,9 +48,11 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+pub use code::{Code, CodeTable, Place, Segment};
+pub use contention::Use;
 pub use trace::Trace;
 
-use crate::sync::mode::{MODE, SIMULATED};
+use crate::sync::mode::{MODE, MODELLED, SIMULATED};
 
 /// Which thread runs next at a place where threads may switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +78,21 @@ pub struct Costs {
     pub switch_ns: u64,
     /// Of the thread that notifies, for each thread that wakes.
     pub wake_ns: u64,
+    /// Taking and releasing a lock whose cache line the processor has.
+    pub lock_ns: u64,
+    /// Until a cache line that another processor has changed is there.
+    pub bounce_ns: u64,
+    /// From the release of a lock to the moment at which the thread that waited for it has it.
+    pub contended_ns: u64,
+    /// That time is longer by this for each other thread that waits: 0 for queued locks, not for ticket locks.
+    pub waiter_ns: u64,
+}
+
+impl Costs {
+    /// Whether locks take time, and have queues: without, as while exploring, any waiting thread may be next.
+    pub fn models_locks(&self) -> bool {
+        self.lock_ns + self.bounce_ns + self.contended_ns + self.waiter_ns > 0
+    }
 }
 
 /// The parameters of a run.
@@ -85,6 +106,8 @@ pub struct Options {
     pub processors: usize,
     /// If given, threads need one of the `processors` to continue, and computing takes time.
     pub costs: Option<Costs>,
+    /// The time of code between calls of the scheduler.
+    pub code: Code,
     /// For [`Strategy::Path`]: which way to take at each fork; beyond its end, the first.
     pub path: Vec<u32>,
     /// More steps are a [`Failure::Livelock`].
@@ -106,6 +129,7 @@ impl Options {
             leap_permille: 0,
             processors: 4,
             costs: None,
+            code: Code::Free,
             path: Vec::new(),
             steps_max: 10_000_000,
             watchdog: Duration::from_secs(20),
@@ -180,6 +204,10 @@ pub struct Outcome<T> {
     pub left: Vec<String>,
     /// With [`Strategy::Path`]: each fork, the way that was taken and the number of ways.
     pub forks: Vec<(u32, u32)>,
+    /// On a modelled machine: the cost of each lock class and of each kind of line, most waited-for first.
+    pub uses: Vec<Use>,
+    /// With [`Code::Measured`]: the time of each segment of all threads but the first.
+    pub code: Vec<Segment>,
 }
 
 /// Runs `f` as the first thread of a simulation and waits for its end.
@@ -236,6 +264,23 @@ pub fn compute(ns: u64) {
     }
 }
 
+/// The calling thread writes the shared cache line of `at`, which is not under a lock. Time passes for it only on a
+/// modelled machine; `name` is its row in [`Outcome::uses`].
+#[inline]
+pub fn line_written<T>(name: &'static str, at: &T) {
+    if MODE.load(Ordering::Relaxed) & MODELLED != 0 {
+        core::line(name, std::ptr::from_ref(at) as usize, true);
+    }
+}
+
+/// The same for a line that the thread reads.
+#[inline]
+pub fn line_read<T>(name: &'static str, at: &T) {
+    if MODE.load(Ordering::Relaxed) & MODELLED != 0 {
+        core::line(name, std::ptr::from_ref(at) as usize, false);
+    }
+}
+
 /// Makes the calling thread a device: it needs no processor, and notifying it costs nothing.
 pub fn device() {
     if active() {
@@ -259,6 +304,6 @@ pub fn steps() -> u64 {
 }
 
 pub(crate) use core::{
-    Joined, Task, acquired, before_lock, block_on_lock, child, hash_key, holding, is_done, join, notify, now,
+    Joined, Task, acquired, before_lock, block_on_lock, child, hash_key, holding, is_done, join, missed, notify, now,
     processors, released, shard, sleep, wait, yield_now,
 };

@@ -20,6 +20,8 @@ pub struct LockClass {
     pub name: &'static str,
     /// Position in the lock order; higher is taken later. 0 is never checked.
     pub rank: u32,
+    /// Its locks live about as long as one operation, so a modelled machine has no history of their cache lines.
+    pub(crate) short_lived: bool,
     slot: Slot,
     contended: AtomicU64,
     wait_ns_total: AtomicU64,
@@ -69,12 +71,19 @@ impl LockClass {
         LockClass {
             name,
             rank,
+            short_lived: false,
             slot: Slot::new(),
             contended: AtomicU64::new(0),
             wait_ns_total: AtomicU64::new(0),
             wait_ns_max: AtomicU64::new(0),
             wait_ns_min: AtomicU64::new(u64::MAX),
         }
+    }
+
+    /// A class whose locks live about as long as one operation: another lock may be at the same address soon. A
+    /// [`crate::sim`] run does not model which processor has the cache line of such a lock.
+    pub const fn short_lived(self) -> LockClass {
+        LockClass { short_lived: true, ..self }
     }
 
     fn row(&self) -> LockRow {
@@ -90,17 +99,23 @@ impl LockClass {
     }
 
     /// Takes the lock at `addr` through `quick` (must not wait), else through `slow` (waits). Counts and times it if
-    /// statistics are on.
+    /// statistics are on. `shared`: other threads may have it, too.
     // Inlined, because a call would add to the cost of a counted acquisition.
     #[inline(always)]
-    pub(super) fn acquire<G>(&'static self, addr: usize, quick: impl Fn() -> Option<G>, slow: impl FnOnce() -> G) -> G {
+    pub(super) fn acquire<G>(
+        &'static self,
+        addr: usize,
+        shared: bool,
+        quick: impl Fn() -> Option<G>,
+        slow: impl FnOnce() -> G,
+    ) -> G {
         let mode = MODE.load(Ordering::Relaxed);
         if mode != 0 {
             if mode & STATS != 0 && !self.slot.count() {
                 self.count_first();
             }
             if mode & SIMULATED != 0
-                && let Some(g) = self.acquire_simulated(addr, &quick)
+                && let Some(g) = self.acquire_simulated(addr, shared, &quick)
             {
                 return g;
             }
@@ -113,28 +128,37 @@ impl LockClass {
 
     /// As [`LockClass::acquire`] on a simulated thread; None on others.
     #[cold]
-    pub(super) fn acquire_simulated<G>(&'static self, addr: usize, quick: &impl Fn() -> Option<G>) -> Option<G> {
+    pub(super) fn acquire_simulated<G>(
+        &'static self,
+        addr: usize,
+        shared: bool,
+        quick: &impl Fn() -> Option<G>,
+    ) -> Option<G> {
         if !sim::active() {
             return None;
         }
-        sim::before_lock(self);
+        let mut may_take = sim::before_lock(addr, self, shared);
         loop {
-            if let Some(g) = quick() {
-                sim::acquired(addr, self);
+            if may_take && let Some(g) = quick() {
+                sim::acquired(addr, self, shared);
                 return Some(g);
             }
-            sim::block_on_lock(addr, self);
+            sim::block_on_lock(addr, self, shared);
+            may_take = true;
         }
     }
 
     /// Takes the lock at `addr` if that needs no waiting.
-    pub(super) fn attempt<G>(&'static self, addr: usize, quick: impl Fn() -> Option<G>) -> Option<G> {
+    pub(super) fn attempt<G>(&'static self, addr: usize, shared: bool, quick: impl Fn() -> Option<G>) -> Option<G> {
         if !mode::is(SIMULATED) {
             return quick();
         }
-        sim::before_lock(self);
+        if !sim::before_lock(addr, self, shared) {
+            sim::missed(addr, self);
+            return None;
+        }
         let g = quick()?;
-        sim::acquired(addr, self);
+        sim::acquired(addr, self, shared);
         Some(g)
     }
 

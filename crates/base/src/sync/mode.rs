@@ -1,10 +1,10 @@
 //! One byte of flags that every lock operation tests first.
 //!
-//! It says whether lock statistics are on, and whether any simulation runs in this process. Both are rare, so an
-//! acquisition tests one byte that is hardly ever written.
+//! It says whether lock statistics are on, and whether any simulation runs in this process, or one that models locks
+//! and cache lines. All are rare, so an acquisition tests one byte that is hardly ever written.
 //!
 //! # Locking
-//! A bare leaf lock around the number of simulations.
+//! A bare leaf lock around the numbers of simulations.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -12,10 +12,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub(crate) const STATS: u8 = 1;
 /// Some threads of this process belong to a [`crate::sim`] run.
 pub(crate) const SIMULATED: u8 = 2;
+/// Some of these runs want to know of shared cache lines.
+pub(crate) const MODELLED: u8 = 4;
 
 pub(crate) static MODE: AtomicU8 = AtomicU8::new(0);
 
-static SIMULATIONS: parking_lot::Mutex<usize> = parking_lot::Mutex::new(0);
+/// All of them, and those with lines.
+static SIMULATIONS: parking_lot::Mutex<[usize; 2]> = parking_lot::Mutex::new([0, 0]);
 
 #[inline(always)]
 pub(crate) fn is(bit: u8) -> bool {
@@ -30,15 +33,19 @@ pub(crate) fn set(bit: u8, on: bool) {
     }
 }
 
-/// Registers one more run. Its threads are started later, and see the bit.
-pub(crate) fn begin_simulation() {
+/// Registers one more run. Its threads are started later, and see the bits.
+pub(crate) fn begin_simulation(lines: bool) {
     let mut n = SIMULATIONS.lock();
-    *n += 1;
+    n[0] += 1;
+    n[1] += usize::from(lines);
     set(SIMULATED, true);
+    set(MODELLED, n[1] > 0);
 }
 
-pub(crate) fn end_simulation() {
+pub(crate) fn end_simulation(lines: bool) {
     let mut n = SIMULATIONS.lock();
-    *n -= 1;
-    set(SIMULATED, *n > 0);
+    n[0] -= 1;
+    n[1] -= usize::from(lines);
+    set(SIMULATED, n[0] > 0);
+    set(MODELLED, n[1] > 0);
 }

@@ -47,13 +47,13 @@ impl<T: ?Sized> Mutex<T> {
     fn take(&self, nested: bool) -> MutexGuard<'_, T> {
         let addr = address(&self.raw);
         let held = Held::enter(self.class, addr, nested, true);
-        let raw = self.class.acquire(addr, || self.raw.try_lock(), || self.raw.lock());
+        let raw = self.class.acquire(addr, false, || self.raw.try_lock(), || self.raw.lock());
         MutexGuard { raw: Some(raw), _held: held }
     }
 
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let addr = address(&self.raw);
-        let raw = self.class.attempt(addr, || self.raw.try_lock())?;
+        let raw = self.class.attempt(addr, false, || self.raw.try_lock())?;
         Some(MutexGuard { raw: Some(raw), _held: Held::enter(self.class, addr, true, false) })
     }
 }
@@ -119,7 +119,7 @@ impl Condvar {
         // No other thread runs between this and the wait, so no notification is missed.
         drop(raw);
         let timed_out = sim::wait(address(&self.0), addr, timeout);
-        guard.raw = class.acquire_simulated(addr, &|| lock.try_lock());
+        guard.raw = class.acquire_simulated(addr, false, &|| lock.try_lock());
         timed_out
     }
 

@@ -42,13 +42,13 @@ impl<T: ?Sized> RwLock<T> {
     fn take_read(&self, nested: bool) -> RwLockReadGuard<'_, T> {
         let addr = address(&self.raw);
         let held = Held::enter(self.class, addr, nested, true);
-        let raw = self.class.acquire(addr, || self.raw.try_read(), || self.raw.read());
+        let raw = self.class.acquire(addr, true, || self.raw.try_read(), || self.raw.read());
         RwLockReadGuard { raw, _held: held }
     }
 
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let addr = address(&self.raw);
-        let raw = self.class.attempt(addr, || self.raw.try_read())?;
+        let raw = self.class.attempt(addr, true, || self.raw.try_read())?;
         Some(RwLockReadGuard { raw, _held: Held::enter(self.class, addr, true, false) })
     }
 
@@ -66,13 +66,13 @@ impl<T: ?Sized> RwLock<T> {
     fn take_write(&self, nested: bool) -> RwLockWriteGuard<'_, T> {
         let addr = address(&self.raw);
         let held = Held::enter(self.class, addr, nested, true);
-        let raw = self.class.acquire(addr, || self.raw.try_write(), || self.raw.write());
+        let raw = self.class.acquire(addr, false, || self.raw.try_write(), || self.raw.write());
         RwLockWriteGuard { raw, _held: held }
     }
 
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         let addr = address(&self.raw);
-        let raw = self.class.attempt(addr, || self.raw.try_write())?;
+        let raw = self.class.attempt(addr, false, || self.raw.try_write())?;
         Some(RwLockWriteGuard { raw, _held: Held::enter(self.class, addr, true, false) })
     }
 }

@@ -3,10 +3,13 @@
 //!
 //! Each of `threads` threads does `operations` allocations. `work=small-files`: a file of six blocks is allocated and
 //! freed, with a goal in one of seven flex groups by the thread's number. `work=append`: a file grows by two blocks at
-//! a time to 1 MiB and is freed then; the goals are the same. An operation's time does not include freeing an appended
-//! file; `operation_ns`, which is wall time by the operations of one thread, does.
+//! a time to 1 MiB and is freed then; the goals are the same. `work=fallocate`: the same with requests as ext4 makes
+//! them for fallocate(2), of that length and without preallocation (Baokun Li's test of 2025, will-it-scale's
+//! fallocate2). An operation's time does not include freeing a file that has grown; `operation_ns`, which is the whole
+//! time by the operations of one thread, does.
 //!
-//! The disk accepts every mark and does no I/O. Real threads and time: all but the operations is measured.
+//! The disk accepts every mark and does no I/O. With `processors=0` threads and time are real: all but the operations
+//! is measured. With `processors=N` there is a thread on each of N modelled processors ([`super::processors`]).
 //!
 //! # Locking
 //! `alloc-threads model` is held until all threads are there; no other lock is taken under it.
@@ -20,11 +23,13 @@ use extant_base::sync::{LockClass, Mutex};
 use extant_base::task;
 use extant_mballoc::{
     Allocator, Error as AllocError, Geometry, GroupStore, GroupSummary, InodePreallocation, Options, Policy, Request,
+    RequestFlags,
 };
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 use hdrhistogram::Histogram;
 
 use super::disk::failed;
+use super::processors::{self, Profiled, Shared};
 use super::{Bench, Model, empty_histogram, thread};
 use crate::error::{Error, Result};
 use crate::workload::Parameters;
@@ -34,6 +39,9 @@ static CLASS: LockClass = LockClass::new("alloc-threads model", 0);
 const GROUPS: u32 = 128;
 const FLEX: u32 = 16;
 const BLOCKS_PER_GROUP: u32 = 32768;
+
+/// Flex groups with goals.
+const GOALS: u64 = 7;
 
 /// Blocks of a small file, of one append, and of a file that is appended to.
 const SMALL: u32 = 6;
@@ -49,7 +57,7 @@ impl Model for AllocThreads {
     }
 
     fn summary(&self) -> &'static str {
-        "threads allocate beside each other (work: small-files, append): how long an operation of one takes"
+        "threads allocate beside each other (work: small-files, append, fallocate): how long an operation of one takes"
     }
 
     fn headline(&self) -> &'static str {
@@ -61,7 +69,8 @@ impl Model for AllocThreads {
     }
 
     fn parameters(&self) -> Parameters {
-        Parameters::new().with_text("work", "small-files").with("threads", 2).with("operations", 1280)
+        let own = Parameters::new().with_text("work", "small-files").with("threads", 2).with("operations", 1280);
+        processors::parameters(own)
     }
 
     fn check(&self, parameters: &Parameters) -> Result<()> {
@@ -71,42 +80,53 @@ impl Model for AllocThreads {
         };
         within("threads", 256)?;
         within("operations", 100_000_000)?;
+        processors::check(parameters)?;
         work(parameters.text("work")).map(drop)
     }
 
-    fn is_exact(&self, _: &Parameters) -> bool {
-        false
+    fn is_exact(&self, parameters: &Parameters) -> bool {
+        processors::is_modelled(parameters)
+    }
+
+    fn has_virtual_time(&self, parameters: &Parameters) -> bool {
+        processors::is_modelled(parameters)
+    }
+
+    fn profiled(&self) -> Vec<Profiled> {
+        let of = |policy: &'static str, name: &'static str| Profiled {
+            key: key(name, policy),
+            make: Arc::new(move || -> Result<Shared> {
+                let (allocator, work) = (allocator(policy)?, work(name)?);
+                let run: Shared = Arc::new(move |thread, n| work(&allocator, thread, n).map(drop));
+                Ok(run)
+            }),
+            together: [0, GOALS],
+            clocks: 2.0,
+        };
+        Policy::TABLE.rows.iter().flat_map(|row| WORKS.map(|work| of(row.name, work))).collect()
     }
 
     fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()> {
-        let work = work(parameters.text("work"))?;
-        let (count, each) = (parameters.get("threads"), parameters.get("operations"));
-        let allocator = allocator(policy)?;
-        let start = Arc::new(Mutex::new(&CLASS, ()));
-        let held = start.lock();
-        let mut threads = Vec::new();
-        for number in 0..count {
-            let (allocator, start) = (allocator.clone(), start.clone());
-            let run = move || {
-                drop(start.lock());
-                work(&allocator, number, each)
-            };
-            threads.push(task::spawn("alloc-threads", run).map_err(thread)?);
+        let name = parameters.text("work");
+        let (work, each) = (work(name)?, parameters.get("operations"));
+        if processors::is_modelled(parameters) {
+            let (of, count) = (policy.to_owned(), parameters.get("processors"));
+            let body = move || together(&allocator(&of)?, work, count, each);
+            let runs = processors::run(bench, parameters, Some(&key(name, policy)), body)?;
+            for run in runs {
+                let crowd = run.value.operation_ns(count);
+                bench.measured(&format!("operation{}_ns", run.ending), crowd);
+                if run.ending.is_empty() {
+                    run.record(bench, count);
+                    record(bench, run.value)?;
+                }
+            }
+            return Ok(());
         }
-        let clock = Clock::real();
-        let before = clock.now_ns();
-        drop(held);
-        let mut took = empty_histogram()?;
-        for thread in threads {
-            let its = thread.join().map_err(|_| Error::Failed("a thread panicked".into()))??;
-            took.add(its).map_err(|e| Error::Failed(e.to_string()))?;
-        }
-        let ns = clock.now_ns() - before;
-        let done = took.len();
-        bench.took("allocate", done, ns, took);
-        bench.empty(done)?;
-        bench.count("operations", done);
-        bench.measured("operation_ns", ns as f64 * count as f64 / done as f64);
+        let count = parameters.get("threads");
+        let done = together(&allocator(policy)?, work, count, each)?;
+        bench.measured("operation_ns", done.operation_ns(count));
+        record(bench, done)?;
         if bench.is_stopped() {
             return Err(Error::Interrupted);
         }
@@ -114,13 +134,101 @@ impl Model for AllocThreads {
     }
 }
 
-type Work = fn(&Allocator<Empty>, u64, u64) -> Result<Histogram<u64>>;
+/// The work's code in the table of costs.
+fn key(work: &str, policy: &str) -> String {
+    format!("alloc-threads/{work}/{policy}")
+}
+
+/// The results of all threads, and the time that they took together.
+struct Crowd {
+    done: Done,
+    ns: u64,
+}
+
+impl Crowd {
+    fn operation_ns(&self, threads: u64) -> f64 {
+        self.ns as f64 * threads as f64 / self.done.took.len() as f64
+    }
+}
+
+fn record(bench: &mut Bench<'_>, crowd: Crowd) -> Result<()> {
+    let Crowd { done, ns } = crowd;
+    let operations = done.took.len();
+    bench.took("allocate", operations, ns, done.took);
+    bench.empty(operations)?;
+    bench.count("operations", operations);
+    if done.files > 0 {
+        bench.measured("extents_per_file", done.extents as f64 / done.files as f64);
+        bench.measured("extents_per_file_max", done.extents_max as f64);
+    }
+    Ok(())
+}
+
+/// `count` threads work at the same time.
+fn together(allocator: &Arc<Allocator<Empty>>, work: Work, count: u64, each: u64) -> Result<Crowd> {
+    let start = Arc::new(Mutex::new(&CLASS, ()));
+    let held = start.lock();
+    let mut threads = Vec::new();
+    for number in 0..count {
+        let (allocator, start) = (allocator.clone(), start.clone());
+        let run = move || {
+            drop(start.lock());
+            work(&allocator, number, each)
+        };
+        threads.push(task::spawn("alloc-threads", run).map_err(thread)?);
+    }
+    let clock = Clock::real();
+    let before = clock.now_ns();
+    drop(held);
+    let mut done = Done::new()?;
+    for thread in threads {
+        let its = thread.join().map_err(|_| Error::Failed("a thread panicked".into()))??;
+        done.add(its)?;
+    }
+    Ok(Crowd { ns: clock.now_ns() - before, done })
+}
+
+/// The results of a thread.
+struct Done {
+    took: Histogram<u64>,
+    /// Files that have grown to their whole size, and their extents.
+    files: u64,
+    extents: u64,
+    extents_max: u64,
+}
+
+impl Done {
+    fn new() -> Result<Done> {
+        Ok(Done { took: empty_histogram()?, files: 0, extents: 0, extents_max: 0 })
+    }
+
+    fn add(&mut self, other: Done) -> Result<()> {
+        self.took.add(other.took).map_err(|e| Error::Failed(e.to_string()))?;
+        self.files += other.files;
+        self.extents += other.extents;
+        self.extents_max = self.extents_max.max(other.extents_max);
+        Ok(())
+    }
+
+    fn file(&mut self, pieces: &[(BlockNr, u32)]) {
+        let follows = |w: &&[(BlockNr, u32)]| w[0].0.0 + u64::from(w[0].1) == w[1].0.0;
+        let extents = (pieces.len() - pieces.windows(2).filter(follows).count()) as u64;
+        self.files += 1;
+        self.extents += extents;
+        self.extents_max = self.extents_max.max(extents);
+    }
+}
+
+type Work = fn(&Allocator<Empty>, u64, u64) -> Result<Done>;
+
+const WORKS: [&str; 3] = ["small-files", "append", "fallocate"];
 
 fn work(name: &str) -> Result<Work> {
     match name {
         "small-files" => Ok(small_files),
-        "append" => Ok(append),
-        other => Err(Error::Usage(format!("work={other}: small-files or append"))),
+        "append" => Ok(|allocator, thread, n| grow(allocator, thread, n, RequestFlags::NONE)),
+        "fallocate" => Ok(|allocator, thread, n| grow(allocator, thread, n, RequestFlags::NO_PREALLOC)),
+        other => Err(Error::Usage(format!("work={other}: {}", WORKS.join(", ")))),
     }
 }
 
@@ -165,7 +273,7 @@ fn allocator(policy: &str) -> Result<Arc<Allocator<Empty>>> {
 
 /// The file of a thread, and where it wants its blocks.
 fn file(thread: u64) -> (Arc<InodePreallocation>, Option<BlockNr>) {
-    let group = 1 + u64::from(FLEX) * (thread % 7);
+    let group = 1 + u64::from(FLEX) * (thread % GOALS);
     (Arc::new(InodePreallocation::new(InodeNr(11 + thread as u32))), Some(BlockNr(group * u64::from(BLOCKS_PER_GROUP))))
 }
 
@@ -175,36 +283,44 @@ fn free(allocator: &Allocator<Empty>, start: BlockNr, len: u32) -> Result<()> {
     Ok(())
 }
 
-fn small_files(allocator: &Allocator<Empty>, thread: u64, operations: u64) -> Result<Histogram<u64>> {
+fn small_files(allocator: &Allocator<Empty>, thread: u64, operations: u64) -> Result<Done> {
     let (owner, goal) = file(thread);
     let clock = Clock::real();
-    let mut took = empty_histogram()?;
+    let mut done = Done::new()?;
     for _ in 0..operations {
         let start = clock.now_ns();
         let request = Request::data(&owner, goal, LogicalBlock(0), SMALL, u64::from(SMALL));
         let got = allocator.allocate(&mut (), &request).map_err(failed)?;
         free(allocator, got.start, got.len)?;
-        took.saturating_record(clock.now_ns() - start);
+        done.took.saturating_record(clock.now_ns() - start);
     }
-    Ok(took)
+    Ok(done)
 }
 
-fn append(allocator: &Allocator<Empty>, thread: u64, operations: u64) -> Result<Histogram<u64>> {
+fn grow(allocator: &Allocator<Empty>, thread: u64, operations: u64, flags: RequestFlags) -> Result<Done> {
     let (owner, goal) = file(thread);
     let clock = Clock::real();
-    let mut took = empty_histogram()?;
-    let mut mine = Vec::new();
+    let mut done = Done::new()?;
+    let mut mine: Vec<(BlockNr, u32)> = Vec::new();
+    let mut behind = goal;
     for operation in 0..operations {
         let at = operation as u32 * STEP % WHOLE;
+        // With preallocation the goal hardly matters; without it the file's last block is the best place to continue.
+        let near = if flags == RequestFlags::NONE { goal } else { behind };
         let start = clock.now_ns();
-        let request = Request::data(&owner, goal, LogicalBlock(at), STEP, u64::from(at + STEP));
+        let request = Request { flags, ..Request::data(&owner, near, LogicalBlock(at), STEP, u64::from(at + STEP)) };
         let got = allocator.allocate(&mut (), &request).map_err(failed)?;
-        took.saturating_record(clock.now_ns() - start);
+        done.took.saturating_record(clock.now_ns() - start);
         mine.push((got.start, got.len));
+        behind = Some(BlockNr(got.start.0 + u64::from(got.len)));
         if at + STEP == WHOLE || operation + 1 == operations {
+            if at + STEP == WHOLE {
+                done.file(&mine);
+            }
             allocator.discard_preallocations(&owner);
             mine.drain(..).try_for_each(|(start, len)| free(allocator, start, len))?;
+            behind = goal;
         }
     }
-    Ok(took)
+    Ok(done)
 }

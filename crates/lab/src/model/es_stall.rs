@@ -5,12 +5,16 @@
 //! and goes on while the shrinker is called for `scan` entries at a time until `reclaim` of them have gone. Both are
 //! real threads, so all but the entries at the beginning is measured, and depends on what else the machine does.
 //!
+//! With `processors=N` there are N modelled processors ([`super::processors`]): one calls the shrinker, a thread on
+//! each of the others looks up. `inodes` inodes share these threads, and the entries that go.
+//!
 //! A call of the shrinker does not wait for the inode's lock: a call that finds it taken frees nothing, and the next
 //! one tries again (`calls_in_vain`).
 //!
 //! # Locking
 //! None of its own.
 
+use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +27,7 @@ use extant_es::{EsCache, EsInode, EsPolicyKind, EsState};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 use hdrhistogram::Histogram;
 
+use super::processors::{self, Profiled, Shared};
 use super::{Bench, Model, empty_histogram, thread};
 use crate::error::{Error, Result};
 use crate::workload::Parameters;
@@ -53,7 +58,9 @@ impl Model for EsStall {
     }
 
     fn parameters(&self) -> Parameters {
-        Parameters::new().with("entries", 20_000).with("reclaim", 5_000).with("scan", 128).with("alone_ms", 5)
+        let own =
+            Parameters::new().with("entries", 20_000).with("reclaim", 5_000).with("scan", 128).with("alone_ms", 5);
+        processors::parameters(own.with("inodes", 1))
     }
 
     fn check(&self, parameters: &Parameters) -> Result<()> {
@@ -65,21 +72,55 @@ impl Model for EsStall {
         if parameters.get("scan") == 0 || parameters.get("alone_ms") > 60_000 {
             return Err(Error::Usage("scan=: at least 1; alone_ms=: at most a minute".into()));
         }
-        Ok(())
+        if !(1..=processors::PROCESSORS_MAX).contains(&parameters.get("inodes")) {
+            return Err(Error::Usage(format!("inodes=: from 1 to {}", processors::PROCESSORS_MAX)));
+        }
+        match (parameters.get("processors"), parameters.get("inodes")) {
+            (1, _) => Err(Error::Usage("processors=: 0, or at least 2, one of them for the shrinker".into())),
+            (0, 2..) => Err(Error::Usage("inodes=: more than one with processors= only".into())),
+            _ => processors::check(parameters),
+        }
     }
 
-    fn is_exact(&self, _: &Parameters) -> bool {
-        false
+    fn is_exact(&self, parameters: &Parameters) -> bool {
+        processors::is_modelled(parameters)
+    }
+
+    fn has_virtual_time(&self, parameters: &Parameters) -> bool {
+        processors::is_modelled(parameters)
+    }
+
+    fn profiled(&self) -> Vec<Profiled> {
+        let of = |policy: EsPolicyKind| Profiled {
+            key: key(policy.name()),
+            make: Arc::new(move || -> Result<Shared> {
+                let (cache, inode) = filled(policy, 20_000, 1);
+                let work: Shared = Arc::new(move |number, n| {
+                    let mut rng = Rng::new(number);
+                    for i in 1..=n {
+                        black_box(inode[0].lookup(LogicalBlock(2 * rng.below(20_000) as u32)));
+                        if i.is_multiple_of(256) {
+                            cache.shrink(128);
+                        }
+                    }
+                    Ok(())
+                });
+                Ok(work)
+            }),
+            together: [0, 1],
+            clocks: 0.0,
+        };
+        EsPolicyKind::ALL.into_iter().map(of).collect()
     }
 
     fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()> {
         let kind = EsPolicyKind::from_name(policy).map_err(|e| Error::Usage(e.to_string()))?;
         let entries = parameters.get("entries") as u32;
-        let cache = EsCache::new(kind, Clock::real(), None);
-        let inode = Arc::new(cache.attach(InodeNr(12)));
-        for entry in 0..entries {
-            inode.insert(LogicalBlock(2 * entry), 1, written(entry));
+        if processors::is_modelled(parameters) {
+            return modelled(kind, parameters, bench);
         }
+        let (cache, inodes) = filled(kind, entries, 1);
+        let inode = inodes[0].clone();
         bench.count("entries_kept", cache.entries());
 
         let alone = Looks::start(&inode, entries, bench.rng())?;
@@ -90,7 +131,7 @@ impl Model for EsStall {
         bench.empty(lookups)?;
 
         let beside = Looks::start(&inode, entries, bench.rng())?;
-        let shrunk = shrink(&cache, parameters, bench);
+        let shrunk = shrink(&cache, parameters, || bench.is_stopped());
         let looked = beside.stop()?;
         let shrunk = shrunk?;
         let freed = shrunk.freed;
@@ -107,6 +148,66 @@ impl Model for EsStall {
     }
 }
 
+/// The code in the table of costs.
+fn key(policy: &str) -> String {
+    format!("es-stall/{policy}")
+}
+
+/// A cache with inodes that share so many entries.
+fn filled(kind: EsPolicyKind, entries: u32, inodes: u32) -> (EsCache, Vec<Arc<EsInode>>) {
+    let cache = EsCache::new(kind, Clock::real(), None);
+    let inodes: Vec<_> = (0..inodes).map(|nr| Arc::new(cache.attach(InodeNr(12 + nr)))).collect();
+    for inode in &inodes {
+        for entry in 0..entries / inodes.len() as u32 {
+            inode.insert(LogicalBlock(2 * entry), 1, written(entry));
+        }
+    }
+    (cache, inodes)
+}
+
+/// Threads on all modelled processors but one look up while that one shrinks.
+fn modelled(kind: EsPolicyKind, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()> {
+    let (count, seed) = (parameters.get("processors"), bench.seed());
+    let (own, name) = (parameters.clone(), kind.name());
+    let body = move || -> Result<(u64, Looked, Shrunk)> {
+        let (inodes, entries) = (own.get("inodes") as u32, own.get("entries") as u32);
+        let (cache, inodes) = filled(kind, entries, inodes);
+        let kept = cache.entries();
+        let each = (entries / inodes.len() as u32).max(1);
+        let mut looks = Vec::new();
+        for (number, inode) in (1..count).zip(inodes.iter().cycle()) {
+            looks.push(Looks::start(inode, each, Rng::new(seed ^ number << 32))?);
+        }
+        let shrunk = shrink(&cache, &own, || false);
+        let mut all = Looked { took: empty_histogram()?, ns: 0 };
+        looks.iter().for_each(|look| look.stop.store(true, Ordering::Relaxed));
+        for look in looks {
+            let its = look.stop()?;
+            all.ns += its.ns;
+            all.took.add(its.took).map_err(|e| Error::Failed(e.to_string()))?;
+        }
+        Ok((kept, all, shrunk?))
+    };
+    for run in processors::run(bench, parameters, Some(&key(name)), body)? {
+        let (_, looked, _) = &run.value;
+        bench.measured(&format!("longest_lookup{}_ns", run.ending), looked.took.max() as f64);
+        bench.measured(&format!("lookup_p999{}_ns", run.ending), looked.took.value_at_quantile(0.999) as f64);
+        if !run.ending.is_empty() {
+            continue;
+        }
+        run.record(bench, count);
+        let (kept, looked, shrunk) = run.value;
+        bench.count("entries_kept", kept);
+        let lookups = looked.took.len();
+        bench.took("lookup", lookups, looked.ns, looked.took);
+        bench.empty(lookups)?;
+        bench.took("call", shrunk.calls.len(), shrunk.ns, shrunk.calls);
+        bench.measured("calls_in_vain", shrunk.in_vain as f64);
+        bench.measured("entries_reclaimed", shrunk.freed as f64);
+    }
+    Ok(())
+}
+
 /// A written block that merges with no other.
 fn written(entry: u32) -> EsState {
     EsState::Written(BlockNr(10_000 + 3 * u64::from(entry)))
@@ -120,12 +221,12 @@ struct Shrunk {
     in_vain: u64,
 }
 
-fn shrink(cache: &EsCache, parameters: &Parameters, bench: &Bench<'_>) -> Result<Shrunk> {
+fn shrink(cache: &EsCache, parameters: &Parameters, is_stopped: impl Fn() -> bool) -> Result<Shrunk> {
     let (wanted, scan) = (parameters.get("reclaim"), parameters.get("scan"));
     let clock = Clock::real();
     let mut shrunk = Shrunk { calls: empty_histogram()?, ns: 0, freed: 0, in_vain: 0 };
     while shrunk.freed < wanted && cache.evictable() > 0 && shrunk.calls.len() < CALLS_MAX {
-        if bench.is_stopped() {
+        if is_stopped() {
             return Err(Error::Interrupted);
         }
         let start = clock.now_ns();

@@ -3,7 +3,7 @@
 //! Main types: [`Model`] (one file a mechanism, named in [`all`]), [`Bench`] (the tools of a running model),
 //! [`Config`]; [`run`] does a run. State is built from a seed, so a trial's counts are exact: the same in every round,
 //! or the trial is flawed. Only counts that depend on the order of threads (`tags`, `es-stall`, `alloc-threads`) are
-//! measured. Times stand beside those of the same loop around nothing (phase [`EMPTY`]).
+//! measured; these three also run on modelled processors ([`processors`]), where the seed decides that order. Times stand beside those of the same loop around nothing (phase [`EMPTY`]).
 //!
 //! Trials have the form of those of workloads, so `compare` and `report` take both.
 //!
@@ -21,6 +21,7 @@ mod es_shrink;
 mod es_stall;
 mod es_traces;
 mod group_search;
+pub mod processors;
 mod reclaim;
 mod reclaim_traces;
 mod tags;
@@ -39,7 +40,7 @@ use hdrhistogram::Histogram;
 use crate::environment::{self, Build};
 use crate::error::{Error, Result};
 use crate::measure::{Figures, Recorded, latency};
-use crate::result::{Contestant, Environment, Identity, Outcome, Phase, SCHEMA, Trial, WorkloadRun};
+use crate::result::{Contestant, Environment, Identity, LockRow, Outcome, Phase, SCHEMA, Trial, WorkloadRun};
 use crate::run::{Store, Summary, identity_of, load, order};
 use crate::workload::Parameters;
 
@@ -69,6 +70,11 @@ pub trait Model: Send + Sync {
     fn has_virtual_time(&self, parameters: &Parameters) -> bool {
         let _ = parameters;
         false
+    }
+    /// Its code, for [`processors::calibrate`]: of models that can run on modelled processors.
+    #[doc(hidden)]
+    fn profiled(&self) -> Vec<processors::Profiled> {
+        Vec::new()
     }
     /// Builds the state, works under the policy called `policy`, and counts.
     fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()>;
@@ -105,6 +111,7 @@ pub struct Bench<'a> {
     latency: BTreeMap<String, Histogram<u64>>,
     counts: Figures,
     measured: Figures,
+    locks: Vec<LockRow>,
 }
 
 impl<'a> Bench<'a> {
@@ -117,6 +124,7 @@ impl<'a> Bench<'a> {
             latency: BTreeMap::new(),
             counts: Figures::new(),
             measured: Figures::new(),
+            locks: Vec::new(),
         }
     }
 
@@ -383,7 +391,7 @@ pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
                 phases: bench.phases,
                 latency,
                 measures: bench.counts.into_iter().chain(bench.measured).collect(),
-                locks: Vec::new(),
+                locks: bench.locks,
                 groups: BTreeMap::new(),
                 chunks: Vec::new(),
             })?;

@@ -8,9 +8,10 @@
 //! With `processors=N` the same code runs under [`extant_base::sim`] on a modelled machine, in virtual time: each
 //! request takes `submit_ns` and `complete_ns` of a processor, each switch `switch_ns`, each wake `wake_ns`. An
 //! interrupt for each processor completes the requests of every N-th thread, as blk-mq completes where it submitted.
-//! A seed and a round give the same figures each time.
+//! A seed and a round give the same figures each time. With `machine=calibrated` the costs of switches, wakes, locks
+//! and cache lines are those of a table ([`super::processors`]), and locks are held for a time.
 //!
-//! What it does not do: I/O, batches; on the modelled machine caches, time slices, and locks that are held for a time.
+//! What it does not do: I/O, batches; on the modelled machine time slices, and the time of the policies' own code.
 //!
 //! # Locking
 //! `tags model` guards the requests that a device has under way; no other lock is taken under it.
@@ -29,7 +30,7 @@ use extant_base::task;
 use extant_block::queue::{TagConfig, TagGuard, TagPolicyKind, TagSet, TagStats};
 use hdrhistogram::Histogram;
 
-use super::{Bench, Model, empty_histogram, thread};
+use super::{Bench, Model, empty_histogram, processors, thread};
 use crate::error::{Error, Result};
 use crate::measure::process::Switches;
 use crate::workload::Parameters;
@@ -57,13 +58,13 @@ impl Model for Tags {
     }
 
     fn parameters(&self) -> Parameters {
-        Parameters::new()
+        processors::parameters(Parameters::new())
+            .with_text("machine", "assumed")
             .with("depth", 8)
             .with("threads", 64)
             .with("wait_queues", 8)
             .with("latency_us", 100)
             .with("requests", 10_000)
-            .with("processors", 0)
             .with("submit_ns", 2_000)
             .with("complete_ns", 1_000)
             .with("switch_ns", 2_000)
@@ -79,7 +80,11 @@ impl Model for Tags {
         within("threads", 1, 4096)?;
         within("wait_queues", 1, 64)?;
         within("latency_us", 1, 1_000_000)?;
-        within("processors", 0, 64)?;
+        processors::check(parameters)?;
+        match parameters.text("machine") {
+            "assumed" | "calibrated" => {}
+            other => return Err(Error::Usage(format!("machine={other}: assumed or calibrated"))),
+        }
         ["submit_ns", "complete_ns", "switch_ns", "wake_ns"].iter().try_for_each(|cost| within(cost, 0, 1_000_000))
     }
 
@@ -108,9 +113,16 @@ impl Model for Tags {
             gave_up: AtomicBool::new(false),
         };
         let work = Arc::new(work);
+        if parameters.get("processors") > 0 && parameters.text("machine") == "calibrated" {
+            return calibrated(&work, parameters, bench);
+        }
         let machine = sim::Options {
             processors: work.devices,
-            costs: Some(sim::Costs { switch_ns: parameters.get("switch_ns"), wake_ns: parameters.get("wake_ns") }),
+            costs: Some(sim::Costs {
+                switch_ns: parameters.get("switch_ns"),
+                wake_ns: parameters.get("wake_ns"),
+                ..sim::Costs::default()
+            }),
             steps_max: u64::MAX,
             ..sim::Options::new(bench.seed_of_round())
         };
@@ -132,19 +144,37 @@ impl Model for Tags {
         if bench.stopped() {
             return Err(Error::Interrupted);
         }
-        let (requests, stats) = (done.latency.len(), done.stats);
-        bench.took("request", requests, done.ns, done.latency);
-        bench.empty(requests)?;
-        bench.count("requests", requests);
-        let per_request = |n: u64| n as f64 / requests as f64;
-        bench.measured("switches_per_request", per_request(done.switches));
-        bench.measured("waits_per_request", per_request(stats.waits));
-        bench.measured("wakes_per_request", per_request(stats.wakes));
-        bench.measured("wakes_in_vain_per_request", per_request(stats.wakes_in_vain));
-        bench.measured("overtakings_per_request", per_request(stats.overtakings));
-        bench.measured("longest_wait_ns", stats.longest_wait_ns as f64);
-        Ok(())
+        record(done, bench)
     }
+}
+
+fn record(done: Done, bench: &mut Bench<'_>) -> Result<()> {
+    let (requests, stats) = (done.latency.len(), done.stats);
+    bench.took("request", requests, done.ns, done.latency);
+    bench.empty(requests)?;
+    bench.count("requests", requests);
+    let per_request = |n: u64| n as f64 / requests as f64;
+    bench.measured("switches_per_request", per_request(done.switches));
+    bench.measured("waits_per_request", per_request(stats.waits));
+    bench.measured("wakes_per_request", per_request(stats.wakes));
+    bench.measured("wakes_in_vain_per_request", per_request(stats.wakes_in_vain));
+    bench.measured("overtakings_per_request", per_request(stats.overtakings));
+    bench.measured("longest_wait_ns", stats.longest_wait_ns as f64);
+    Ok(())
+}
+
+/// On modelled processors with measured costs: at these, at half and at twice their value.
+fn calibrated(work: &Arc<Work>, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()> {
+    let work = work.clone();
+    for run in processors::run(bench, parameters, None, move || work.run())? {
+        let seconds = run.value.ns as f64 / 1e9;
+        bench.measured(&format!("requests{}_per_s", run.ending), run.value.latency.len() as f64 / seconds);
+        if run.ending.is_empty() {
+            run.record(bench, parameters.get("processors"));
+            record(run.value, bench)?;
+        }
+    }
+    Ok(())
 }
 
 /// The work of a trial: the same on real threads and on a modelled machine.

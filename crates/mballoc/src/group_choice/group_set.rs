@@ -4,6 +4,7 @@
 //! # Locking
 //! None: readers and writers share no lock. One thread at a time inserts or removes a given group.
 
+use extant_base::sim;
 use extant_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A set of group numbers.
@@ -28,6 +29,7 @@ impl GroupSet {
     pub fn insert(&self, g: u32) {
         let word = g / 64;
         if let (Some(w), Some(s)) = (self.words.get(word as usize), self.summary.get(word as usize / 64)) {
+            sim::line_written("group set", w);
             w.fetch_or(1 << (g % 64), Ordering::SeqCst);
             s.fetch_or(1 << (word % 64), Ordering::SeqCst);
         }
@@ -37,6 +39,7 @@ impl GroupSet {
         let word = g / 64;
         if let (Some(w), Some(s)) = (self.words.get(word as usize), self.summary.get(word as usize / 64)) {
             let bit = 1 << (g % 64);
+            sim::line_written("group set", w);
             if w.fetch_and(!bit, Ordering::SeqCst) & !bit == 0 {
                 s.fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
                 // Another thread may have inserted a group between the two; then the summary bit must be set again.
@@ -53,7 +56,9 @@ impl GroupSet {
             return None;
         }
         let first = from / 64;
-        let member = self.words.get(first as usize)?.load(Ordering::Relaxed) & (u64::MAX << (from % 64));
+        let word = self.words.get(first as usize)?;
+        sim::line_read("group set", word);
+        let member = word.load(Ordering::Relaxed) & (u64::MAX << (from % 64));
         if member != 0 {
             return Some(first * 64 + member.trailing_zeros()).filter(|&g| g < to);
         }

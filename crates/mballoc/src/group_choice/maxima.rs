@@ -56,6 +56,7 @@ impl Level {
 
     fn set(&self, at: usize, byte: u8) {
         let Some(word) = self.0.get(at / 8) else { return };
+        sim::line_written("maxima", &self.0[at / NODE * WORDS]);
         let shift = at % 8 * 8;
         let change = |w: u64| Some(w & !(0xFF << shift) | u64::from(byte) << shift);
         let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
@@ -68,6 +69,9 @@ impl Level {
     /// The first byte of the node that is at least `least`, from `at` on and before `end`.
     fn first_in_node(&self, at: usize, end: usize, least: u8) -> Option<usize> {
         let node = at / NODE;
+        if let Some(first) = self.words(node).first() {
+            sim::line_read("maxima", first);
+        }
         for (i, word) in self.words(node).iter().enumerate().skip(at % NODE / 8) {
             let first = node * NODE + i * 8;
             if first >= end {

@@ -5,6 +5,7 @@
 //! None.
 
 mod age;
+mod calibrate;
 mod check_time;
 mod compare;
 mod export;
@@ -63,6 +64,7 @@ pub enum LabCommand {
     Report(report::ReportArgs),
     ReplayTrace(replay_trace::ReplayTraceArgs),
     CheckTime(check_time::CheckTimeArgs),
+    Calibrate(calibrate::CalibrateArgs),
 }
 
 pub fn run(args: LabArgs) -> Result<()> {
@@ -81,5 +83,6 @@ pub fn run(args: LabArgs) -> Result<()> {
         LabCommand::Report(args) => report::run(&args),
         LabCommand::ReplayTrace(args) => replay_trace::run(&args),
         LabCommand::CheckTime(args) => check_time::run(&args),
+        LabCommand::Calibrate(args) => calibrate::run(&args),
     }
 }

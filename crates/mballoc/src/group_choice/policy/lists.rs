@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use extant_base::sim;
 use extant_base::sync::Mutex;
 use extant_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -52,6 +53,7 @@ impl Lists {
             old.lock().remove(&when.load(Ordering::Relaxed));
         }
         if let Some(new) = self.lists.get(new as usize) {
+            sim::line_written("list clock", &self.clock);
             let now = self.clock.fetch_add(1, Ordering::Relaxed);
             when.store(now, Ordering::Relaxed);
             new.lock().insert(now, group);
