@@ -1,7 +1,7 @@
 //! `extant completions`: a shell's completion script for `extant`.
 //!
-//! `clap_complete` makes the script for the switches. This module adds words that it does not know: the words of
-//! `-o`, separated by commas, and the workloads, models, targets and policies of `extant lab`.
+//! `clap_complete` makes the script for the switches. This module adds words that `clap_complete` does not know: the
+//! words of `-o`, separated by commas, and the workloads, models, targets and policies of `extant lab`.
 //!
 //! # Locking
 //! None.
@@ -19,7 +19,7 @@ use crate::failure::Result;
 use crate::mount_options::help;
 
 pub fn run(args: &CompletionsArgs) -> Result<()> {
-    // Generated into memory: the generator panics when its output cannot be written.
+    // Generated into memory, because the generator panics if its output cannot be written.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "extant", &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
@@ -41,20 +41,20 @@ fn models() -> String {
     model::all().iter().map(|m| m.name()).collect::<Vec<_>>().join(" ")
 }
 
-/// Each ends where a path follows.
+/// Each target ends where a path follows.
 fn targets() -> String {
     Kind::ALL.iter().map(|kind| format!("{}:", kind.name())).collect::<Vec<_>>().join(" ")
 }
 
-/// `mb_policy=vanilla` and so on.
+/// The values of `--policy`, such as `mb_policy=vanilla`.
 fn policies() -> Vec<String> {
     let names =
         |table: extant_base::policy::Table| table.rows.iter().map(move |row| format!("{}={}", table.option, row.name));
     target::policies().flat_map(names).collect()
 }
 
-/// A function that runs first, and leaves other words to the generated one. Readline splits a word at "=" and ":", so
-/// this takes the word from the line, and of an answer returns only the part that readline replaces.
+/// A function that runs first, and leaves other words to the generated function. Readline splits a word at "=" and ":".
+/// So this function takes the whole word from the line, and returns only the part that readline replaces.
 fn bash() -> String {
     let options: Vec<String> = help::completions().into_iter().map(|(word, _)| word).collect();
     format!(
@@ -142,7 +142,7 @@ complete -c extant -n "__fish_extant_using_subcommand lab; and __fish_seen_subco
     out
 }
 
-/// The generated script, with other functions at the places where it accepts anything.
+/// The generated script, with other functions where it accepts any word.
 fn zsh(script: &str) -> String {
     let quoted = |text: &str| text.replace('\'', "'\\''").replace('[', "\\[").replace(']', "\\]").replace(':', "\\:");
     let mut out = String::new();

@@ -44,7 +44,7 @@ fn one(args: &MvArgs, source: &File, to: &File, into_dir: bool) -> Result<()> {
             return Err(file.failed(Error::NotDirectory));
         }
     }
-    // As mv(1): for two names of one file, rename(2) would leave both and report success.
+    // As mv(1): for two names of one file, rename(2) would keep both and report success.
     if source.fs.lookup(&new_dir, new_name).is_ok_and(|there| there.ino == moved.ino) {
         if args.no_clobber {
             return Ok(());
