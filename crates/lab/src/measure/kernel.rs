@@ -1,10 +1,10 @@
 //! The figures of the kernel's ext4: trace events, mb_stats, and the statistics of the loop device below it.
 //!
-//! Main types: [`Probe`], [`Tracefs`] (where the probe enables events). Events go to a trace instance of its own,
-//! filtered by device, and are read at the end, so that recording costs the kernel no more than writing them down. If
-//! events are lost, their figures are absent, and the trial says so.
+//! Main types: [`Probe`], [`Tracefs`] (where the probe enables events). Events go to a separate trace instance,
+//! filtered by device, and are read at the end. So recording costs the kernel only the writing of events. If events are
+//! lost, their figures are absent, and the trial reports that.
 //!
-//! It needs root. Where no tracefs is mounted, it is mounted for the time of the probe.
+//! It needs root. If no tracefs is mounted, it is mounted while the probe runs.
 //!
 //! # Locking
 //! None.
@@ -19,7 +19,7 @@ use super::transactions::{Layout, Tally};
 use crate::error::{Error, Result};
 use crate::target::Tool;
 
-/// Memory for events, for each processor: some 150,000 events.
+/// Memory for events, per processor: about 150,000 events.
 const BUFFER_KIB: &str = "16384";
 const EVENTS: [&str; 5] = [
     "ext4/ext4_allocate_blocks",
@@ -29,10 +29,10 @@ const EVENTS: [&str; 5] = [
     "jbd2/jbd2_run_stats",
 ];
 
-/// Listens to one loop device.
+/// Records the events of one loop device.
 #[derive(Debug)]
 pub struct Probe {
-    /// `loop3`.
+    /// The device's name, such as `loop3`.
     device: String,
     io_before: Option<[u64; 17]>,
     mb_stats: Figures,
@@ -47,13 +47,13 @@ pub struct Heard {
     pub groups: std::collections::BTreeMap<u32, u64>,
     /// Groups of the first preallocations for small files.
     pub chunks: Vec<u32>,
-    /// Requested figures that are absent, and why.
+    /// Requested figures that are absent, with the reason.
     pub flaws: Vec<String>,
 }
 
 impl Probe {
-    /// Call before the mount. `number`: major and minor of the device. `events`: the places of the image's groups, to
-    /// record events; an error if that is impossible.
+    /// Must be called before the mount. `number`: major and minor of the device. `events`: the places of the image's
+    /// groups, to record events; an error if that is impossible.
     pub fn start(device: &str, number: (u32, u32), events: Option<Layout>) -> Result<Probe> {
         let listener = events.map(|layout| Listener::start(device, number, layout)).transpose()?;
         Ok(Probe {
@@ -65,13 +65,14 @@ impl Probe {
         })
     }
 
-    /// Call after the mount.
+    /// Must be called after the mount.
     pub fn mounted(&self) {
         let _ = std::fs::write(format!("/sys/fs/ext4/{}/mb_stats", self.device), "1");
     }
 
-    /// Call before the unmount, after which these figures are gone. Files in the mount `dir` that have no blocks yet
-    /// get them now: otherwise the unmount would allocate them, after the end of the recording.
+    /// Must be called before the unmount, after which these figures are no longer available. Also syncs the mount on
+    /// `dir`, so that files without blocks get them now. Otherwise the unmount would allocate them, after the end of
+    /// the recording.
     pub fn unmounting(&mut self, dir: &Path) {
         if let Ok(dir) = std::fs::File::open(dir) {
             let _ = rustix::fs::syncfs(dir);
@@ -105,7 +106,7 @@ impl Probe {
         fields.into_iter().map(count).collect()
     }
 
-    /// Call after the last unmount, while the device still exists: adds the figures, and returns the rest of the
+    /// Must be called after the last unmount, while the device still exists: adds the figures, and returns the other
     /// results.
     pub fn finish(&mut self, figures: &mut Figures) -> Heard {
         figures.append(&mut self.requests());
@@ -148,7 +149,7 @@ impl Listener {
         let listener = Listener { instance, layout, _tracefs: tracefs };
         listener.put("buffer_size_kb", BUFFER_KIB)?;
         for event in EVENTS {
-            // As the kernel packs a device number.
+            // In the format in which the kernel packs a device number.
             listener.put(&format!("events/{event}/filter"), &format!("dev == {}", major << 20 | minor))?;
             listener.put(&format!("events/{event}/enable"), "1")?;
         }
@@ -160,7 +161,7 @@ impl Listener {
         std::fs::write(&path, value).map_err(Error::file(&path))
     }
 
-    /// An error: some events were lost.
+    /// The recorded events. An error if some events were lost.
     fn events(&self) -> std::result::Result<(Tally, Commits), String> {
         self.put("tracing_on", "0").map_err(|e| e.to_string())?;
         let read = |path: &Path| std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()));
@@ -183,7 +184,7 @@ impl Drop for Listener {
     }
 }
 
-/// Events of one processor that the reader will not see: overwritten, or dropped while they were written.
+/// Events of one processor that the reader will not see: overwritten, or dropped during writing.
 fn lost_events(stats: &str) -> u64 {
     let count = |line: &str| match line.split_once(": ") {
         Some(("overrun" | "dropped events", n)) => n.trim().parse::<u64>().ok(),
@@ -192,7 +193,7 @@ fn lost_events(stats: &str) -> u64 {
     stats.lines().filter_map(count).sum::<u64>()
 }
 
-/// A mounted tracefs: the machine's, or one of its own that is unmounted when this is dropped.
+/// A mounted tracefs: that of the machine, or one that is unmounted when this is dropped.
 #[derive(Debug)]
 pub struct Tracefs {
     path: PathBuf,
@@ -200,7 +201,7 @@ pub struct Tracefs {
 }
 
 impl Tracefs {
-    /// Finds a mounted tracefs, or mounts it. It is the same file system in every place.
+    /// Finds a mounted tracefs, or mounts it. Every mount shows the same file system.
     pub fn get() -> Result<Tracefs> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         if let Some(path) = mounted_tracefs(&mounts) {
@@ -228,13 +229,13 @@ impl Drop for Tracefs {
         if let Some(dir) = self.own.take()
             && unmount(dir.path()).is_err()
         {
-            // A directory with a mount on it must not be emptied.
+            // A directory must not be emptied while something is mounted on it.
             let _ = dir.keep();
         }
     }
 }
 
-/// The mount point of a tracefs that is mounted as a whole, for writing, by /proc/self/mountinfo.
+/// The mount point of a tracefs that is mounted as a whole and writable, from /proc/self/mountinfo.
 fn mounted_tracefs(mountinfo: &str) -> Option<PathBuf> {
     mountinfo.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
@@ -255,7 +256,7 @@ fn io(device: &str) -> Option<[u64; 17]> {
     Some(fields)
 }
 
-/// Sums over jbd2_run_stats.
+/// Sums over the jbd2_run_stats events.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Commits {
     transactions: u64,
@@ -263,7 +264,7 @@ struct Commits {
     handles: u64,
 }
 
-/// The lines of a trace, in the order of time.
+/// Evaluates the lines of a trace, in order of time.
 fn digest(trace: &str, layout: Layout) -> (Tally, Commits) {
     let (mut tally, mut commits) = (Tally::default(), Commits::default());
     for (at, line) in trace.lines().enumerate().filter(|(_, l)| !l.starts_with('#')) {
@@ -307,14 +308,14 @@ fn digest(trace: &str, layout: Layout) -> (Tally, Commits) {
     (tally, commits)
 }
 
-/// Names as [`super::engine`] gives them, of the lines of /proc/fs/ext4/*/mb_stats that both have.
+/// Figures from the lines of /proc/fs/ext4/*/mb_stats for which Extant has figures, too, named as in [`super::engine`].
 ///
 /// Headings of criteria are `cr0_stats:` (Linux 5.13) or `cr_p2_aligned_stats:` (6.5, five of them). Lines that are
-/// indented deeper than such a heading belong to it, also those whose names occur outside of it.
+/// indented more than such a heading belong to it, even if their names also occur elsewhere.
 fn mb_stats(text: &str) -> Figures {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let mut figures = Figures::new();
-    // The number of criteria so far; the indentation of the last heading, while its lines last.
+    // The number of criteria so far, and the indentation of the last heading while its lines last.
     let (mut criteria, mut heading) = (0usize, None);
     for line in text.lines() {
         let Some((name, value)) = line.trim().split_once(':') else { continue };
