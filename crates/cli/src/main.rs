@@ -1,12 +1,14 @@
 //! `extant`: mounts, inspects, and copies in and out of ext2/3/4 images.
 //!
-//! This crate parses arguments and prints; the crates below do everything else. One file per sub-command in
-//! [`commands`]; around them: [`args`] (the command line), [`image`] (images, opened), [`mount_options`] (`-o`),
-//! [`server`] (the process behind a mount, and the signals of all commands), [`mount_table`] (the mount of a path),
-//! [`namespace`] (`-N`), [`beside`] (reads images in use), [`opened`] (the images that this process has open),
-//! [`owner`] (the owners of new files), [`place`] (`IMAGE:PATH`), [`program`] (the path of this binary),
-//! [`source_date`] (reproducible images), [`rescued`] (damaged files), [`record`] (JSON), [`mode`], [`when`], [`words`]
-//! (of a script's line), [`size`], [`text`] and [`failure`].
+//! This crate parses arguments and prints; the crates below do everything else. There is one file per sub-command in
+//! [`commands`]. Around them:
+//! - [`args`], [`mount_options`]: the command line, and `-o`;
+//! - [`image`], [`opened`], [`beside`]: images, those that this process has open, and those in use by others;
+//! - [`server`]: the process behind a mount, and the signals of all commands;
+//! - [`mount_table`], [`namespace`], [`program`]: the mount of a path, `-N`, and the path of this binary;
+//! - [`owner`], [`place`], [`mode`], [`when`], [`size`]: the owners of new files, `IMAGE:PATH`, modes, times, sizes;
+//! - [`source_date`], [`rescued`]: reproducible images, and damaged files;
+//! - [`record`], [`text`], [`words`], [`failure`]: JSON, text, the words of a script's line, and errors.
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
 //! arguments of a mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server

@@ -1,12 +1,20 @@
 //! Checks the rules of the repository.
 //!
-//! Main types: [`Finding`] (one broken rule, with its place), [`SourceFile`]. One module per kind of rule: [`floors`]
-//! (which crate may depend on which), [`layers`] (which module may name what), [`cycles`] (files that import each
-//! other), [`dependencies`] (none is unused), [`source`] (single files), [`prose`] (subjects of sentences),
-//! [`policies`] (folders of policies, and how they are chosen), [`locking`] (the lock classes against docs/locking.md),
-//! [`oracles`] (the code that runs e2fsprogs), [`docs`] (every document is linked), [`facts`] (statements of documents
-//! about the code). Every rule is a function from text to findings, so that its test can give it a violation. [`slow`]
-//! is not a rule: it lists tests that take long.
+//! Main types: [`Finding`] (one broken rule, with its place), [`SourceFile`]. There is one module per kind of rule:
+//! - [`floors`]: which crate may depend on which;
+//! - [`layers`]: which module may name what;
+//! - [`cycles`]: files that import each other;
+//! - [`dependencies`]: none is unused;
+//! - [`source`]: single files;
+//! - [`prose`]: subjects of sentences;
+//! - [`policies`]: folders of policies, and how they are chosen;
+//! - [`locking`]: the lock classes, compared with docs/locking.md;
+//! - [`oracles`]: the code that runs e2fsprogs;
+//! - [`docs`]: every document is linked;
+//! - [`facts`]: statements of documents about the code.
+//!
+//! Every rule is a function from text to findings, so that its test can give it a violation. [`slow`] is not a rule: it
+//! lists tests that take long.
 //!
 //! What it does not do: it does not repeat the checks of rustfmt and clippy.
 //!

@@ -1,9 +1,10 @@
 //! The file system as a FUSE server: `extant_fs::Filesystem` behind the trait [`Server`](crate::Server).
 //!
-//! Main types: [`FsServer`], [`ServerOptions`]. Inside: `serve.rs` (the operations), `nodes.rs` (the inodes that the
-//! kernel knows), `errno.rs` (the error numbers), `convert.rs` (values), `control.rs` (requests to the mount as a
-//! whole), `detached.rs` (replies sent later), `helper.rs` (threads that may wait), `openers.rs` (open files),
-//! `pauses.rs` (writers that wait).
+//! Main types: [`FsServer`], [`ServerOptions`]. Inside:
+//! - `serve.rs`: the operations; `control.rs`: requests to the mount as a whole;
+//! - `nodes.rs`: the inodes that the kernel knows; `openers.rs`: open files;
+//! - `convert.rs`: values; `errno.rs`: error numbers;
+//! - `detached.rs`: replies sent later; `helper.rs`: threads that may wait; `pauses.rs`: writers that wait.
 //!
 //! What it does not do, because the kernel does: permissions (by mode, owner and ACL); the page cache and its
 //! writeback; the cache of names and attributes; locks; copying ranges. Cached names and attributes never expire,
