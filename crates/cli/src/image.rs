@@ -126,7 +126,7 @@ impl From<extant_image::Error> for Failure {
                 table.push(format!("\"extant info --scan {whole}\" looks for superblocks and backups everywhere"));
                 format!(
                     "{image}: a whole disk, but none of its partitions has an ext2/3/4 superblock at its byte 1024; \
-                     --partition N, -o partition=N or {image}@N takes one nevertheless:"
+                     --partition N, -o partition=N or {image}@N uses one anyway:"
                 )
             }
             E::Ambiguous { image, with_ext, partitions } => {
@@ -137,7 +137,7 @@ impl From<extant_image::Error> for Failure {
                 )
             }
             E::Member { image, member } => format!(
-                "{image}: not written: it is {} (its mark is at byte {}), and what belongs together would differ; {}; \
+                "{image}: not written: it is {} (its mark is at byte {}), and a change would make its members differ; {}; \
                  --write-member (a mount: -o write_member) writes it all the same",
                 member.name,
                 member.byte,

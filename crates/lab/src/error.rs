@@ -45,7 +45,7 @@ pub enum Error {
     Operation {
         /// Name of the operation.
         op: &'static str,
-        /// The path.
+        /// The path that it was called with.
         path: String,
         /// The target's error.
         source: VfsError,

@@ -288,7 +288,7 @@ pub fn curves(title: &str, names: &[String], histograms: &[Option<Histogram<u64>
             let (x, y) = chart.backend_coord(&last);
             ends.push((y, x, *i));
         }
-        // Names of curves with equal ends are placed below each other, beside the curves.
+        // Names of curves with equal ends are listed one below the other, beside the curves.
         ends.sort_unstable();
         let mut free = i32::MIN;
         for (y, x, i) in ends {

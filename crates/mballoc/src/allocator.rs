@@ -52,8 +52,7 @@ pub struct Options {
     pub stream_request: u32,
     /// Whether to preallocate for inodes.
     pub inode_prealloc: bool,
-    /// The maximum and minimum number of free extents to measure in one search (Linux: `mb_max_to_scan`,
-    /// `mb_min_to_scan`).
+    /// How many free extents one search measures at most, and at least (Linux: `mb_max_to_scan`, `mb_min_to_scan`).
     pub max_to_scan: u32,
     pub min_to_scan: u32,
     /// Power-of-two requests of at least this order use the buddy directly (Linux: `mb_order2_req`).
@@ -148,8 +147,7 @@ pub struct Allocator<S: GroupStore> {
     pub(crate) rules: &'static Rules,
     pub(crate) meta: Box<dyn MetaPlace>,
     pub(crate) meta_zones: Option<MetaZones>,
-    /// Each processor has its own counters. They are boxed because moving an allocator would otherwise copy too many
-    /// bytes.
+    /// Each processor has its own counters. They are boxed because an allocator that is moved would copy them all.
     pub(crate) counters: Box<Counters>,
     /// Where each stream last got blocks: group << 32 | index (Linux: `s_mb_last_groups`).
     pub(crate) streams: Box<[AtomicU64]>,
@@ -349,8 +347,7 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Assigns blocks that were chosen in advance ([`Allocator::choose_with`]) to a file that has a promise for as
-    /// many.
+    /// Assigns blocks chosen in advance ([`Allocator::choose_with`]) to a file that has a promise for as many.
     pub fn hand_over(&self, chosen: &mut Chosen) {
         if !std::mem::replace(&mut chosen.reserved, true) {
             self.space.unclaim(u64::from(chosen.len));
@@ -369,8 +366,7 @@ impl<S: GroupStore> Allocator<S> {
         let goal_only = request.flags.contains(RequestFlags::GOAL_ONLY);
         let limit = self.group_limit(request.max_block);
         let wanted = u64::from(request.len);
-        // The claimed blocks exist and only have to become visible, unless this request may not use the groups where
-        // they are.
+        // The claimed blocks exist and only have to become visible, unless they are in groups that may not be used.
         let anywhere = limit == self.geometry.groups && self.counters.groups_bad.get() == 0;
         let mut first_error = None;
         let mut turn = 0;
@@ -822,8 +818,7 @@ impl<S: GroupStore> Allocator<S> {
         Ok(pieces)
     }
 
-    /// Makes freed blocks available again once their transaction is durable. Ranges may be merged across calls of
-    /// `free`.
+    /// Makes freed blocks available again, once their transaction is durable. Ranges of several calls may be merged.
     pub fn release(&self, freed: &[(BlockNr, u32)]) {
         for &(start, len) in freed {
             let Ok(pieces) = self.split(start, u64::from(len)) else {

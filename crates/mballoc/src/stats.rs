@@ -42,7 +42,7 @@ statistics! {
     requests,
     /// Requests that got blocks.
     success,
-    /// Blocks handed out.
+    /// Blocks allocated.
     blocks_allocated,
     /// Blocks freed (in a transaction).
     blocks_freed,

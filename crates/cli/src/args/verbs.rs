@@ -342,7 +342,7 @@ pub enum XattrCommand {
         /// Files, as IMAGE:PATH
         #[arg(required = true, value_name = "IMAGE:PATH")]
         paths: Vec<OsString>,
-        /// Symbolic links themselves
+        /// Use symbolic links themselves, not their targets
         #[arg(short = 'P', long)]
         no_dereference: bool,
         #[command(flatten)]
@@ -355,7 +355,7 @@ pub enum XattrCommand {
         /// File, as IMAGE:PATH
         #[arg(value_name = "IMAGE:PATH")]
         path: OsString,
-        /// Symbolic links themselves
+        /// Use symbolic links themselves, not their targets
         #[arg(short = 'P', long)]
         no_dereference: bool,
     },
@@ -369,7 +369,7 @@ pub enum XattrCommand {
         /// Files, as IMAGE:PATH
         #[arg(required = true, value_name = "IMAGE:PATH")]
         paths: Vec<OsString>,
-        /// Symbolic links themselves
+        /// Use symbolic links themselves, not their targets
         #[arg(short = 'P', long)]
         no_dereference: bool,
     },
@@ -381,7 +381,7 @@ pub enum XattrCommand {
         /// Files, as IMAGE:PATH
         #[arg(required = true, value_name = "IMAGE:PATH")]
         paths: Vec<OsString>,
-        /// Symbolic links themselves
+        /// Use symbolic links themselves, not their targets
         #[arg(short = 'P', long)]
         no_dereference: bool,
     },

@@ -64,7 +64,7 @@ pub fn refuse_elsewhere(device: &dyn BlockDevice, spec: &ImageSpec) -> Result<()
     let Some(first) = sign_of(device, &sb) else { return Ok(()) };
     let refusal = |sign: &Mmp, what: &str| {
         let (host, name) = (shown(&sign.host), spec.shown());
-        let advice = "if no host does, 'tune2fs -f -E clear_mmp' says so";
+        let advice = "if no host uses it, clear the mark with 'tune2fs -f -E clear_mmp'";
         Failure::op(format!("{name}: {what} (host '{host}', feature 'mmp'); {advice}"))
     };
     match first.seq {

@@ -199,8 +199,8 @@ impl Journal {
         let state = match journal_state(jsb, sb.needs_recovery()) {
             JournalState::Clean => "clean",
             JournalState::Live => "needs recovery",
-            JournalState::EmptyButFlagged => "empty; the flag needs_recovery is left over",
-            JournalState::LiveButUnflagged => "live, but needs_recovery is not set: it will be thrown away",
+            JournalState::EmptyButFlagged => "empty, although the flag needs_recovery is set",
+            JournalState::LiveButUnflagged => "has transactions, but needs_recovery is not set: they will be discarded",
         };
         let (transactions, copies, fast_commits) = match Replay::load(&journal, &**dev, &mut |_| {}) {
             Err(e) => return Journal::Unusable(e.to_string()),

@@ -116,7 +116,7 @@ impl Answer<'_> {
             )?;
         }
         if self.found.more > 0 {
-            writeln!(out, "\nAnd {} superblocks more, which are not listed", self.found.more)?;
+            writeln!(out, "\nAnd {} more superblocks, which are not listed", self.found.more)?;
         }
         Ok(())
     }

@@ -66,7 +66,7 @@ pub fn run(args: &UndeleteArgs) -> Result<()> {
     if found.files.is_empty() {
         let transactions = found.transactions;
         return none(&format!(
-            "the journal has {transactions} transactions, and none shows a file that is gone; photorec(8) searches blocks"
+            "the journal has {transactions} transactions, and none shows a deleted file; photorec(8) searches blocks"
         ));
     }
     match &args.output {

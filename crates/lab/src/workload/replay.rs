@@ -100,7 +100,7 @@ fn load(path: &Path) -> Result<Vec<Vec<(Op, Line)>>> {
         })?;
         let inside = |p: &str| !p.starts_with('/') && !p.split('/').any(|part| part == "..");
         if !inside(&line.path) || (op == Op::Rename && !inside(&line.to)) {
-            return Err(wrong(format!("'{}' does not stay inside of the target", line.path)));
+            return Err(wrong(format!("'{}' leads out of the target", line.path)));
         }
         if line.process >= PROCESSES_MAX {
             return Err(wrong(format!("process {}; at most {PROCESSES_MAX} are allowed", line.process)));

@@ -233,5 +233,5 @@ const ENOUGH_AREAS: u64 = 4;
 /// At mount a region sets aside one block per this many free ones: four times the need of full indirect blocks.
 const FREE_PER_BLOCK_AHEAD: u64 = 256;
 /// At mount, at most one in this many blocks is assumed to belong to a map. The estimate uses the number of inodes,
-/// most of which may be small. And a zone that extends into data collects single blocks wherever data is deleted.
+/// most of which may be small. A zone that extends into data collects single blocks wherever data is deleted.
 const BLOCKS_PER_GUESS: u64 = 256;

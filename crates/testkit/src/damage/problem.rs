@@ -17,7 +17,7 @@ pub enum Shown {
     Says(&'static str),
 }
 
-/// One state.
+/// A state that a check must be able to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// e2fsck's name (e2fsck/problem.h) without the prefix of its pass.

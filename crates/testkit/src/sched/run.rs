@@ -49,7 +49,7 @@ pub struct Bad {
 impl Bad {
     pub fn new(text: String) -> Bad {
         let first = text.lines().next().unwrap_or_default();
-        // Removes the file and the cut.
+        // Removes the parts that name a file or a cut.
         let words = first.split(' ').filter(|w| !w.starts_with('[')).map(|w| match w.starts_with('t') {
             true if w[1..].starts_with(|c: char| c.is_ascii_digit()) => "FILE",
             _ => w,

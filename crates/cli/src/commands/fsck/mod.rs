@@ -149,7 +149,7 @@ fn check(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
     let wants_plan = report.is_damaged() && beside.is_none();
     let plan = (wants_plan && is_listed).then(|| repair::plan(&device, &options)).flatten();
     if wants_plan && !is_listed {
-        warn(&format!("{name}: no plan of a repair is shown: there are more findings than the report holds"));
+        warn(&format!("{name}: no repair plan is shown: there are more findings than the report holds"));
     }
     let mut out = Output::new();
     if args.json {

@@ -143,7 +143,7 @@ fn end(name: &str, outcome: &Outcome, written: bool) -> Result<()> {
         (End::Proved, true) if steps == 0 => "no damage, and marked as clean".to_owned(),
         (End::Proved, true) => format!("repaired in {steps} steps"),
         (End::Partial, true) => format!("repaired in {steps} steps, but not all of it"),
-        (End::Refused, _) => "damaged, and not changed: there is no repair after which nothing is wrong".to_owned(),
+        (End::Refused, _) => "damaged, and not changed: no repair makes it free of errors".to_owned(),
         (_, false) => "damaged, and not changed".to_owned(),
     };
     writeln!(out, "{name}: {line}")?;

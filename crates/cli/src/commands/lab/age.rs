@@ -116,12 +116,12 @@ pub fn run(args: &AgeArgs) -> Result<()> {
     result.map_err(|e| match e {
         extant_lab::Error::Interrupted => {
             let ended = failure(e, &args.image);
-            Failure { message: format!("interrupted: {} is half done; make it anew", args.image.display()), ..ended }
+            Failure { message: format!("interrupted: {} is unfinished; make it again", args.image.display()), ..ended }
         }
         extant_lab::Error::Operation { ref source, .. } => {
             let next = match source.exists() {
                 true => "it was aged before; take a fresh one",
-                false => "it is half done; make it anew",
+                false => "it is unfinished; make it again",
             };
             let failed = failure(e, &args.image);
             Failure { message: format!("{}: {}: {next}", args.image.display(), failed.message), ..failed }
