@@ -1,4 +1,4 @@
-//! What mount(8), umount(8), fstab and their users require beyond reading and writing.
+//! Requirements of mount(8), umount(8), fstab and their users beyond reading and writing.
 
 mod common;
 

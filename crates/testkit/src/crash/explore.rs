@@ -415,8 +415,8 @@ fn has_quotas(image: &MemDevice) -> Result<bool, String> {
 }
 
 /// The flags with which e2fsck must run again, if it must: e2fsck 1.47.0 leaves errors when it clears orphans. An
-/// orphan with inline content still counts as a user of its attribute block, which `-p` does not correct. With quotas, an orphan's share of a shared
-/// attribute block is still charged to its owner.
+/// orphan with inline content still counts as a user of its attribute block, which `-p` does not correct. With quotas,
+/// an orphan's share of a shared attribute block is still charged to its owner.
 fn second_run(image: &MemDevice) -> Result<Option<&'static str>, String> {
     let (sb, _) = probe_superblock(image).map_err(|e| e.to_string())?;
     let inline = sb.incompat().contains(Incompat::INLINE_DATA);
