@@ -16,10 +16,10 @@ use crate::image;
 /// The kind of access of a command, for its last line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Did {
-    /// It has read each file to its end.
+    /// The command has read each file to its end.
     #[default]
     Read,
-    /// It has looked at names and attributes.
+    /// The command has looked at names and attributes.
     Looked,
 }
 
