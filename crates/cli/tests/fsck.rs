@@ -297,7 +297,7 @@ fn a_write_that_fails_has_status_8_and_says_how_to_go_on() {
     let _unmount = common::Unmounted(full.clone());
     let image = format!("{full}/disk.img");
     tool("mke2fs", &["-q", "-F", "-t", "ext2", "-b", "4096", "-O", "^resize_inode", &image, "512M"]);
-    // Makes bitmaps holes.
+    // Punches a hole in the image file for each block bitmap.
     let said = tool("dumpe2fs", &[&image]);
     for (_, place) in said.match_indices("Block bitmap at ").map(|(at, text)| said.split_at(at + text.len())) {
         let block: String = place.chars().take_while(char::is_ascii_digit).collect();

@@ -324,7 +324,7 @@ fn odd_names_hide_no_mount_of_the_kernel() {
     let did = |program: &str, args: &[&OsStr]| {
         assert!(Command::new(program).args(args).status().expect("started").success(), "{program} {args:?}");
     };
-    // Tools that write, on an image of any name.
+    // `extant rm` refuses an image that the kernel has mounted and names the mount, whatever the image is called.
     let refused = |image: &OsStr| {
         let mut place = image.to_owned();
         place.push(":/etc/passwd");

@@ -368,7 +368,7 @@ fn bad_files() {
     std::fs::write(&file, &text[..text.len() - 40]).unwrap();
     let (out, _) = run(std::slice::from_ref(&result), false).unwrap();
     assert!(out.contains("the last line was cut off") && out.contains("(3 rounds, paired"), "{out}");
-    // Cut off anywhere else: an error with its line.
+    // Cut off anywhere else: an error that names the line.
     std::fs::write(&file, format!("{}\n{text}", &text[..50])).unwrap();
     assert!(matches!(run(std::slice::from_ref(&result), false), Err(Error::Line { line: 1, .. })));
     std::fs::write(&file, text.replace("\"schema\":1", "\"schema\":99")).unwrap();

@@ -100,7 +100,7 @@ pub(crate) struct WorkerPool {
 /// One worker's memory.
 pub(crate) struct Worker {
     me: usize,
-    /// Requests in a row that were there at once.
+    /// Requests in a row that the worker read without waiting.
     streak: u32,
     /// Requests in a row that the worker had to wait for, beside another reader.
     overlaps: u32,
