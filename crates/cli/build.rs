@@ -1,5 +1,5 @@
-//! Stamps the commit, its day, whether files had changed, and the build profile into the binary, for `extant
-//! --version`, the manual pages and results of the lab.
+//! Stamps the commit, its date, whether files were modified, and the build profile into the binary. They appear in
+//! `extant --version`, the manual pages and the lab's results.
 
 use std::process::Command;
 
@@ -12,12 +12,12 @@ fn main() {
     let commit = git(&["rev-parse", "HEAD"]).unwrap_or_else(|| "unknown".to_owned());
     let modified = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
     println!("cargo::rustc-env=EXTANT_COMMIT={commit}{}", if modified { "-modified" } else { "" });
-    // Empty without a repository: man(1) then shows none.
+    // Empty without a repository: man(1) then shows no date.
     let day = git(&["log", "-1", "--format=%cs"]).unwrap_or_default();
     println!("cargo::rustc-env=EXTANT_DATE={day}");
     println!("cargo::rustc-env=EXTANT_PROFILE={}", std::env::var("PROFILE").unwrap_or_default());
-    // All inputs of the answer: the sources, and the files that a commit or a checkout writes. Not the index, which a
-    // mere `git status` writes, too.
+    // All inputs of the answer: the sources, and the files that a commit or a checkout writes. The index is not among
+    // them, because even `git status` writes it.
     println!("cargo::rerun-if-changed=..");
     for name in ["HEAD", "logs/HEAD"] {
         if let Some(path) = git(&["rev-parse", "--path-format=absolute", "--git-path", name]) {

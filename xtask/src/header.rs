@@ -1,9 +1,10 @@
-//! `extant.h`, made of the sources of `crates/capi`.
+//! `extant.h`, generated from the sources of `crates/capi`.
 //!
 //! Main function: [`text`]. Structures, function types and constants come from `types.rs`; functions from the `export!`
-//! blocks, each with the last argument `extant_error *error` that the macro adds. Doc comments become comments of C.
+//! blocks, each with the last argument `extant_error *error` that the macro adds. Doc comments become C comments.
 //!
-//! What it does not do: read Rust that the header has no use for. An unknown type is an error, which names it.
+//! What it does not do: it does not parse Rust that the header does not need. An unknown type is an error that names
+//! it.
 //!
 //! # Locking
 //! None.
@@ -55,10 +56,10 @@ const FOOT: &str = "
 #endif
 ";
 
-/// Columns of a comment and of a declaration.
+/// The maximum width of a comment or a declaration, in columns.
 const COLUMNS: usize = 110;
 
-/// The doc comment, as one text.
+/// A doc comment as one string.
 fn doc(attributes: &[Attribute]) -> String {
     let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
         Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
@@ -73,7 +74,7 @@ fn doc(attributes: &[Attribute]) -> String {
     lines.collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 
-/// Words in lines of at most [`COLUMNS`] minus `indent`.
+/// Wraps words into lines of at most [`COLUMNS`] minus `indent`.
 fn wrapped(text: &str, indent: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
@@ -113,7 +114,7 @@ fn inner(arguments: &PathArguments) -> Option<&Type> {
     }
 }
 
-/// A declaration of C: `name` with the type.
+/// A C declaration of `name` with the type.
 fn declare(ty: &Type, name: &str) -> Result<String, String> {
     let unknown = || Err(format!("{name}: extant.h has no type for this one"));
     match ty {
@@ -160,7 +161,7 @@ fn pointer_to(ty: Option<&Type>, name: &str, before: &str) -> Option<String> {
     Some(format!("{before}{of}{space}*{name}"))
 }
 
-/// The declaration of a function, broken between arguments.
+/// The declaration of a function, with line breaks between arguments.
 fn function(begin: &str, arguments: &[String]) -> String {
     let one = format!("{begin}({});", if arguments.is_empty() { "void".to_owned() } else { arguments.join(", ") });
     if one.len() <= COLUMNS {
@@ -192,7 +193,7 @@ fn arguments<'a>(inputs: impl Iterator<Item = &'a FnArg>) -> Result<Vec<String>,
         .collect()
 }
 
-/// `answer` and the name of a function: `int extant_mkdir`.
+/// The return type and the name of a function: `int extant_mkdir`.
 fn begin(output: &ReturnType, name: &str) -> Result<String, String> {
     match output {
         ReturnType::Default => Ok(format!("void {name}")),
@@ -200,7 +201,7 @@ fn begin(output: &ReturnType, name: &str) -> Result<String, String> {
     }
 }
 
-/// `pub type NAME = Option<extern "C" fn(…) -> …>` as a typedef.
+/// Translates `pub type NAME = Option<extern "C" fn(…) -> …>` into a typedef.
 fn callback(out: &mut String, item: &syn::ItemType) -> Result<(), String> {
     let name = item.ident.to_string();
     let wrong = || format!("{name}: not an optional function");
@@ -230,7 +231,7 @@ fn structure(out: &mut String, item: &syn::ItemStruct) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds one item of a source, if the header has it.
+/// Adds one item of a source, if it belongs into the header.
 fn item(out: &mut String, item: &Item, is_exported: bool) -> Result<(), String> {
     let head = |out: &mut String, attributes: &[Attribute]| {
         out.push('\n');
@@ -276,10 +277,10 @@ fn item(out: &mut String, item: &Item, is_exported: bool) -> Result<(), String> 
     Ok(())
 }
 
-/// The header, of the sources that `read` returns for the paths of [`SOURCES`].
+/// The header, from the sources that `read` returns for the paths in [`SOURCES`].
 ///
 /// # Errors
-/// A source is missing or not Rust, or has something that the header cannot express.
+/// A source is missing or not Rust, or has an item that the header cannot express.
 pub fn text(read: impl Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut out = HEAD.to_owned();
     for (path, heading) in SOURCES {

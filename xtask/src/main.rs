@@ -3,7 +3,7 @@
 //! Main module: [`tidy`], the rules that neither the compiler nor clippy can check; [`header`], the header of
 //! the C library.
 //!
-//! What it does not do: anything that a user of Extant needs. Nothing depends on this package.
+//! What it does not do: nothing here is needed by users of Extant, and no other package depends on it.
 //!
 //! # Locking
 //! None.

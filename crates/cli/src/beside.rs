@@ -1,11 +1,11 @@
 //! Reads images that another process has mounted, for commands that only need names and attributes.
 //!
 //! Main type: [`Beside`]. The command sees the writer's commits, with the log replayed in memory, as in a read-only
-//! mount. Uncommitted changes exist only in the writer's memory. The device changes meanwhile: blocks go home, and
-//! the log grows. No block goes home before its commit. So if the log has not grown since it was read, everything
-//! that the command saw is consistent; otherwise the command prints a warning.
+//! mount. Uncommitted changes exist only in the writer's memory. The device changes meanwhile: checkpoints write blocks
+//! to their home locations, and the log grows. No block is checkpointed before its commit. So if the log has not grown
+//! since it was read, everything that the command saw is consistent; otherwise the command prints a warning.
 //!
-//! What it does not do: content. The content of a file beside its writer is of no use.
+//! What it does not do: it reads no file content, which would be inconsistent while the writer changes it.
 //!
 //! # Locking
 //! None.
@@ -25,7 +25,7 @@ use crate::args::ImageArgs;
 use crate::failure::{Result, warn};
 use crate::image::{self, Access, Claim, ImageSpec};
 
-/// How often to mount again an image whose parts do not match because it changes meanwhile.
+/// How often to retry mounting an image that is inconsistent because it changes meanwhile.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -36,10 +36,10 @@ pub struct Beside {
     pub holder: Holder,
 }
 
-/// The log's next transaction, and fast commits since the last.
+/// The log's next transaction, and the number of fast commits since the last one.
 type LogEnd = (Tid, usize);
 
-/// Mounts an image in this process, read-only, even if it is in use; warns of its users.
+/// Mounts an image in this process, read-only, even if it is in use; warns about its users.
 pub fn open_image(spec: &ImageSpec, how: &ImageArgs) -> Result<(Mounted, Option<Beside>)> {
     let (dev, beside) = open(spec, how)?;
     let options = how.mount_options(spec, true)?;
@@ -54,7 +54,7 @@ pub fn open_image(spec: &ImageSpec, how: &ImageArgs) -> Result<(Mounted, Option<
     Ok((image::mount_quietly(dev, options)?, Some(beside)))
 }
 
-/// Opens the device of an image, even if it is in use; warns of its users.
+/// Opens the device of an image, even if it is in use; warns about its users.
 pub fn open(spec: &ImageSpec, how: &ImageArgs) -> Result<(Arc<dyn BlockDevice>, Option<Beside>)> {
     let access = Access { claim: Claim::OrBeside, ..how.access(true) };
     let Opened { device: dev, beside, .. } = image::open(spec, &access)?;
@@ -65,12 +65,13 @@ pub fn open(spec: &ImageSpec, how: &ImageArgs) -> Result<(Arc<dyn BlockDevice>, 
 }
 
 impl Beside {
-    /// Whether the image was written since; then the output may be inconsistent. `None`: it has no log to compare.
+    /// Whether the image has been written since; if so, the output may be inconsistent. `None` if it has no log to
+    /// compare.
     fn has_moved(&self) -> Option<bool> {
         Some(log_end(&self.dev)? != self.log?)
     }
 
-    /// Must be called after the last read.
+    /// Warns if the image has changed. Must be called after the last read.
     pub fn end(&self) {
         let was = match self.has_moved() {
             Some(false) => return,
@@ -82,7 +83,7 @@ impl Beside {
     }
 }
 
-/// `None` without a log.
+/// The end of the log; `None` if there is no log.
 fn log_end(dev: &Arc<dyn BlockDevice>) -> Option<LogEnd> {
     let (sb, _) = probe_superblock(&**dev).ok()?;
     let journal = open_journal(dev.clone(), &sb).ok()??;

@@ -1,7 +1,7 @@
 //! The claim of the block device of a `fuseblk` mount, with the file system on it.
 //!
-//! Main functions: [`lend`] and [`connection_ended`], those of [`DeviceClaim`], which cut a [`Filesystem`] off and
-//! report why.
+//! Main functions: [`lend`] and [`connection_ended`]. They wrap those of [`DeviceClaim`]; on failure they cut off the
+//! [`Filesystem`] and report the reason.
 //!
 //! # Locking
 //! None.
@@ -11,7 +11,7 @@ use extant_image::DeviceClaim;
 
 use crate::failure::{Failure, MOUNT, Result};
 
-/// As [`DeviceClaim::lend`]. If the mount failed, too, prints its error; the status is that of the mount.
+/// As [`DeviceClaim::lend`]. If the mount also failed, prints its error; the status is that of the mount.
 pub fn lend<T>(claim: &DeviceClaim, fs: &Filesystem, mount: impl FnOnce() -> Result<T>) -> Result<T> {
     let (mounted, claimed) = claim.lend(|| fs.cut_off(), mount);
     let Err(why) = claimed else { return mounted };
@@ -114,8 +114,8 @@ mod tests {
         }
     }
 
-    /// Runs a failing `mount`. Returns its error, whether the device then still has the bytes that it left, and these
-    /// bytes.
+    /// Runs a failing `mount`. Returns its error, whether the device still has the bytes that `mount` left, and the
+    /// present bytes.
     fn failed(device: &Loop, mount: impl FnOnce()) -> (Failure, bool, Vec<u8>) {
         let (fs, claim) = open(&device.job(), true).expect("mounted");
         let left = Cell::new(Vec::new());
@@ -135,15 +135,15 @@ mod tests {
         u32::from_le_bytes([sb[96], sb[97], sb[98], sb[99]]) & 4 != 0
     }
 
-    /// The bytes of the device after a mount with dirty data has ended by force and `between` has run; and whether
-    /// anything was written after `between`.
+    /// Ends a mount with dirty data by force, and runs `between`. Returns whether the device is unchanged after
+    /// `between`, and its bytes.
     fn forced(device: &Loop, between: impl FnOnce()) -> (bool, Vec<u8>) {
         let (fs, claim) = open(&device.job(), true).expect("mounted");
         let root = fs.root().expect("root");
         drop(fs.create(&root, b"new", NewNode::file(0o644), Cred::default()).expect("create"));
         drop(root);
         let claim = claim.expect("a claim");
-        // Without the kernel's exclusive open, which has ended.
+        // Runs without the kernel's exclusive open, which has ended.
         lend(&claim, &fs, || Ok(())).expect("mounted");
         between();
         let before = device.bytes();
@@ -158,7 +158,7 @@ mod tests {
     fn a_forced_unmount_does_not_write_to_a_foreign_device() {
         let Some(device) = Loop::new() else { return };
         let debugfs = |request: &str| debugfs_write(&device.spec.path, request).expect("changed");
-        // No other process; and the case that only our superblock records an error.
+        // No other process has opened the device; in the second case only the mount's own superblock records an error.
         for error in [false, true] {
             let (same, now) = forced(&device, || {
                 if error {
@@ -182,7 +182,8 @@ mod tests {
         assert!(same, "written to");
     }
 
-    /// While it is unknown who has the device, a sync waits, and then fails; so does an unmount in progress.
+    /// While it is unknown whether another process has the device, a sync waits, and then fails; so does an unmount in
+    /// progress.
     #[test]
     fn a_forced_unmount_writes_nothing_until_it_has_the_device() {
         let Some(device) = Loop::new() else { return };
@@ -237,8 +238,8 @@ mod tests {
         }
     }
 
-    /// Two states of the device: during the first write of the superblock that removes the journal, and after the
-    /// mount has ended by force at that moment. And whether the unmount succeeded.
+    /// Two states of the device: during the first write of the superblock that removes the journal, and after a forced
+    /// end of the mount at that moment. Also returns whether the unmount succeeded.
     fn giving_back(device: &Loop, theirs: bool) -> (Vec<u8>, Vec<u8>, bool) {
         let job = device.job();
         let how = Access { engine: Engine::Psync, io: IoMode::Direct, ..Access::tool(false) };
@@ -256,7 +257,7 @@ mod tests {
             loop {
                 assert!(held.wait_held(1, LONG), "the unmount writes the superblock");
                 let request = held.held()[0];
-                // Skips the journal's writes to home places.
+                // Skips the journal's checkpoint writes.
                 if request.flags.contains(BioFlags::FUA) {
                     break;
                 }
@@ -286,7 +287,7 @@ mod tests {
     #[test]
     fn a_failed_mount_does_not_write_to_a_foreign_device() {
         let Some(device) = Loop::new() else { return };
-        // No other process: as if there had been no mount.
+        // No other process has opened the device: as if there had been no mount.
         let (e, same, now) = failed(&device, || {});
         assert_eq!((e.status, e.message.as_str(), same, needs_recovery(&now)), (MOUNT, "refused", false, false));
         // Another process has the device.

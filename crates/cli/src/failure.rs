@@ -1,7 +1,7 @@
 //! The failure of a command: a message and an exit status.
 //!
-//! All messages pass [`say`], [`mention`] or [`usage_error`]. A message may contain a path of the host, a name in an
-//! image or the text of another program. Therefore control characters are replaced there: they could drive the
+//! All messages pass through [`say`], [`mention`] or [`usage_error`]. A message may contain a path of the host, a name
+//! in an image or the text of another program. Therefore control characters in it are replaced: they could control the
 //! terminal, or forge a line.
 //!
 //! # Locking
@@ -19,22 +19,22 @@ use crate::text::shown;
 
 /// Wrong arguments; for `mount` also missing permissions.
 pub const USAGE: u8 = 1;
-/// `mount`: no memory, no process; `unmount`: the server could not write everything.
+/// `mount`: memory or a process cannot be allocated; `unmount`: the server could not write everything.
 pub const SYSTEM: u8 = 2;
-/// A file in an image that is rescued is damaged (fsck's "errors left uncorrected").
+/// A file in a rescued image is damaged (fsck's "errors left uncorrected").
 pub const HURT: u8 = 4;
 /// The image or the system refused (fsck's "operational error").
 pub const OPERATIONAL: u8 = 8;
 /// `mount` and `unmount` failed.
 pub const MOUNT: u8 = 32;
-/// As a shell reports a program that SIGPIPE ended.
+/// The status that a shell reports for a program that SIGPIPE ended.
 pub const BROKEN_PIPE: u8 = 141;
 
 /// Why a command ends early.
 #[derive(Debug)]
 pub struct Failure {
     pub status: u8,
-    /// Without the leading `extant:`; empty when the error has been printed.
+    /// Without the leading `extant:`; empty if the error has already been printed.
     pub message: String,
     /// Lines to print below the message.
     pub table: Vec<String>,
@@ -56,7 +56,7 @@ impl Failure {
         Failure::new(USAGE, message)
     }
 
-    /// A failure that has been printed.
+    /// A failure that has already been printed.
     pub fn silent(status: u8) -> Failure {
         Failure::new(status, "")
     }
@@ -76,7 +76,7 @@ impl Failure {
         Failure { status, ..self }
     }
 
-    /// Whether it concerns only one file or image, so that the command goes on with the others.
+    /// Whether the failure concerns only one file or image, so that the command continues with the others.
     fn is_of_one(&self) -> bool {
         matches!(self.status, OPERATIONAL | HURT)
     }
@@ -89,7 +89,7 @@ impl Failure {
     }
 }
 
-/// The errors of a command that goes on after each.
+/// The errors of a command that continues after each.
 #[derive(Default)]
 pub struct Report {
     /// The status to end with.
@@ -114,7 +114,7 @@ impl Report {
         }
     }
 
-    /// Prints an error, and goes on.
+    /// Prints an error, and continues.
     pub fn complain(&mut self, e: Failure) {
         e.print();
         self.count(&e);
@@ -153,7 +153,8 @@ pub fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", shown(line.as_bytes()));
 }
 
-/// Prints an error of the command line. clap repeats words of it, which may be names that the user has not chosen.
+/// Prints an error of the command line. clap repeats words of the command line, which may be names that another user
+/// has chosen.
 pub fn usage_error(mut e: clap::Error) {
     let plain = |text: &str| shown(text.as_bytes());
     let words: Vec<_> = e.context().map(|(kind, value)| (kind, value.clone())).collect();
@@ -196,13 +197,13 @@ pub fn usage_error(mut e: clap::Error) {
         replaced = true;
     }
     if replaced {
-        // It repeats the word, too, with styles around it.
+        // This also repeats the word, with styles around it.
         e.insert(ContextKind::Suggested, ContextValue::None);
     }
     let _ = e.print();
 }
 
-/// Prints an optional message on stdout: an error there is ignored.
+/// Prints an optional message on stdout; an error there is ignored.
 pub fn mention(message: &str) {
     use std::io::Write;
     let _ = writeln!(io::stdout(), "{}", shown(message.as_bytes()));
@@ -217,7 +218,7 @@ impl From<DeviceError> for Failure {
     }
 }
 
-/// Output that could not be written.
+/// Output could not be written.
 impl From<io::Error> for Failure {
     fn from(e: io::Error) -> Failure {
         if e.kind() == io::ErrorKind::BrokenPipe {

@@ -1,7 +1,7 @@
 //! Images on the command line, opened and mounted in this process.
 //!
 //! [`extant_image`] determines the part of an image, its format and its users. This module turns its errors into
-//! sentences with a next step ([`Failure`]) and its notes into messages, and applies a command's options for images
+//! messages with a next step ([`Failure`]), prints its notes, and applies a command's options for images
 //! ([`ImageArgs`]). [`open_image`] mounts an image in this process.
 //!
 //! # Locking
@@ -30,8 +30,8 @@ use crate::size;
 use crate::source_date::SourceDate;
 use crate::text::{argument, shown};
 
-/// Writes of at least this many bytes go straight to an image file that is opened through the page cache: the host
-/// caches them anyway, and a second copy in folios would only cost memory.
+/// Writes of at least this many bytes bypass Extant's cache if the image file is opened through the page cache. The
+/// host caches them anyway, and a second copy would only use memory.
 pub const WRITE_THROUGH_BYTES: u64 = 65536;
 
 /// Opens the file system's part of an image.
@@ -39,12 +39,12 @@ pub fn open(spec: &ImageSpec, access: &Access) -> Result<Opened> {
     opened_by(extant_image::open, spec, access)
 }
 
-/// The same, for a caller that needs only the device.
+/// As [`open`], for a caller that needs only the device.
 pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDevice>> {
     Ok(open(spec, access)?.device)
 }
 
-/// The image from its first byte on.
+/// Opens the image from its first byte on.
 pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<Opened> {
     opened_by(extant_image::open_whole, spec, access)
 }
@@ -62,8 +62,8 @@ fn opened_by(
     Ok(opened)
 }
 
-/// A user's limit on the size of files (`ulimit -Sf`) is for new files, but an image exists already. Any process may
-/// raise its own limit, up to the hard one.
+/// A user's limit on the size of files (`ulimit -Sf`) is meant for new files, but an image already exists. Any process
+/// may raise its own limit, up to the hard limit.
 fn lift_file_size_limit() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_FSIZE)
         && soft < hard
@@ -76,7 +76,7 @@ fn lift_file_size_limit() {
 pub fn tell(note: &Note<'_>) {
     match note {
         Note::BackupTable { image } => warn(&format!("{image}: {BACKUP_GPT}")),
-        // The host lacks a means to exclude other users.
+        // The host cannot exclude other users.
         Note::Unguarded { image, why, read_only } => {
             let while_what = if *read_only { "while it is read" } else { "while it is written" };
             warn(&format!("{image}: {}: make sure that no other program writes it {while_what}", plain_text(why)));
@@ -127,7 +127,7 @@ impl From<extant_image::Error> for Failure {
                 table.push(format!("\"extant info --scan {whole}\" looks for superblocks and backups everywhere"));
                 format!(
                     "{image}: a whole disk, but none of its partitions has an ext2/3/4 superblock at its byte 1024; \
-                     --partition N, -o partition=N or {image}@N takes one nevertheless:"
+                     --partition N, -o partition=N or {image}@N uses one anyway:"
                 )
             }
             E::Ambiguous { image, with_ext, partitions } => {
@@ -138,7 +138,7 @@ impl From<extant_image::Error> for Failure {
                 )
             }
             E::Member { image, member } => format!(
-                "{image}: not written: it is {} (its mark is at byte {}), and what belongs together would differ; {}; \
+                "{image}: not written: it is {} (its mark is at byte {}), and a change would make its members differ; {}; \
                  --write-member (a mount: -o write_member) writes it all the same",
                 member.name,
                 member.byte,
@@ -165,7 +165,7 @@ impl From<extant_image::Error> for Failure {
 /// The warning for a disk whose first sectors are damaged.
 pub const BACKUP_GPT: &str = "the partition table at the start is damaged; using its backup at the end of the disk";
 
-/// A table of partitions: number, start, size, type, label.
+/// Lists partitions as a table: number, start, size, type, label.
 pub fn list(partitions: &[Partition]) -> Vec<String> {
     let mut lines = vec![format!("{:>4} {:>16} {:>10}  {}", "N", "START (bytes)", "SIZE", "TYPE")];
     for p in partitions {
@@ -176,17 +176,17 @@ pub fn list(partitions: &[Partition]) -> Vec<String> {
 }
 
 impl ImageArgs {
-    /// The image that `arg` names, and which part of it.
+    /// The image that `arg` names, and the part of it.
     pub fn spec(&self, arg: &OsStr) -> ImageSpec {
         ImageSpec::parse(arg).or(self.part())
     }
 
-    /// The part of an image whose name does not contain one.
+    /// The part to use of an image whose name does not contain one.
     pub fn part(&self) -> Part {
         Part::from_options(self.partition, self.offset)
     }
 
-    /// The way in which a command with these options opens an image.
+    /// How a command with these options opens an image.
     pub fn access(&self, read_only: bool) -> Access {
         let claim = if self.no_lock { Claim::IfPossible } else { Claim::Required };
         let write_member = self.write_member;
@@ -201,10 +201,11 @@ impl ImageArgs {
             rescue: self.rescue,
             keys: Keys::together(&self.keys),
             superblock: self.sb.map(|kib| kib << 10),
-            // A change by itself is no reason for an earlier check, as with debugfs.
+            // A change by a command does not count as a mount, which would make a check due earlier; debugfs does the
+            // same.
             counted: false,
-            // One command, one thread: it waits for its own work, and starts no others to wait for. So the result
-            // does not depend on the order of threads, either.
+            // A command has one thread, which waits for its own work. So the result does not depend on the order of
+            // threads either.
             threads: false,
             locality_groups: 1,
             clock: date.map_or_else(Clock::real, SourceDate::clock),
@@ -218,7 +219,7 @@ impl ImageArgs {
         })
     }
 
-    /// The same for an image that a command writes, while these options apply to the images that it reads.
+    /// The options for the destination of a copy; `self` is for the images that the command reads.
     pub fn for_destination(&self) -> ImageArgs {
         ImageArgs { sb: None, rescue: false, ..self.clone() }
     }
@@ -245,7 +246,7 @@ pub fn open_image(spec: &ImageSpec, how: &ImageArgs, read_only: bool) -> Result<
     mount(dev, MountOptions { write_through_bytes: through, ..how.mount_options(spec, read_only)? })
 }
 
-/// [`Filesystem::mount`], with its messages on standard error and a clear message if there is no file system at all.
+/// [`Filesystem::mount`], with its messages on standard error, and a clear message if there is no file system.
 pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted> {
     mount_quietly(dev, MountOptions { messages: Messages::new(warn), ..options })
 }
@@ -272,9 +273,9 @@ pub fn mount_quietly(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result
     })
 }
 
-/// A message for a device without a superblock: the places that were searched, and the next step. A command that
-/// overwrites is proposed only for an image file without any data. `command` is the next step for a file system that
-/// begins at a byte of the image.
+/// A message for a device without a superblock: the places that were searched, and the next step. It proposes a command
+/// that overwrites only for an image file without any data. `command` is the next step for a file system that begins at
+/// a byte of the image.
 pub fn search_report(dev: &dyn BlockDevice, command: fn(&str, u64) -> String) -> String {
     let image = dev.name();
     let looked = "no superblock at byte 1024, no backup superblock";
@@ -314,7 +315,7 @@ fn explain(e: Error) -> Failure {
     }
 }
 
-/// Whether the mount met damage and continued around it. That has been reported.
+/// Whether the file system met damage and continued around it. The damage has been reported.
 fn is_damaged(fs: &Filesystem) -> bool {
     fs.stats.errors.get() > 0
 }
@@ -328,12 +329,12 @@ pub fn refuse_damage<'a>(images: impl IntoIterator<Item = &'a Arc<Filesystem>>) 
     }
 }
 
-/// The status for an error of a file in the image: if the image is rescued, damage is expected.
+/// The status for an error of a file in the image. If the image is rescued, damage is expected.
 pub fn status_of(fs: &Filesystem, e: &Error) -> u8 {
     if is_expected(fs, e) { HURT } else { OPERATIONAL }
 }
 
-/// The message for a file of which only a part could be read.
+/// The message for a file that could be read only in part.
 pub fn hurt(fs: &Filesystem, path: &[u8], missing: &Missing) -> Failure {
     Failure::new(HURT, format!("{}: {}: {missing}", fs.image(), shown(path)))
 }

@@ -10,13 +10,13 @@
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
 //! arguments of a mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server
-//! is done. As `mke2fs` or `mkfs.ext4` it takes the arguments of mke2fs, as `e2fsck` or `fsck.ext4` those of
+//! has finished. As `mke2fs` or `mkfs.ext4` it takes the arguments of mke2fs, as `e2fsck` or `fsck.ext4` those of
 //! e2fsck, as `tune2fs`, `e2label` and `resize2fs` those of these programs.
 //!
 //! # Exit status
-//! The tools: 0, 1 (usage; a script's line that failed), 4 (`--rescue`: something is hurt), 8 (the image or the system
-//! refused), 130 and 143 (SIGINT, SIGTERM), 141 (the reader of the output has ended). `mount` and `unmount`: those of
-//! mount(8), see [`failure::Failure`].
+//! The tools: 0, 1 (usage; a script's line that failed), 4 (`--rescue`: something is damaged), 8 (the image or the
+//! system refused), 130 and 143 (SIGINT, SIGTERM), 141 (the reader of the output has ended). `mount` and `unmount`:
+//! those of mount(8), see [`failure::Failure`].
 //!
 //! # Locking
 //! None.
@@ -106,13 +106,13 @@ fn main() -> ExitCode {
     status
 }
 
-/// `None`: help or the version was requested, and printed.
+/// `None` if help or the version was requested, and has been printed.
 fn parse<P: Parser>(args: Vec<OsString>) -> Result<Option<P>> {
     let command = P::command();
     let verb = args.get(1).and_then(|verb| verb.to_str());
     let checks = verb == Some("fsck") || command.get_name() == "e2fsck";
     let usage = if checks { commands::fsck::USAGE } else { failure::USAGE };
-    // Descriptions of verbs are large, and each change of one moves it: the others stay as they are.
+    // The definitions of verbs are large, and changing one moves it, so the others are not touched.
     let command = match verb.filter(|verb| command.get_subcommands().any(|known| known.get_name() == *verb)) {
         Some(verb) => command.mut_subcommand(verb, args::as_getopt),
         None => args::as_getopt(command),

@@ -18,7 +18,7 @@ fn change(text: &str, mode: u16, umask: u16) -> Option<u16> {
     let mut bits = mode & 0o7777;
     if text.starts_with(|c: char| c.is_ascii_digit()) {
         let octal = u16::from_str_radix(text, 8).ok().filter(|octal| *octal <= 0o7777)?;
-        // As GNU's: a directory keeps set-id bits that fewer than five digits do not mention.
+        // As in GNU chmod: a directory keeps set-ID bits that fewer than five digits do not mention.
         let kept = if is_dir && text.len() < 5 { bits & 0o6000 } else { 0 };
         return Some(octal | kept);
     }
@@ -56,7 +56,7 @@ fn change(text: &str, mode: u16, umask: u16) -> Option<u16> {
     Some(bits)
 }
 
-/// The bits of the letters, for all classes.
+/// The bits of permission letters, for all classes.
 fn permissions(letters: &str, bits: u16, is_dir: bool) -> Option<u16> {
     let copied = |shift: u16| {
         let three = bits >> shift & 7;
@@ -88,7 +88,7 @@ fn permissions(letters: &str, bits: u16, is_dir: bool) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// The result of chmod(1) for the same.
+    /// The host's chmod(1) gives the same result.
     #[test]
     fn modes_match_the_hosts_chmod() {
         use std::os::unix::fs::PermissionsExt;
@@ -127,7 +127,7 @@ mod tests {
                 for text in modes {
                     std::fs::set_permissions(path, PermissionsExt::from_mode(start)).expect("mode");
                     let script = format!("umask 022; chmod -- {text} {}", path.display());
-                    // chmod warns, and fails, if the umask changes the result, which may surprise a user.
+                    // chmod warns, and fails, if the umask makes the result differ from what a user may expect.
                     let _ = std::process::Command::new("sh").args(["-c", &script]).output().expect("sh");
                     let theirs = std::fs::metadata(path).expect("file").permissions().mode() & 0o7777;
                     let ours = apply(text, kind | start as u16, 0o022).expect(text);

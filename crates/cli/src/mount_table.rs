@@ -1,4 +1,4 @@
-//! Finds the mount of a path, for unmounting, remounting and freezing. Without /proc, a mount of ours is found by its
+//! Finds the mount of a path, for unmounting, remounting and freezing. Without /proc, it finds a mount of Extant by its
 //! directory.
 //!
 //! Main type: [`Found`], a mount and the mount point on which it is the topmost one, resolved once.
@@ -24,10 +24,10 @@ pub struct Found {
     pub top: Top,
 }
 
-/// The topmost mount at `path`, a directory; or, if `path` is an image, the newest mount of it by this user or by
-/// root. Fails if these show several partitions of a disk that is named as a whole.
+/// The topmost mount at `path`, a directory; or, if `path` is an image, the newest mount of it by this user or by root.
+/// Fails if `path` is a whole disk and several of its partitions are mounted.
 pub fn find(path: &Path) -> Result<Option<Found>> {
-    // First without a request to a mount there: its server may not answer.
+    // First without sending a request to a mount there: its server may not answer.
     if let Ok(point) = MountPoint::open(path)
         && let Ok(found) = find_at(point)?
     {
@@ -77,13 +77,13 @@ fn proc_is_missing() -> bool {
     !Path::new("/proc/self").exists()
 }
 
-/// A device's number as the table shows it.
+/// A device number in the format of the mount table.
 pub fn number((major, minor): (u32, u32)) -> String {
     format!("{major}:{minor}")
 }
 
-/// A mount of ours at `point`, found by the topmost device if /proc is missing. The status file of its server shows
-/// that it is ours; the image is unknown.
+/// A mount of Extant at `point`, identified by the topmost device if /proc is missing. The status file of its server
+/// shows that it is Extant's; the image is unknown.
 fn without_table(point: &MountPoint, top: Top) -> Option<Mount> {
     let (device, me) = (number(top.device), kernel_uid().as_raw());
     let ours = top.is_mount && Watch::open(&device, me).is_some();

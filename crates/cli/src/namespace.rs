@@ -1,4 +1,4 @@
-//! `-N` of the helpers: mount(8) and umount(8) pass a mount namespace, which the helper has to enter.
+//! `-N` of the helpers: mount(8) and umount(8) pass a mount namespace, which the helper must enter.
 //!
 //! # Locking
 //! None.

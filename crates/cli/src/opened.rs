@@ -1,10 +1,10 @@
 //! The files of the host that this process has open as images.
 //!
-//! A copy must not empty or replace one of them, nor read the one that it writes. Names do not identify files (links,
-//! `.`, `IMAGE@N`), so files are compared by device and inode number of the open descriptor. The code that opens
-//! images stores them here, once for the process, so that no command can forget one.
+//! A copy must not empty or replace one of them, and must not read the image that it writes. Names do not identify
+//! files (links, `.`, `IMAGE@N`), so files are compared by device and inode number of the open descriptor. The code
+//! that opens images stores them here, once for the process, so that no command can forget one.
 //!
-//! What it does not do: remove entries. A process is one command.
+//! What it does not do: it removes no entries, because a process runs one command.
 //!
 //! # Locking
 //! `opened images` (960), a leaf.

@@ -2,7 +2,7 @@
 //!
 //! Main types: [`Given`] (`USER:GROUP`), [`Owner`] (the rule for files that a command creates).
 //!
-//! What it does not do: permissions. A user who may write the image file may change everything in it.
+//! What it does not do: it checks no permissions. A user who may write the image file may change everything in it.
 //!
 //! # Locking
 //! None.
@@ -14,8 +14,8 @@ use rustix::process::{getegid, geteuid};
 
 use crate::failure::warn;
 
-/// Warns if fakeroot(1) has no effect: it puts a library in front of the C library, and a static binary has its own.
-/// Files copied from the host then have their real owners, modes and kinds.
+/// Warns if fakeroot(1) has no effect. fakeroot preloads a library in front of the C library, but a static binary
+/// contains its own. Files copied from the host then have their real owners, modes and types.
 pub fn warn_of_fakeroot() {
     if cfg!(target_feature = "crt-static") && std::env::var_os("FAKEROOTKEY").is_some() {
         warn("fakeroot has no effect on this statically linked extant: owners, modes and devices are the host's own");
@@ -64,7 +64,7 @@ impl Given {
         if given == Given::default() { Err(wrong("it names no user or group")) } else { Ok(given) }
     }
 
-    /// These, completed from `rest`.
+    /// This owner and group; a missing one is taken from `rest`.
     pub fn or(self, rest: Given) -> Given {
         Given { uid: self.uid.or(rest.uid), gid: self.gid.or(rest.gid) }
     }
@@ -77,7 +77,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The same, unless an inner command line names another one.
+    /// The same rule, unless an inner command line names another owner.
     pub fn within(self, inner: Option<Given>) -> Owner {
         Owner { given: inner.unwrap_or_default().or(self.given) }
     }
@@ -99,7 +99,7 @@ impl Owner {
         self.rule(umask).create(fs, dir, name, node)
     }
 
-    /// The directory at `path`; makes the missing ones on the way.
+    /// The directory at `path`; creates missing directories.
     pub fn make_dirs(&self, fs: &Filesystem, path: &[u8], umask: u16) -> Result<InodeRef, Error> {
         let mut at = fs.root()?;
         for part in path.split(|b| *b == b'/').filter(|p| !p.is_empty()) {
@@ -113,7 +113,7 @@ impl Owner {
     }
 }
 
-/// The mask of the modes of new files.
+/// The umask, for the modes of new files.
 pub fn umask() -> u16 {
     let mask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(mask);

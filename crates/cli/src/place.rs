@@ -22,8 +22,8 @@ pub enum Place {
 }
 
 impl Place {
-    /// A host path that exists is one, whatever its name contains. Otherwise the first colon after the name of an
-    /// image counts, or, if there is no image, the first one before a slash.
+    /// Parses an argument. A host path that exists is a host path, whatever its name contains. Otherwise the first
+    /// colon after the name of an image counts, or, without an image, the first colon before a slash.
     pub fn parse(arg: &OsStr) -> Place {
         let bytes = arg.as_bytes();
         if NbdAddress::is_one(bytes) {
@@ -53,13 +53,13 @@ impl Place {
         matches!(self, Place::Inside(..))
     }
 
-    /// `-`: standard input or output.
+    /// Whether this is `-`: standard input or output.
     pub fn is_stream(&self) -> bool {
         matches!(self, Place::Local(path) if path == b"-")
     }
 }
 
-/// `nbd://HOST/EXPORT:PATH`: the first colon with a slash behind it, after the one of `://`, or a last colon.
+/// `nbd://HOST/EXPORT:PATH`: splits at the first colon before a slash, after that of `://`, or at a colon at the end.
 fn in_export(bytes: &[u8]) -> Place {
     let spec = |end: usize| ImageSpec::parse(OsStr::from_bytes(&bytes[..end]));
     let scheme = bytes.windows(3).position(|part| part == b"://").map_or(0, |at| at + 3);
@@ -70,8 +70,8 @@ fn in_export(bytes: &[u8]) -> Place {
     }
 }
 
-/// An image and paths in it, for a command with the arguments `IMAGE PATH...`; `IMAGE:PATH...` means the same, as
-/// everywhere else.
+/// Parses an image and paths in it, for a command with the arguments `IMAGE PATH...`; `IMAGE:PATH...` means the same,
+/// as everywhere else.
 pub fn in_image(image: &OsStr, paths: &[OsString]) -> (ImageSpec, Vec<OsString>) {
     let Place::Inside(spec, _) = Place::parse(image) else {
         return (ImageSpec::parse(image), paths.to_vec());
@@ -85,7 +85,7 @@ pub fn in_image(image: &OsStr, paths: &[OsString]) -> (ImageSpec, Vec<OsString>)
 }
 
 /// As [`in_image`], for commands that also accept files of other images: `IMAGE:PATH OTHER:PATH`. Without any path,
-/// the root.
+/// returns the root.
 pub fn in_images(image: &OsStr, paths: &[OsString]) -> Vec<(ImageSpec, Vec<u8>)> {
     let inner = |path: Vec<u8>| if path.is_empty() { b"/".to_vec() } else { path };
     match Place::parse(image) {
@@ -104,7 +104,7 @@ pub fn in_images(image: &OsStr, paths: &[OsString]) -> Vec<(ImageSpec, Vec<u8>)>
     }
 }
 
-/// The path of a command that takes only one; without any, the root.
+/// The path of a command that takes only one; without a path, the root.
 pub fn the_path(paths: &[OsString]) -> Result<&[u8]> {
     match paths {
         [] => Ok(b"/"),

@@ -1,4 +1,4 @@
-//! The path of this program, to start it again: as the server of a mount, and as the process that unmounts for it.
+//! The path of this program, to start it again: as the server of a mount, and as the server's unmounting agent.
 //!
 //! # Locking
 //! None.
@@ -7,8 +7,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The running file, even if another one has its name now. Without /proc, the file under the name by which it was
-/// started, which is relative to the directory at the start.
+/// The running executable, even if another file has its name now. Without /proc, the file with the name by which this
+/// process was started, relative to its initial directory.
 pub fn itself() -> PathBuf {
     let running = Path::new("/proc/self/exe");
     match running.read_link() {

@@ -1,7 +1,7 @@
-//! The output of listing commands for programs: JSON, or paths that end with NUL.
+//! The output of listing commands for programs: JSON, or paths terminated by NUL.
 //!
-//! Main types: [`Format`] (the options `--json` and `-0`), [`Records`] (a list that is written element by element:
-//! one array, one record in each line). [`file()`] is the record of a file, the same in all commands.
+//! Main types: [`Format`] (the options `--json` and `-0`), [`Records`] (a list that is written element by element: one
+//! array, one record per line). [`file()`] is the record of a file, the same in all commands.
 //!
 //! # Locking
 //! None.
@@ -45,7 +45,7 @@ impl Records {
         Ok(records)
     }
 
-    /// Whether the output is for people.
+    /// Whether the output is plain text.
     pub fn is_plain(&self) -> bool {
         !self.format.json && !self.format.null
     }
@@ -78,8 +78,8 @@ impl Records {
     }
 }
 
-/// JSON in which all control characters are escaped, also those that need not be: a terminal would obey them. They
-/// occur only in strings.
+/// JSON in which all control characters are escaped, even those for which JSON does not require it: a terminal would
+/// obey them. They occur only in strings.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -91,7 +91,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// A name as JSON: text if it is UTF-8; otherwise similar text, and the exact bytes in hexadecimal.
+/// A name as JSON: the text if it is UTF-8, otherwise similar text and the exact bytes in hexadecimal.
 fn named(into: &mut Map<String, Value>, key: &str, name: &[u8]) {
     match std::str::from_utf8(name) {
         Ok(text) => drop(into.insert(key.into(), text.into())),
@@ -122,7 +122,7 @@ fn time(t: Timestamp) -> Value {
     format!("{}.{:09}", t.seconds, t.nanos).into()
 }
 
-/// All values of stat(2), and why the target of a symbolic link is missing.
+/// All values of stat(2). Also returns why the target of a symbolic link is missing, if it is.
 pub fn file(fs: &Filesystem, at: &[u8], inode: &InodeRef) -> (Map<String, Value>, Option<Error>) {
     let Attr { ino, mode, nlink, uid, gid, size, blocks, atime, mtime, ctime, crtime, rdev, .. } = fs.getattr(inode);
     let mut map = path(at);

@@ -1,4 +1,4 @@
-//! The result of a command with `--rescue`: which files are hurt, and one line about all of them at its end.
+//! The result of a command with `--rescue`: the damaged files, and one line about all files at its end.
 //!
 //! Main types: [`Tally`].
 //!
@@ -13,13 +13,13 @@ pub use extant_transfer::content::{doubt, image_id as id};
 use crate::failure::{Failure, HURT, warn};
 use crate::image;
 
-/// The purpose of a command, for its last line.
+/// The kind of access of a command, for its last line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Did {
-    /// It has read each file to its end.
+    /// The command has read each file to its end.
     #[default]
     Read,
-    /// It has looked at names and attributes.
+    /// The command has looked at names and attributes.
     Looked,
 }
 
@@ -27,7 +27,7 @@ pub enum Did {
 struct Counts {
     /// Files without damage. Directories do not count.
     whole: u64,
-    /// Files, directories and names of which something is missing, or may be wrong.
+    /// Files, directories and names that are incomplete, or may be wrong.
     hurt: u64,
 }
 
@@ -55,7 +55,8 @@ impl Tally {
         self.of(image).hurt += 1;
     }
 
-    /// Counts a name that a walk has found, and returns its damage. That of a directory is known when it is left.
+    /// Counts a name that a walk has found, and returns its damage. A directory's damage is known when the walk leaves
+    /// it.
     pub fn found(&mut self, fs: &Filesystem, path: &[u8], inode: &InodeRef) -> Option<Failure> {
         if inode.is_dir() {
             return None;
@@ -77,7 +78,7 @@ impl Tally {
         failure
     }
 
-    /// Prints the line about an image, if it is rescued.
+    /// Prints the line about an image if it is rescued.
     pub fn print(&self, fs: &Filesystem) {
         if !fs.rescues() {
             return;
@@ -90,7 +91,7 @@ impl Tally {
             Some(0) => ", none without a name".into(),
             Some(n) => format!(", {n} without a name (#INODE in /lost+found)"),
         };
-        // So that this is the last line.
+        // First, so that the line below is the last one.
         fs.say_suppressed_messages();
         warn(&format!("{}: {whole} {files} {what}, {hurt} hurt{nameless}", fs.image()));
     }

@@ -1,6 +1,6 @@
 //! `SOURCE_DATE_EPOCH`: the current time of a reproducible build (reproducible-builds.org).
 //!
-//! While it is set, no later time is written, and it seeds the random numbers: the same commands on copies of one
+//! While it is set, no later time is written, and it seeds the random numbers. So the same commands on copies of one
 //! image leave the same bytes.
 //!
 //! Main type: [`SourceDate`].
@@ -19,10 +19,10 @@ const VARIABLE: &str = "SOURCE_DATE_EPOCH";
 pub struct SourceDate(i64);
 
 impl SourceDate {
-    /// `None`: the variable is not set, or empty.
+    /// The time in the environment; `None` if the variable is not set, or empty.
     ///
     /// # Errors
-    /// It is not a number of seconds since 1970.
+    /// The value is not a number of seconds since 1970.
     pub fn from_environment() -> Result<Option<SourceDate>> {
         let Some(value) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) else { return Ok(None) };
         let seconds = value.to_str().and_then(|text| text.parse().ok());
@@ -31,7 +31,7 @@ impl SourceDate {
         seconds.map(SourceDate).map(Some).ok_or_else(wrong)
     }
 
-    /// A clock that stands still at this time, or at the real time if that is earlier.
+    /// A clock that is stopped at this time, or at the real time if that is earlier.
     pub fn clock(self) -> Clock {
         Clock::virtual_at(self.0.min(Clock::real().wall().sec))
     }

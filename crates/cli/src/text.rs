@@ -1,7 +1,7 @@
 //! The text forms of names, modes and times.
 //!
-//! Names are bytes. They are printed unchanged, except to a terminal, where control characters become `?` (they could
-//! control it).
+//! Names are bytes. They are printed unchanged, except to a terminal, where control characters, which could control the
+//! terminal, become `?`.
 //!
 //! # Locking
 //! None.
@@ -93,7 +93,7 @@ pub fn kind(mode: u16) -> &'static str {
 /// Year, month, day, hour, minute, second in UTC.
 fn civil(seconds: i64) -> (i64, u32, u32, u32, u32, u32) {
     let (days, rest) = (seconds.div_euclid(86400), seconds.rem_euclid(86400) as u32);
-    // Count in 400-year cycles from 1 March of the year 0: then a leap day is the last of its year.
+    // Counts in 400-year cycles from 1 March of the year 0, so that a leap day is the last day of its year.
     let from_march = days + 719_468;
     let (cycle, day) = (from_march.div_euclid(146_097), from_march.rem_euclid(146_097));
     let year_of_cycle = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -148,7 +148,7 @@ pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     path.into_owned()
 }
 
-/// The image that a command has to name, as one argument.
+/// The image as one argument of a command that a message proposes.
 pub fn image_argument(spec: &ImageSpec) -> String {
     let part = match spec.part {
         Part::Any => String::new(),

@@ -16,9 +16,9 @@ fn wrong(text: &str) -> Failure {
     ))
 }
 
-/// `None`: before all times.
+/// A timestamp; `None` if it is before the earliest time.
 fn stamp(seconds: i64, nanos: i32) -> Option<Timestamp> {
-    // Before 1970 jiff's fraction counts backwards, and a `Timestamp`'s forwards.
+    // Before 1970, jiff's fraction counts backwards, and that of a `Timestamp` forwards.
     let (seconds, nanos) = if nanos < 0 { (seconds.checked_sub(1)?, nanos + 1_000_000_000) } else { (seconds, nanos) };
     Some(Timestamp { seconds, nanos: nanos as u32 })
 }
@@ -28,7 +28,7 @@ fn utc(time: DateTime) -> Option<Timestamp> {
     stamp(at.as_second(), at.subsec_nanosecond())
 }
 
-/// `@SECONDS`, `now`, a date with an optional time and offset (without an offset it is UTC), or a span from `now` on:
+/// `@SECONDS`, `now`, a date with an optional time and offset (UTC without an offset), or a span relative to `now`:
 /// `-3days`, `2 hours ago`.
 pub fn date(text: &str, now: Timestamp) -> Result<Option<Timestamp>> {
     let trimmed = text.trim();
@@ -114,7 +114,7 @@ mod tests {
             ("-1day", at(NOW.seconds - 86_400, 500)),
             ("2 hours ago", at(NOW.seconds - 7200, 500)),
             ("+3 weeks", at(NOW.seconds + 21 * 86_400, 500)),
-            // From the 29th of February.
+            // One year before the 29th of February.
             ("-1 year", at(1_677_587_696, 500)),
         ] {
             assert_eq!(date(text, NOW).unwrap(), expected, "{text}");

@@ -1,10 +1,10 @@
 //! The words of a script's line, quoted as in a shell.
 //!
 //! Outside of quotes a backslash makes the next byte literal, and `#` at the beginning of a word starts a comment.
-//! `'…'` is all literal. In `"…"` a backslash escapes only `$`, `` ` ``, `"` and itself. `$'…'` has the escapes of C:
-//! `printf %q` of bash writes names so that have no other form, for example with a line break.
+//! `'…'` is entirely literal. In `"…"` a backslash escapes only `$`, `` ` ``, `"` and itself. `$'…'` has the escapes of
+//! C: bash's `printf %q` uses them for names that have no other form, for example with a line break.
 //!
-//! What it does not do: expand variables, patterns or commands.
+//! What it does not do: it expands no variables, patterns or commands.
 //!
 //! # Locking
 //! None.
@@ -18,7 +18,7 @@ const UNPAIRED: &str = "a quotation mark without its pair";
 
 type Bytes<'a> = Peekable<Iter<'a, u8>>;
 
-/// The words of `line`, or its error.
+/// The words of `line`, or an error.
 pub fn split(line: &[u8]) -> Result<Vec<OsString>, &'static str> {
     let mut rest = line.iter().peekable();
     let mut words = Vec::new();
@@ -71,7 +71,7 @@ fn quoted(
     }
 }
 
-/// The byte of an escape of C, without its backslash.
+/// Decodes an escape of C, without its backslash.
 fn escape(rest: &mut Bytes<'_>) -> Result<u8, &'static str> {
     Ok(match rest.next().ok_or(UNPAIRED)? {
         b'a' => 7,
@@ -89,7 +89,7 @@ fn escape(rest: &mut Bytes<'_>) -> Result<u8, &'static str> {
     })
 }
 
-/// Adds at most `digits` digits to a number that begins with `value`.
+/// Parses at most `digits` further digits of a number that begins with `value`.
 fn number(rest: &mut Bytes<'_>, mut value: u32, radix: u32, digits: usize) -> Result<u8, &'static str> {
     for _ in 0..digits {
         let Some(&byte) = rest.next_if(|b| char::from(**b).is_digit(radix)) else { break };
@@ -120,7 +120,7 @@ mod tests {
             "'' \"\" $''",
             "a$ $b",
         ] {
-            // The variable holds its own text, because nothing is expanded here.
+            // The variable contains its own text, because nothing is expanded here.
             let script = format!("b='$b'; for word in {line}\ndo printf '%s\\0' \"$word\"; done");
             let shell = Command::new("bash").args(["-c", &script]).output().expect("bash");
             assert!(shell.status.success(), "{line}: {}", String::from_utf8_lossy(&shell.stderr));

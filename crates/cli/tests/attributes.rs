@@ -1,4 +1,5 @@
-//! `extant chattr`, `lsattr` and `trim`: flags as debugfs and the kernel see them, and room that comes back.
+//! `extant chattr`, `lsattr` and `trim`: flags as debugfs and the kernel see them, and space that is returned to the
+//! host.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Hosts that lack something: locks, /proc, a folder for the server's report, the right to write large files.
+//! Hosts without some facility: locks, /proc, a directory for the server's report, or permission to write large files.
 
 mod common;
 
@@ -20,7 +20,7 @@ const ERRNO: &str = "EXTANT_TEST_LOCKS_ANSWER";
 const ARGS: &str = "EXTANT_TEST_ARGS";
 const BEGIN: &str = "it begins\n";
 
-/// Becomes `extant` in a process in which every lock of a file fails.
+/// Replaces this process by `extant`, in which every file lock fails.
 #[test]
 #[ignore = "without_locks runs it in a process of its own"]
 fn becomes_extant_without_locks() {
@@ -85,7 +85,7 @@ fn without_file_locks_an_image_is_read_and_written_only_on_request() {
         let mounted = without_locks(libc::ENOLCK, &["mount", "-o", "no_lock", &image, mnt]);
         assert_eq!(mounted.err.matches("files cannot be locked here").count(), 1, "{}", mounted.err);
         std::fs::write(format!("{mnt}/through"), "a mount").expect("written");
-        // Neither a lock nor a file of the server shows its end.
+        // Neither a lock nor a status file shows the server's end.
         let ended = without_locks(libc::ENOLCK, &["unmount", mnt]);
         assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
         fsck_clean(&image);
@@ -93,7 +93,7 @@ fn without_file_locks_an_image_is_read_and_written_only_on_request() {
     }
 }
 
-/// A lock of another process counts under all options.
+/// A lock of another process is respected with any options.
 #[test]
 fn a_locked_image_is_not_written_even_with_no_lock() {
     if !fuse_works() {
@@ -137,7 +137,7 @@ fn root(dir: &Dir) -> Option<String> {
     Some(root)
 }
 
-/// The namespace ends with all its mounts in any case.
+/// The namespace, with all its mounts, always ends with the script.
 const NAMESPACE: [&str; 3] = ["-m", "--propagation", "private"];
 
 /// Runs a script in a mount namespace of its own.
@@ -215,7 +215,7 @@ fn an_unmount_without_a_report_examines_the_image() {
     ran.fails(2, &["i.img: unmounted, but the server has not reported its end"]);
 }
 
-/// As podman, buildah and `unshare -r` make it: the caller is root only inside.
+/// As podman, buildah and `unshare -r` create it: the caller is root only inside the namespace.
 #[test]
 fn root_of_a_user_namespace_learns_how_its_mount_ended() {
     let usable = fuse_works() && geteuid().is_root();

@@ -1,8 +1,8 @@
-//! Images that claim to contain very much, and some that do. For any image, a command uses no more than 64 MiB beside
-//! its cache, and neither does the server of a mount.
+//! Images that claim to contain huge amounts of data, and some that do. For any image, neither a command nor the server
+//! of a mount uses more than 64 MiB besides its cache.
 //!
-//! The check is a limit on the address space (`ulimit -v`): the need of a harmless image, the cache, and 64 MiB. If a
-//! program needs more, the kernel refuses it, and the program aborts. Each image is a few MiB, mostly holes.
+//! The check is a limit on the address space (`ulimit -v`): the amount for a harmless image, the cache, and 64 MiB. If
+//! a program needs more, its allocation fails, and it aborts. Each image is a few MiB, mostly holes.
 
 mod common;
 
@@ -17,10 +17,10 @@ use extant_fs::{Cred, Filesystem, MountOptions, NewNode};
 use extant_testkit::mount::fuse_works;
 
 const BESIDE_CACHE_KIB: u64 = 64 << 10;
-/// The cache of a command, and the one that the mounts here get.
+/// The cache of a command, and the cache that the mounts here get.
 const CACHE_KIB: u64 = 256 << 10;
 const MOUNT_CACHE_KIB: u64 = 8 << 10;
-/// Step of the search for the need of a harmless image.
+/// Step of the search for the address space that a harmless image needs.
 const STEP_KIB: usize = 4 << 10;
 
 /// `extant` with this much address space. The allocator takes memory when it needs some, and none in advance.
@@ -28,7 +28,7 @@ fn limited(limit_kib: Option<u64>) -> Command {
     let mut command = Command::new("sh");
     let limit = limit_kib.map_or("unlimited".to_owned(), |limit| limit.to_string());
     command.args(["-c", &format!("ulimit -v {limit}; ulimit -c 0; exec \"$@\""), "sh"]).arg(extant_path());
-    // Rust's backtrace of a failed allocation may itself fail to allocate, and then waits for its own lock.
+    // Rust's backtrace of a failed allocation may itself fail to allocate, and would then wait for its own lock.
     command.env("RUST_BACKTRACE", "0");
     command.env("MIMALLOC_ARENA_RESERVE", "0").env("LC_ALL", "C").stdin(Stdio::null());
     command
@@ -43,17 +43,17 @@ fn harmless(dir: &Dir) -> String {
     dir.empty_image("harmless.img", &[])
 }
 
-/// The address space of a command, in KiB: the lowest that suffices for a harmless image, and the allowance. The
-/// cache is added as far as the image can fill it ([`run_within`]).
+/// The address space of a command, in KiB: the smallest that suffices for a harmless image, plus the allowance. The
+/// cache is added up to the amount that the image can fill ([`run_within`]).
 static COMMAND_KIB: LazyLock<u64> = LazyLock::new(|| least_kib(&["ls"]) + BESIDE_CACHE_KIB);
 
-/// The same for a check, whose threads have stacks.
+/// As [`COMMAND_KIB`], for a check, whose threads have stacks.
 static CHECK_KIB: LazyLock<u64> = LazyLock::new(|| least_kib(CHECK) + BESIDE_CACHE_KIB);
 
 const CHECK: &[&str] = &["fsck", "-n", "-f", "--threads", "2"];
 
-/// The lowest limit with which a command on a harmless image works three times: threads may need their memory at once
-/// or one after the other.
+/// The smallest limit at which a command on a harmless image succeeds three times. Threads may need their memory at
+/// once or one after the other.
 fn least_kib(command: &[&str]) -> u64 {
     let dir = Dir::new();
     let image = harmless(&dir);
@@ -62,7 +62,7 @@ fn least_kib(command: &[&str]) -> u64 {
     limits.find(|limit| (0..3).all(|_| works(*limit))).expect("it works with 1 GiB")
 }
 
-/// The same for a mount's server.
+/// As [`COMMAND_KIB`], for a mount's server.
 static SERVER_KIB: LazyLock<u64> = LazyLock::new(|| {
     let dir = Dir::new();
     let image = harmless(&dir);
@@ -74,7 +74,7 @@ static SERVER_KIB: LazyLock<u64> = LazyLock::new(|| {
     peak + BESIDE_CACHE_KIB + MOUNT_CACHE_KIB
 });
 
-/// A mount whose server has a limit. The mount ends at drop.
+/// A mount whose server has a limit; unmounted when dropped.
 struct Server {
     child: Child,
     at: String,
@@ -110,7 +110,7 @@ impl Server {
         common::run("timeout", &["2", "find", &format!("{}/{path}", self.at), "-ls"]).code
     }
 
-    /// Checks that the server is alive, and that it ends in order.
+    /// Checks that the server is alive, and that it ends normally.
     fn ends(mut self, what: &str) {
         assert!(self.child.try_wait().expect("status").is_none(), "{what}: the server is gone");
         common::umount(&[&self.at]);
@@ -136,7 +136,7 @@ fn run_within(args: &[&str]) -> Ran {
     run_beside(*COMMAND_KIB, args)
 }
 
-/// With this much beside the cache.
+/// Runs a command with this much address space besides the cache.
 fn run_beside(kib: u64, args: &[&str]) -> Ran {
     let image = args.iter().find_map(|arg| std::fs::metadata(arg.split(':').next()?).ok().filter(|m| m.is_file()));
     let cache_kib = (image.expect("an image").len() >> 10).min(CACHE_KIB);
@@ -154,7 +154,7 @@ fn stays_within(args: &[&str], code: i32, words: &[&str]) -> Ran {
     ran
 }
 
-/// Checks that the server of a mount survives a look at everything, within its limit; or that it refuses the image
+/// Checks that the server of a mount survives a walk through everything within its limit, or that it refuses the image
 /// with these words.
 #[track_caller]
 fn mount_stays_within(dir: &Dir, image: &str, refused: Option<&str>) {
@@ -192,7 +192,7 @@ fn put(dir: &Dir, image: &str, name: &str, content: &[u8]) -> (u32, u64) {
     (inode, debugfs(image, &format!("bmap /{name} 0")).trim().parse().expect("a block"))
 }
 
-/// Puts a file of one extent into the root, at a block after everything that mke2fs made; returns its inode.
+/// Puts a file of one extent into the root, at a block behind everything that mke2fs wrote; returns its inode.
 fn put_at(dir: &Dir, image: &str, name: &str, content: &[u8], block: u64, block_size: usize) -> u32 {
     let (inode, _) = put(dir, image, name, b"content");
     let at = inode_at(image, inode, block_size);
@@ -203,7 +203,7 @@ fn put_at(dir: &Dir, image: &str, name: &str, content: &[u8], block: u64, block_
     inode
 }
 
-/// The byte where an inode begins.
+/// The byte offset of an inode.
 fn inode_at(image: &str, inode: u32, block_size: usize) -> u64 {
     let said = debugfs(image, &format!("imap <{inode}>"));
     let mut words = said.split(|c: char| c.is_whitespace() || c == ',').skip_while(|word| *word != "block");
@@ -234,7 +234,7 @@ fn entry(inode: u32, name: &[u8], rec_len: usize, kind: u8) -> Vec<u8> {
     bytes
 }
 
-/// Blocks of a directory with these names, which have one length.
+/// Blocks of a directory with these names, all of the same length.
 fn blocks_of_names(block_size: usize, names: impl IntoIterator<Item = (u32, String)>, kind: u8) -> Vec<u8> {
     let mut blocks: Vec<u8> = Vec::new();
     let mut names = names.into_iter().peekable();
@@ -280,8 +280,8 @@ fn index(lblk: u32, block: u64) -> [u8; 12] {
     bytes
 }
 
-/// Blocks of pointers, which are one file in the image: every pointer of the first level leads to `below`, and those
-/// of the others to the level before.
+/// Blocks of pointers, stored as one file in the image. Every pointer of the first level refers to `below`, and those
+/// of each further level to the previous level.
 fn pointers(dir: &Dir, image: &str, below: u64) -> Vec<u64> {
     let (_, first) = put(dir, image, "pointers", &vec![7; 3 << 10]);
     let pointers: Vec<u64> = (first..first + 3).collect();
@@ -291,7 +291,7 @@ fn pointers(dir: &Dir, image: &str, below: u64) -> Vec<u64> {
     pointers
 }
 
-/// Gives a file a map in which every pointer leads to one block.
+/// Gives a file a map in which every pointer refers to one block.
 fn map_to_one_block(dir: &Dir, image: &str, name: &str, block: u64, size: u64) {
     let pointers = pointers(dir, image, block);
     let direct = (0..12).map(|i| format!("block[{i}] {block}"));
@@ -301,7 +301,7 @@ fn map_to_one_block(dir: &Dir, image: &str, name: &str, block: u64, size: u64) {
     }
 }
 
-/// A directory of 1 GiB in an image of 16 MiB: every pointer leads to one block of pointers, or to one block of names.
+/// A directory of 1 GiB in an image of 16 MiB: every pointer refers to one block of pointers, or to one block of names.
 fn directory_of_one_block(dir: &Dir) -> String {
     let image = dir.text("bomb.img");
     tool("mke2fs", &["-q", "-F", "-t", "ext2", "-b", "1024", "-O", "^dir_index,^resize_inode", &image, "16M"]);
@@ -316,11 +316,11 @@ fn directory_of_one_block(dir: &Dir) -> String {
     image
 }
 
-/// A directory of 336 MiB in an image of 16 MiB: 336 extents that lead to the same 1000 blocks, with 85,000 names.
+/// A directory of 336 MiB in an image of 16 MiB: 336 extents that refer to the same 1000 blocks, with 85,000 names.
 fn directory_of_one_extent(dir: &Dir) -> String {
     let image = plain_image(dir, "extents.img", 1024, &[], "16M");
     let (file, _) = put(dir, &image, "file", b"content");
-    // 12 bytes an entry, 85 entries a block.
+    // 12 bytes per entry, 85 entries per block.
     let letter = |n: u32| char::from(b'a' + (n % 26) as u8);
     let names = (0..85_000).map(|i| (file, [i / 17_576, i / 676, i / 26, i].map(letter).iter().collect()));
     let (names_at, leaves_at) = (10_000, 12_000);
@@ -335,14 +335,14 @@ fn directory_of_one_extent(dir: &Dir) -> String {
     image
 }
 
-/// A hash-indexed directory in which 259,000 entries of the index lead to one leaf, with 340 names.
+/// A hash-indexed directory in which 259,000 index entries refer to one leaf, with 340 names.
 fn index_of_one_leaf(dir: &Dir) -> String {
     let image = plain_image(dir, "index.img", 4096, &[], "16M");
     let (file, _) = put(dir, &image, "file", b"content");
     let records = |n: u32, first: usize, of: &mut dyn FnMut(u32) -> [u32; 2]| -> Vec<u8> {
         let limit = (4096 - first) / 8;
         let mut bytes: Vec<u8> = (0..n).flat_map(of).flat_map(u32::to_le_bytes).collect();
-        // Instead of the first hash: the limit of entries, and their number.
+        // The limit of entries, and their number, take the place of the first hash.
         bytes[..2].copy_from_slice(&(limit as u16).to_le_bytes());
         bytes[2..4].copy_from_slice(&(n as u16).to_le_bytes());
         bytes
@@ -362,7 +362,7 @@ fn index_of_one_leaf(dir: &Dir) -> String {
     image
 }
 
-/// Directories that share one set of blocks, which names all of them: a walk descends through them all.
+/// Directories that share one set of blocks, which names all of them, so that a walk would descend through all of them.
 fn directories_of_one_another(dir: &Dir) -> String {
     const DIRECTORIES: u32 = 1500;
     let image = plain_image(dir, "tower.img", 1024, &["-I", "128", "-N", "8192"], "8M");
@@ -410,7 +410,7 @@ fn listing_a_directory_that_repeats_its_blocks_stays_within_memory() {
         ] {
             let ran = run_within(args);
             if args.contains(&"--rescue") && image.ends_with("index.img") {
-                // It does not use the index, and the blocks are sound.
+                // The listing does not use the index, and the blocks are valid.
                 let names = ran.out.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"-")).count();
                 assert_eq!((ran.code, names), (Some(0), 340), "{}", ran.err);
                 continue;
@@ -430,13 +430,13 @@ fn walking_directories_that_name_one_another_ends_within_memory() {
     for args in [&["find", &at][..], &["du", &at], &["ls", "-R", &image, "/d"], &["cp", "-r", &at, &out]] {
         stays_within(args, 8, &["are reached a second time"]);
     }
-    // The export ends at the first.
+    // The export ends at the first such directory.
     stays_within(&["export", &at], 8, &["a directory that is reached a second time"]);
     mount_stays_within(&dir, &image, None);
 }
 
-/// The survey of a rescue reads every directory, also those without a name. The blocks of all together may be far more
-/// than the file system has.
+/// The survey of a rescue reads every directory, including those without a name. Together they may have far more blocks
+/// than the file system.
 #[test]
 fn a_rescue_of_directories_that_repeat_their_blocks_ends_within_memory() {
     for make in [directory_of_one_block, directory_of_one_extent, directories_of_one_another] {
@@ -508,7 +508,7 @@ fn millions_of_groups(dir: &Dir) -> String {
     let mut incompat = [0; 4];
     let file = File::open(&image).expect("the image");
     file.read_exact_at(&mut incompat, 1024 + 0x60).expect("read");
-    // Descriptors lie in their own groups.
+    // Descriptors are stored in their own groups.
     let meta_bg = u32::from_le_bytes(incompat) | 0x10;
     let sizes = [(0x00, groups * 8), (0x04, blocks), (0x20, per_group), (0x24, per_group), (0x28, 8)];
     for (field, value) in [(0x60, meta_bg), (0x104, 0)].into_iter().chain(sizes) {
@@ -566,7 +566,7 @@ fn a_journal_in_more_pieces_than_fit_in_memory_is_refused() {
     mount_stays_within(&dir, &image, Some("pieces of the journal"));
 }
 
-/// A log of one transaction with this many copies, each of another block, in an image of 8 GiB.
+/// A log of one transaction with this many copies, each of a different block, in an image of 8 GiB.
 fn log_of_copies(dir: &Dir, copies: u32) -> String {
     let image = dir.text("log.img");
     let size = copies / 1000 + 64;
@@ -606,7 +606,7 @@ fn log_of_copies(dir: &Dir, copies: u32) -> String {
         for i in 0..tags {
             // Flags: no UUID; the last tag of its block.
             let flags = if i + 1 == tags { 2u16 | 8 } else { 2 };
-            // After the metadata of all groups, and the journal.
+            // Behind the metadata of all groups, and the journal.
             descriptor.extend((6_000_000 + home + i).to_be_bytes());
             descriptor.extend([0, 0]);
             descriptor.extend(flags.to_be_bytes());
@@ -700,7 +700,7 @@ fn a_file_system_of_2_tib_stays_within_memory() {
     mount_stays_within(&dir, &image, None);
 }
 
-/// All groups have the descriptor, and with it the inode table, of the first. Their inodes would take 128 MiB.
+/// All groups have the same descriptor as the first, and therefore its inode table. Their inodes would take 128 MiB.
 #[test]
 fn a_check_takes_no_memory_for_inodes_that_it_does_not_read() {
     const GROUPS: u64 = (256 << 30) / (8192 * 1024);

@@ -1,4 +1,4 @@
-//! The command lines with which image builders call mke2fs, under its names: each makes what mke2fs makes of it.
+//! The command lines with which image builders call mke2fs, under its names: each makes the same image as mke2fs.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, loop_mounts_wor
 
 const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
-/// Names of mke2fs that lead to extant, for programs that search PATH.
+/// Names of mke2fs that link to extant, for programs that search PATH.
 fn names(dir: &Dir) -> String {
     let bin = dir.text("bin");
     fs::create_dir(&bin).expect("directory");
@@ -21,7 +21,7 @@ fn names(dir: &Dir) -> String {
     bin
 }
 
-/// The fields of a superblock that a builder chooses, and the files of a directory.
+/// The fields of a superblock that a builder chooses, and the files in the root directory.
 fn look(image: &str) -> Vec<String> {
     let fields = [
         "Filesystem features",
@@ -48,7 +48,7 @@ fn look(image: &str) -> Vec<String> {
     let is_chosen = |line: &&str| fields.iter().any(|field| line.starts_with(field));
     let mut lines: Vec<String> = superblock.lines().filter(is_chosen).map(str::to_owned).collect();
     let list = debugfs(image, "ls -p /etc");
-    // Inode numbers and times are each program's own.
+    // Inode numbers and times differ between the programs.
     let of = |line: &str| line.split('/').skip(2).map(str::to_owned).collect::<Vec<_>>().join("/");
     let mut names: Vec<String> = list.lines().filter(|line| line.len() > 3).map(of).collect();
     names.retain(|line| !line.contains("/./") && !line.contains("/../"));
@@ -57,7 +57,8 @@ fn look(image: &str) -> Vec<String> {
     lines
 }
 
-/// The builder, the size of the file that it makes before (0: none), and its line: `@` is the image, `src` the tree.
+/// The builder, the size of the file that it creates first (0: none), and its command line. In it, `@` is the image,
+/// `src` the tree.
 const LINES: &[(&str, u64, &str)] = &[
     (
         "systemd-repart",
@@ -115,7 +116,7 @@ fn builders_get_what_mke2fs_makes_of_their_lines() {
             image
         });
         fsck_clean(&own);
-        // Where the line gives none, both are random.
+        // If the command line specifies none, both are random.
         let is_given = |found: &String| match found {
             found if found.starts_with("Filesystem UUID") => line.contains("-U UUID"),
             found if found.starts_with("Directory Hash Seed") => line.contains("hash_seed"),
@@ -189,7 +190,7 @@ fn words_of_newer_mke2fs_have_their_meaning() {
     assert!(!debugfs(&image, "stat /big").contains("user.a"));
     extant(&["mkfs", "-qF", "-E", "revision=0", "-t", "ext2", "-O", "none", &image, "8M"]).ok();
     assert!(tool("dumpe2fs", &["-h", &image]).contains("0 (original)"));
-    // Old ones say so, and work.
+    // Old options warn, and work.
     let said = extant(&["mkfs", "-qF", "-K", "-R", "stride=8", &image, "64M"]);
     assert_eq!((said.code, &*said.err), (Some(0), "extant: -K: it is out of date; use -E nodiscard\n"));
     assert!(tool("dumpe2fs", &["-h", &image]).contains("RAID stride:              8"));

@@ -22,7 +22,7 @@ fn a_tree_survives_in_and_out() {
     {
         let dir = Dir::new();
         let (tree, image) = (dir.tree(), dir.empty_image("a.img", options));
-        // Without the extra words of large inodes there are no nanoseconds.
+        // Without the extra fields of large inodes there are no nanoseconds.
         tool("sh", &["-c", &format!("find {tree} -exec touch -h -d @1000000000 {{}} +")]);
         if rustix::process::geteuid().is_root() {
             tool("chown", &["-h", "1234:70000", &format!("{tree}/link"), &format!("{tree}/big")]);
@@ -39,12 +39,12 @@ fn a_tree_survives_in_and_out() {
         assert!(debugfs(&image, "stat /new/sparse").contains("Size: 52428800"));
         let value = run("getfattr", &["--only-values", "-n", "user.colour", &format!("{out}/big")]);
         assert_eq!(value.out, b"blue");
-        // The kernel's own tool reads the same content.
+        // debugfs reads the same content.
         let dump = dir.text("dump");
         debugfs(&image, &format!("dump /new/big {dump}"));
         assert!(std::fs::read(dump).expect("dump") == big());
 
-        // The same again over it, into the root of the image and out of it.
+        // The same copy again, over the existing files; then into the root of the image, and out of it.
         extant(&["cp", "-r", &format!("{tree}/."), &format!("{image}:/")]).ok();
         extant(&["cp", "-r", &format!("{tree}/."), &format!("{image}:/")]).ok();
         fsck_clean(&image);
@@ -56,7 +56,7 @@ fn a_tree_survives_in_and_out() {
     }
 }
 
-/// A tree with labels or ACLs takes a block for each different one, not for each file.
+/// A tree with labels or ACLs needs one block per distinct set of attributes, not one per file.
 #[test]
 fn copied_files_with_equal_attributes_share_a_block() {
     let dir = Dir::new();
@@ -145,7 +145,7 @@ fn a_full_image_is_reported_and_stays_clean() {
     fsck_clean(&image);
 }
 
-/// A directory in which one name is first a link that leads away and then a directory: the copy must stay inside.
+/// A directory in which one name is first a link to a place outside, and then a directory: the copy must stay inside.
 #[test]
 fn a_hostile_tree_does_not_lead_out() {
     let dir = Dir::new();
@@ -249,7 +249,7 @@ fn a_swapped_node_leads_nowhere() {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 for name in std::fs::read_dir(&out).into_iter().flatten().flatten() {
-                    // As soon as it exists; not the working directory, whose name is free again a moment later.
+                    // As soon as the fifo exists; not the working directory, whose name is free again a moment later.
                     let path = name.path();
                     let hidden = name.file_name().as_encoded_bytes()[0] == b'.';
                     if !hidden && !path.is_symlink() && !path.is_dir() {
@@ -429,7 +429,7 @@ fn options_of_cp() {
     fsck_clean(&image);
 }
 
-/// A forgotten colon, or an image that contains a file of its own name (a hostile one may): the image is neither
+/// A forgotten colon, or an image that contains a file of its own name, as a hostile one may: the image is neither
 /// emptied nor replaced.
 #[test]
 fn an_image_is_not_copied_over_itself() {
@@ -445,7 +445,7 @@ fn an_image_is_not_copied_over_itself() {
     for (prepare, others) in [
         ("put $ /disk.img", &[][..]),
         ("rm /disk.img\nln -s x /disk.img", &[]),
-        // Two names of one file: the copy would make the second by a link.
+        // Two names of one file: the copy would create the second as a hard link.
         ("rm /disk.img\nput $ /also\nln /also /disk.img", &["also"]),
         ("rm /disk.img /also\nmknod /disk.img p", &[]),
     ] {
@@ -460,7 +460,7 @@ fn an_image_is_not_copied_over_itself() {
     script(&[], &format!("put {small} /x")).ok();
     let before = std::fs::read(&image).expect("image");
     extant(&["cp", &at("/x"), &image]).fails(8, &[REFUSED]);
-    // Under another name.
+    // The image under another name.
     std::os::unix::fs::symlink(&image, dir.path("alias")).expect("link");
     std::fs::hard_link(&image, dir.path("second")).expect("link");
     for name in ["alias", "second"] {
@@ -618,7 +618,7 @@ fn unreadable_attributes_are_reported_and_the_rest_is_copied() {
     fsck_clean(&image);
 }
 
-/// The same out of an image; several names of one link stay one file.
+/// The same when copying out of an image; several names of one link stay one file.
 #[test]
 fn unreadable_attributes_in_an_image_are_reported_once() {
     let dir = Dir::new();
@@ -692,7 +692,7 @@ fn links_to_directories_are_kept_on_demand() {
     extant(&["cp", "-r", "--keep-directory-symlink", &from, &at("/")]).ok();
     assert_eq!(extant(&["cat", &at("/usr/lib/modules/x")]).ok(), "m");
     assert!(extant(&["ls", "-ld", &at("/lib")]).ok().contains("lib -> usr/lib"));
-    // A link that does not lead to a directory blocks the copy, and so does one that came with the sources.
+    // A link that does not lead to a directory blocks the copy, and so does a link that came with the sources.
     extant(&["ln", "-sfn", "nowhere", &at("/lib")]).ok();
     extant(&["cp", "-r", "--keep-directory-symlink", &from, &at("/")]).fails(8, &["not a directory is in the way"]);
     std::fs::create_dir_all(dir.path("m")).expect("directory");
@@ -701,7 +701,7 @@ fn links_to_directories_are_kept_on_demand() {
     let (m, n) = (format!("{}/.", dir.text("m")), format!("{}/.", dir.text("n")));
     extant(&["cp", "-r", "--keep-directory-symlink", &m, &n, &at("/")]).fails(8, &["not a directory is in the way"]);
     assert!(!extant(&["ls", &at("/usr")]).ok().contains("evil"));
-    // A link does not lead a directory into itself.
+    // A link must not lead a directory into itself.
     extant(&["mkdir", "-p", &at("/s/d/e"), &at("/t")]).ok();
     extant(&["ln", "-s", "/s/d/e", &at("/t/d")]).ok();
     extant(&["cp", "-r", "--keep-directory-symlink", &at("/s/."), &at("/t")]).fails(8, &["leads into the directory"]);

@@ -1,5 +1,5 @@
-//! Trees deeper than the longest path: memory does not grow with the square of the depth, nor descriptors with the
-//! depth.
+//! Trees whose paths exceed the longest path of the kernel: memory must not grow with the square of the depth, nor
+//! descriptors with the depth.
 
 mod common;
 
@@ -11,7 +11,7 @@ use extant_block::device::{FileDevice, OpenOptions};
 use extant_fs::walk::{Visit, Walk};
 use extant_fs::{Cred, Filesystem, MountOptions, Mounted, NewNode};
 
-/// With names this long the paths of all levels together are 280 MB, the longest alone 0.4 MB.
+/// With names this long, the paths of all levels take 280 MB in total, and the longest alone 0.4 MB.
 const LEVELS: usize = 1500;
 const NAME_LEN: usize = 250;
 const RESIDENT_MAX_KIB: u64 = 100 << 10;

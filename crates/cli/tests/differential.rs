@@ -1,7 +1,7 @@
 //! The same work through Extant's mount and through the kernel's driver: answers, trees and e2fsck must agree, for
 //! every kind of image.
 //!
-//! Both mount with noatime: a look at the trees must not change them.
+//! Both mount with noatime: comparing the trees must not change them.
 //!
 //! Needs root (loop mounts) and /dev/fuse; otherwise prints a line and passes.
 
@@ -18,8 +18,8 @@ const WITHOUT_SHORTCUTS: &[&str] = &["-o", "noatime,no_open=0,engine=psync"];
 const WRITEBACK_CACHE: &[&str] = &["-o", "noatime,writeback_cache"];
 const DIRECT: &[&str] = &["-o", "noatime,io=direct,cache=16M"];
 
-/// With the writeback cache the kernel maintains the times of open files itself, and its FUSE has no bounds of times:
-/// a time outside of the image's range appears clamped only after the kernel has dropped the file.
+/// With the writeback cache the kernel maintains the times of open files itself, and its FUSE client has no bounds for
+/// times. A time outside the image's range appears clamped only after the kernel has dropped the file.
 ///
 /// EXTANT_SEED is added to the seed, for long runs over many.
 fn plan(seed: u64, operations: usize, odd_times: bool) -> Plan {
@@ -29,8 +29,8 @@ fn plan(seed: u64, operations: usize, odd_times: bool) -> Plan {
     plan
 }
 
-/// The kinds that a test goes through. Tests of one direction with unusual options share the kinds in `make test`; in
-/// the soak each has all.
+/// The kinds of image that a test covers. Tests of one direction with unusual options share the kinds in `make test`;
+/// in the soak test, each covers all.
 #[derive(Clone, Copy)]
 enum Kinds {
     All,
@@ -39,7 +39,7 @@ enum Kinds {
 }
 
 impl Kinds {
-    /// EXTANT_KINDS chooses kinds by name, and then these.
+    /// EXTANT_KINDS selects kinds by name; the test then takes its share of these.
     fn list(self) -> Vec<ImageKind> {
         let named = std::env::var_os("EXTANT_KINDS").is_some();
         match self {
@@ -104,7 +104,7 @@ fn soak_the_drivers_agree_on_long_workloads() {
     for_all(Kinds::All, DIRECT, &plan(5, 1000, false), alternates);
 }
 
-/// Both ways, a tree of `files` files.
+/// Copies in both directions, with a tree of `files` files.
 fn large_trees(files: usize) {
     for_each_kind(Kinds::All, &["-o", "noatime"], |mount, kind| {
         let nodes = trees(mount, kind, files, 6)?;

@@ -1,4 +1,4 @@
-//! `extant export`: how real tar programs read the archive, and the result of an export that fails.
+//! `extant export`: how other tar programs read the archive, and the result of an export that fails.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn fill(top: &Path) {
         mknodat(rustix::fs::CWD, at(name), kind, Mode::from_raw_mode(0o640), device).expect(name);
     }
     std::fs::hard_link(at("fifo"), at("fifo too")).expect("link");
-    // The header has room for names of 100 bytes, "./" among them.
+    // The header has room for names of 100 bytes, including "./".
     for len in [97, 98, 99, 255] {
         std::fs::write(at(&"n".repeat(len)), len.to_string()).expect("file");
     }
@@ -97,7 +97,7 @@ fn set_time(path: &Path, time: SystemTime) {
     tool("touch", &["-h", "-d", &seconds, path.to_str().expect("UTF-8")]);
 }
 
-/// An image with [`fill`]'s tree in it; `None`: this machine cannot make one.
+/// An image with [`fill`]'s tree in it; `None` if this machine cannot make one.
 fn filled(dir: &Dir) -> Option<String> {
     if !loop_mounts_work() {
         eprintln!("skipped: needs root and loop devices");
@@ -134,7 +134,7 @@ fn gnu_tar_restores_an_exported_tree() {
     for (path, info) in from.iter().filter(|(_, info)| info.size > 1 << 20) {
         assert_eq!(to[path].blocks, info.blocks, "{}", path.display());
     }
-    // Without attributes by name, tar still restores ACLs from their own records.
+    // Without attributes by name, tar still restores ACLs, which have their own records.
     let plain = dir.text("to/plain");
     std::fs::create_dir(&plain).expect("directory");
     tool("tar", &["--acls", "-xpf", &archive, "-C", &plain, "./d"]);
@@ -176,7 +176,7 @@ fn equal_trees_give_equal_archives() {
             extant(&["cp", "-a", &format!("{tree}/{name}"), &format!("{image}:/")]).ok();
         }
         for name in attributes {
-            // Extant itself would sort them.
+            // Set by debugfs, because Extant would sort them.
             debugfs_write(&image, &format!("ea_set /big {name} value")).unwrap();
         }
         for path in ["/", "/lost+found"] {
@@ -224,7 +224,7 @@ fn a_path_is_exported_as_the_top() {
 fn refused_by_tar(archive: &str) {
     let ran = run("tar", &["-tf", archive]);
     assert_eq!(ran.code, Some(2), "{}", ran.err);
-    // Not part of what `make test` installs.
+    // bsdtar is not among the packages that `make test` installs.
     if let Ok(ran) = std::process::Command::new("bsdtar").args(["-tf", archive]).output() {
         assert_eq!(ran.status.code(), Some(1));
     }
@@ -235,7 +235,7 @@ fn a_failed_export_leaves_no_archive_that_looks_complete() {
     let dir = Dir::new();
     let image = dir.image("ext4", &["-b", "1024"]);
     let archive = dir.text("a.tar");
-    // The map of one file; a directory; and the place of a file's data, after the end of the device.
+    // Damage to the map of one file, and to a directory; and a file whose data is behind the end of the device.
     for (damage, path) in [
         ("sif /big block[0] 0", "/big"),
         ("sif /etc/deep block[5] 0x7fffffff", "/etc/deep"),

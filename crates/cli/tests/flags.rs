@@ -1,5 +1,5 @@
-//! Inode flags through a mount, compared with the kernel's own driver on a copy of the image: which operations
-//! immutable and append-only forbid, which letters of chattr(1) each user may set, projects.
+//! Inode flags through a mount, compared with the kernel's own driver on a copy of the image: the operations that
+//! immutable and append-only forbid, the letters of chattr(1) that each user may set, and projects.
 //!
 //! Needs root (loop mounts, chattr +i) and /dev/fuse; otherwise prints a line and passes.
 
@@ -44,7 +44,7 @@ fn with_both(mke2fs: &[&str], options: &str, judge: impl FnOnce(&Path, &Path)) {
     fsck_clean(&b);
 }
 
-/// The files of one operation, made anew for each.
+/// The files of one operation, created anew for each.
 struct Case {
     top: PathBuf,
     file: PathBuf,
@@ -202,8 +202,7 @@ fn immutable_and_append_only_forbid_the_same_operations_as_in_the_kernel() {
     with_both(&[], "no_open=0", |kernel, extant| same(&answers(kernel, true), &answers(extant, true)));
 }
 
-/// By default the kernel sends no request to the server when a file is opened: a forbidden operation then fails
-/// itself, not the open.
+/// By default the kernel sends no request when a file is opened, so a forbidden operation fails itself, not the open.
 #[test]
 fn immutable_and_append_only_hold_without_opens() {
     with_both(&[], "no_open=1", |kernel, extant| {
@@ -255,7 +254,8 @@ fn every_letter_of_chattr_acts_as_in_the_kernel() {
                         said
                     });
                     taken += usize::from(k.starts_with("Some(0)"));
-                    // The kernel's driver journals data and rewrites maps; here that would have no effect.
+                    // The kernel's driver journals data and rewrites maps; Extant refuses both, because they would have
+                    // no effect.
                     let refused = ["+j", "-e"].contains(&what.as_str()) && e.contains("Operation not supported");
                     if k != e && !refused {
                         differ.push(format!("{user} {kind} {what}: kernel {k}, Extant {e}"));
@@ -294,8 +294,8 @@ fn every_letter_of_chattr_acts_as_in_the_kernel_on_flagged_files() {
     });
 }
 
-/// The rules of Linux's `ext4_link`, `ext4_rename` and `__ext4_new_inode`; not every kernel is built to mount such an
-/// image.
+/// The rules of Linux's `ext4_link`, `ext4_rename` and `__ext4_new_inode`. They are stated here because not every
+/// kernel can mount such an image.
 #[test]
 fn a_project_is_inherited_and_excludes_files_of_others() {
     if !fuse_works() {

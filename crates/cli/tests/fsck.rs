@@ -1,4 +1,4 @@
-//! `extant fsck`: exit statuses, lines, JSON, progress; that -n changes nothing, and that a repair can be undone.
+//! `extant fsck`: exit statuses, lines, JSON, progress; -n changes nothing, and a repair can be undone.
 
 mod common;
 
@@ -204,7 +204,7 @@ fn totals_and_multi_mount_protection_alone_are_repaired_by_p() {
     let said = tool("dumpe2fs", &["-h", &image]);
     let (_, block) = said.split_once("MMP block number:").expect("a block");
     let block: u64 = block.split_whitespace().next().expect("a number").parse().expect("a number");
-    // The number of a checker that was interrupted.
+    // The sequence number that an interrupted checker leaves.
     tool("tune2fs", &["-O", "^metadata_csum", &image]);
     overwrite(&image, block * BLOCK + 4, &0xe24d_4d50u32.to_le_bytes());
     for args in [&["fsck", "-fy", &image][..], &["tune", "-L", "x", &image], &["resize", &image, "24M"]] {
@@ -261,7 +261,7 @@ fn the_backup_that_b_names_becomes_the_superblock() {
     };
     let sound = uuid(&image);
     for damage in [&[0; 1024][..], &[0x55; 16]] {
-        // All of it, or the UUID, without a checksum that would tell.
+        // Damages all of the superblock, or only the UUID, without a checksum that would reveal it.
         overwrite(&image, if damage.len() == 16 { 1024 + 0x68 } else { 1024 }, damage);
         extant(&["fsck", "-fy", "-b", "5000", "-B", "1024", &image]).fails(8, &["block 5000 is no superblock"]);
         let ran = extant(&["fsck", "-fy", "-b", "8193", "-B", "1024", &image]);
@@ -283,7 +283,7 @@ fn without_undo_a_repair_leaves_no_file() {
     assert!(!fs::exists(dir.path("disk.img.undo")).expect("looked") && e2fsck(&image) == Some(0));
 }
 
-/// On a host without room for some blocks of a sparse image.
+/// The host has no space for some blocks of a sparse image.
 #[test]
 fn a_write_that_fails_has_status_8_and_says_how_to_go_on() {
     let dir = Dir::new();
@@ -297,7 +297,7 @@ fn a_write_that_fails_has_status_8_and_says_how_to_go_on() {
     let _unmount = common::Unmounted(full.clone());
     let image = format!("{full}/disk.img");
     tool("mke2fs", &["-q", "-F", "-t", "ext2", "-b", "4096", "-O", "^resize_inode", &image, "512M"]);
-    // Holes in place of bitmaps.
+    // Punches a hole in the image file for each block bitmap.
     let said = tool("dumpe2fs", &[&image]);
     for (_, place) in said.match_indices("Block bitmap at ").map(|(at, text)| said.split_at(at + text.len())) {
         let block: String = place.chars().take_while(char::is_ascii_digit).collect();
@@ -313,12 +313,12 @@ fn a_write_that_fails_has_status_8_and_says_how_to_go_on() {
         file.set_len(len / BLOCK * BLOCK - free * BLOCK).expect("cut");
     };
     let again = format!("'extant fsck -y {image}'");
-    // No room for the record: it is gone again.
+    // There is no space for the record, which is removed again.
     fill(3);
     extant(&["fsck", "-fy", &image]).fails(8, &["the image is not changed", "-z FILE"]);
     assert!(!fs::exists(format!("{full}/disk.img.undo")).expect("looked"));
     tool("cmp", &[&image, &old]);
-    // Room for the record and for two bitmaps.
+    // There is space for the record and for two bitmaps.
     fill(12);
     extant(&["fsck", "-fy", &image]).fails(8, &["may be written in part", "No space left", "--undo", &again]);
     extant(&["fsck", "-fy", &image]).fails(8, &["interrupted", "--undo"]);
@@ -329,7 +329,7 @@ fn a_write_that_fails_has_status_8_and_says_how_to_go_on() {
     assert_eq!((ran.code, e2fsck(&image)), (Some(1), Some(0)), "{}", ran.err);
 }
 
-/// Runs the command at a pseudo terminal, and types a line after each question. Returns the screen and the status.
+/// Runs the command on a pseudo terminal, and types a line after each question. Returns the screen and the status.
 fn at_a_terminal(args: &[&str], lines: &[&str]) -> (String, Option<i32>) {
     const TYPIST: &str = r#"
 import os, pty, select, sys
@@ -375,17 +375,17 @@ fn at_a_terminal_each_step_is_asked_about() {
     extant_testkit::oracle::debugfs_write(&image, &change.join("\n")).expect("damaged");
     let before = fs::read(&image).expect("image");
     let links = |file: &str| common::debugfs(&image, &format!("stat {file}")).contains("Links: 1");
-    // Help, one step declined, and the end of the answers.
+    // Help, one step declined, and end of file.
     let (screen, code) = at_a_terminal(&[&image], &["?", "no", "no", "no"]);
     assert_eq!(code, Some(4), "{screen}");
     assert!(screen.contains("Nothing is written before") && screen.contains("set the link count to 1"), "{screen}");
     assert!(before == fs::read(&image).expect("image"), "{screen}");
-    // All of it, but not written.
+    // All steps accepted, but not written.
     let (screen, code) = at_a_terminal(&[&image], &["y", "a", "n"]);
     assert_eq!(code, Some(4), "{screen}");
     assert!(screen.contains("3 steps, 0 losses, and then nothing is wrong"), "{screen}");
     assert!(before == fs::read(&image).expect("image"), "{screen}");
-    // One declined, the others written.
+    // One step declined, the others written.
     let (screen, code) = at_a_terminal(&[&image], &["n", "y", "y", "y"]);
     assert_eq!(code, Some(5), "{screen}");
     assert_eq!(files.map(links), [false, true, true], "{screen}");

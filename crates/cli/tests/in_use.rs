@@ -55,7 +55,7 @@ fn a_mounted_image_is_listed_with_a_warning_about_its_mount() {
     let holder = &json["in_use"];
     assert_eq!((&holder["mounted_on"], &holder["by_kernel"]), (&mnt.0.as_str().into(), &false.into()), "{json}");
     assert_eq!(holder["processes"][0]["pid"].to_string(), pid);
-    // The content of its files is accessible only through the mount.
+    // The content of files is accessible only through the mount.
     let out = dir.text("out");
     for args in [&["cat", &path][..], &["cp", &path, &out], &["cp", &out, &path], &["rm", &path]] {
         std::fs::write(&out, "out").expect("written");
@@ -67,7 +67,8 @@ fn a_mounted_image_is_listed_with_a_warning_about_its_mount() {
     fsck_clean(&image);
 }
 
-/// Looking for the users of an image passes by the open files of every process, those on a mount that hangs among them.
+/// The search for the users of an image examines the open files of every process, including those on a mount that
+/// hangs.
 #[test]
 fn a_server_that_does_not_answer_keeps_nobody_from_looking() {
     if skipped() {
@@ -78,7 +79,7 @@ fn a_server_that_does_not_answer_keeps_nobody_from_looking() {
     let mnt = Unmounted::at(&dir, "mnt");
     let said = extant(&["mount", "-v", &image, &mnt.0]).ok();
     let pid = said.lines().next().and_then(|line| line.rsplit(' ').next()).expect("a number");
-    // After a write the kernel would ask for the file's attributes.
+    // After a write, the kernel would request the file's attributes.
     let script = format!("exec 3>{}/file; echo x >&3; echo ready; exec sleep 600", mnt.0);
     let mut user = std::process::Command::new("sh");
     let mut user = user.args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().expect("sh");
@@ -176,13 +177,13 @@ fn half_of_a_mirror_is_read_with_a_warning_and_not_written() {
     }
     extant(&["mkdir", "--write-member", &format!("{image}:/e")]).fails(0, &whose);
     fsck_clean(&image);
-    // Without a file system on it, too.
+    // Also without a file system on the member.
     common::patch(&image, 0, &[0; 65536]);
     extant(&["mkfs", "-q", &image, "60M"]).fails(1, &["is a member of a Linux software RAID; -F overwrites it"]);
     extant(&["mkfs", "-q", "-F", &image, "60M"]).ok();
 }
 
-/// The mark of the array is behind the last partition.
+/// The superblock of the array is behind the last partition.
 #[test]
 fn partitions_of_a_raid_disk_are_not_written() {
     let dir = Dir::new();

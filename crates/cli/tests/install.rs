@@ -1,4 +1,4 @@
-//! The files that `make install` installs, and that each of them runs.
+//! `make install`: the installed files, and that each program runs.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn everything_is_installed_and_runs() {
         let args = with(target);
         tool("make", &args.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    // Other directories there are not changed.
+    // Other directories there do not change.
     let private = format!("{dest}/usr/share/private");
     std::fs::create_dir_all(&private).expect("directory");
     std::fs::set_permissions(&private, PermissionsExt::from_mode(0o700)).expect("mode");
@@ -43,7 +43,7 @@ fn everything_is_installed_and_runs() {
     for name in ["mount.fuse.extant", "mount.fuseblk.extant", "umount.fuse.extant", "umount.fuseblk.extant"] {
         let link = format!("{dest}/sbin/{name}");
         assert_eq!(std::fs::read_link(&link).expect("link"), Path::new("/usr/bin/extant"));
-        // Under its final name.
+        // Runs the program under its final name.
         let here = dir.text(name);
         std::os::unix::fs::symlink(&installed, &here).expect("link");
         assert!(run(&here, &["--help"]).ok().contains("Usage: "), "{name}");
@@ -65,7 +65,7 @@ fn everything_is_installed_and_runs() {
     assert_eq!(left, "");
 }
 
-/// A directory for the whole PATH of a script: the usual programs, and others with the given scripts.
+/// A directory that is the whole PATH of a script: the usual programs, and others with the given scripts.
 fn programs(dir: &Dir, others: &[(&str, &str)]) -> String {
     let bin = dir.path("bin");
     let _ = std::fs::remove_dir_all(&bin);
@@ -84,7 +84,7 @@ fn programs(dir: &Dir, others: &[(&str, &str)]) -> String {
     bin.to_str().expect("UTF-8").to_owned()
 }
 
-/// `make deps` on a machine with an old toolchain or none; `answer` is the answer to its question.
+/// `make deps` on a machine with an old toolchain or none; `answer` is the reply to its question.
 #[test]
 fn deps_install_a_toolchain_by_the_first_way_that_there_is() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install-deps.sh");
@@ -105,7 +105,7 @@ fn deps_install_a_toolchain_by_the_first_way_that_there_is() {
         "valgrind",
     ];
     let gets_cargo = |how: &str| {
-        // Installs both programs, in either way.
+        // Installs both programs, whichever method is used.
         let bin = dir.text("bin");
         format!(
             "echo {how} \"$@\" >> {done}\ncd {bin}\n[ -e rustup ] || printf '#!/bin/sh\\n' > rustup\n\

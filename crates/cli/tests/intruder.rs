@@ -1,7 +1,7 @@
-//! System calls of code that has taken over the server of a mount.
+//! System calls of an attacker who controls the server of a mount.
 //!
 //! The test traces a running server, and makes its main thread execute them, as injected code would. So it tests the
-//! sandbox that users have, and the program needs no back door for the test.
+//! real sandbox, and the program needs no special code for the test.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
@@ -28,13 +28,13 @@ const ENOSYS: i64 = -(libc::ENOSYS as i64);
 const BAD: u64 = u64::MAX;
 /// How long a call may take, even on a busy machine.
 const CALL_NS_MAX: u64 = 20_000_000_000;
-/// Above the last number of any kernel.
+/// Greater than the last system call number of any kernel.
 const NUMBERS: i64 = 1024;
 /// The numbers of the x32 ABI.
 const X32: i64 = 0x4000_0000;
 
-/// The calls that the sandbox promises to allow, with any arguments. Stated here a second time: the server's own list
-/// grows only together with this one.
+/// The calls that the sandbox must allow, with any arguments. Repeated here, so that the server's own list grows only
+/// together with this one.
 const LET_THROUGH: &[libc::c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -106,8 +106,7 @@ const LET_THROUGH: &[libc::c_long] = &[
 /// Allowed as well, but not tested: they end the thread, or replace its registers.
 const LAST_ONES: [libc::c_long; 3] = [libc::SYS_exit, libc::SYS_exit_group, libc::SYS_rt_sigreturn];
 
-/// uretprobe and uprobe: traps of the kernel's own tracing, which pass every filter. Outside of a probe they do
-/// nothing.
+/// uretprobe and uprobe: traps of the kernel's own tracing, which pass every filter. Outside a probe they do nothing.
 const TRAPS: [libc::c_long; 2] = [335, 336];
 
 /// A server's main thread, stopped.
@@ -117,11 +116,11 @@ struct Intruder {
     memory: File,
     stack: Vec<u8>,
     scratch: u64,
-    /// The server has been resumed with its old state.
+    /// Whether the server has been resumed with its original state.
     left: bool,
 }
 
-/// A server that a failed test leaves inside a system call would block the end of its mount, and so of the test.
+/// If a failed test left the server inside a system call, the end of the mount would block, and so would the test.
 impl Drop for Intruder {
     fn drop(&mut self) {
         if !self.left {
@@ -225,7 +224,7 @@ impl Server {
         Some(Server { dir, image, mnt, process })
     }
 
-    /// Checks that the server still serves, and that it ends in order.
+    /// Checks that the server still serves, and that it ends normally.
     fn end(self) {
         std::fs::write(format!("{}/after", self.mnt), "served").expect("written");
         extant(&["unmount", &self.mnt]).ok();
@@ -260,7 +259,7 @@ fn server_makes_exactly_the_system_calls_of_the_list() {
     server.end();
 }
 
-/// System calls of the list with arguments that the server never passes. `path`: where a file's name lies; `me`: a
+/// Allowed system calls with arguments that the server never passes. `path`: the address of a file name; `me`: a
 /// process outside.
 fn foreign_calls(path: u64, me: u64) -> Vec<(&'static str, libc::c_long, [u64; 6])> {
     let here = libc::AT_FDCWD as u32 as u64;

@@ -41,7 +41,7 @@ fn invalid_arguments_are_refused() {
     extant(&["lab", "run", "untar", "-t", &image, "-p", "mb_policy=x", "-o", &out]).fails(1, &["goal-first"]);
     extant(&["lab", "run", "untar", "-t", &mount, "-o", &out]).fails(1, &["frobnicate"]);
     extant(&["lab", "matrix", &image, "-o", &out]).fails(1, &["--against"]);
-    // Options for the place of an image, and for its storage, do not count as a difference.
+    // Options for the location of an image, and for its storage, do not count as a difference.
     let place = format!("{image},io=memory,device=hdd,store=metadata");
     extant(&["lab", "matrix", &place, "-o", &out]).fails(1, &["--against"]);
     extant(&["lab", "rerun", &out]).fails(8, &["trials.ndjson"]);
@@ -128,7 +128,7 @@ fn a_model_is_run_compared_and_reported() {
     extant(&["lab", "model", "tags", "-o", &out]).fails(1, &["another"]);
 }
 
-/// No fsync: most blocks are allocated at the unmount.
+/// Without fsync, most blocks are allocated at the unmount.
 #[test]
 fn the_kernels_allocator_is_recorded_to_the_end() {
     if !loop_mounts_work() {
@@ -198,7 +198,7 @@ fn a_run_on_real_mounts_can_be_repeated() {
         assert!(measure("device_writes") > 0.0 && measure("device_flushes") > 0.0, "{trial}");
         let kind = trial["contestant"]["kind"].as_str().expect("kind");
         assert_eq!(kind == "mount", measure("memory_server_rss_bytes") > 0.0, "{trial}");
-        // For the kernel, too, if its tracefs is available: --record requests it.
+        // Also for the kernel, if its tracefs is available: --record requests it.
         assert!(measure("journal_commits") > 0.0 && measure("blocks_allocated") >= 80.0, "{trial}");
         assert!(measure("bitmaps_per_transaction") > 0.0, "{trial}");
     }
@@ -210,7 +210,7 @@ fn a_run_on_real_mounts_can_be_repeated() {
     };
     assert_eq!(order(&all), order(&trials(&again)), "the same seed, the same order");
     assert_eq!(std::fs::read_dir(dir.text("")).expect("list").count(), 2, "images are gone");
-    // Mounts of another test may exist meanwhile.
+    // Mounts of other tests may exist meanwhile.
     let mounts = || std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("mounts");
     wait_until("the lab's mounts to go", || !mounts().contains("extant-lab-"));
 }
@@ -229,7 +229,7 @@ fn done(args: &[&str]) {
     assert_eq!(ran.code, Some(0), "{}", ran.err);
 }
 
-/// `extant lab run fsmark`, a small one, on the engine in memory.
+/// The arguments of `extant lab run fsmark` for a small run on the engine in memory.
 fn small<'a>(out: &'a str, target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let mut args = vec!["lab", "run", "fsmark", "--quiet", "--overwrite", "--set=files_per_process=5", "-o", out, "-t"];
     args.push(target);
@@ -266,7 +266,7 @@ fn a_directory_contains_one_run() {
     extant(&small(&named_out, &named, &one)).fails(1, &["the contestant engine there has other options"]);
     let second = format!("engine:{},io=memory,name=late", dir.text("late.img"));
     other(&["-t", &second], "contestants: engine,io=memory there, engine,io=memory | late here");
-    // More rounds continue after the first, with a message unless --quiet is given.
+    // More rounds continue after the existing ones, with a message unless --quiet is given.
     let mut more = small(&out, &target, &["--rounds=3", "--warmup=0"]);
     more.retain(|a| *a != "--quiet");
     let ran = extant(&more);
@@ -328,7 +328,8 @@ fn the_seed_determines_the_image_and_the_places_in_it() {
     // Without flexible groups each directory of the root goes to a random group.
     let drawn = ["--rounds=2", "--warmup=0", "--record=events", "--mkfs=-t ext4 -b 1024 -O ^flex_bg", "--size=256M"];
     let run = |kind: &str, seed: &str| {
-        // A policy that waits for a group's lock: others choose another group if the lock is taken at that moment.
+        // With a policy that waits for a group's lock, results are exact; others choose another group if the lock is
+        // taken at that moment.
         let target = format!("{kind}:{},mb_policy=vanilla", dir.text("i.img"));
         let out = dir.text(&format!("r-{kind}{seed}"));
         done(&small(&out, &target, &[&drawn[..], &[seed]].concat()));
@@ -429,7 +430,7 @@ fn contestants_that_die_or_hang_fail_and_leave_nothing() {
     let dir = Dir::new();
     let served = format!("exec {} \"$@\"", extant_path().display());
     let says = "[ \"$1\" = --version ] && echo fake && exit";
-    // One dies at the request to mount, one hangs instead of mounting, and one dies while it serves.
+    // One server dies at the request to mount, one hangs instead of mounting, and one dies while it serves.
     let dies =
         script(&dir, "dies", &format!("{says}\n[ \"$2\" = --foreground ] && echo 'no, sir' >&2 && exit 32\n{served}"));
     let hangs = script(&dir, "hangs", &format!("{says}\n[ \"$2\" = --foreground ] && exec sleep 1000\n{served}"));
@@ -499,7 +500,7 @@ fn a_run_reports_a_full_disk_and_continues_later() {
     let target = format!("engine:{},io=memory", dir.text("e.img"));
     let args = small(&out, &target, &["--rounds=20", "--warmup=0", "--record=none"]);
     let ran = extant(&args);
-    // Finished trials are there, and half a line does not count as a trial.
+    // Finished trials are kept, and half a line does not count as a trial.
     let kept = std::fs::read_to_string(format!("{out}/trials.ndjson")).expect("results");
     let whole = kept.lines().filter(|l| serde_json::from_str::<serde_json::Value>(l).is_ok()).count();
     common::tool("mount", &["-o", "remount,size=1m", &full]);
@@ -578,8 +579,7 @@ fn write_run(dir: &Dir, name: &str, started_s: u64, seconds: f64) -> String {
     path
 }
 
-/// Twice the time: for two runs that is a difference; for five alternating runs it is a regression, with exit status
-/// 3.
+/// Twice the time. For two runs this is a difference; for five alternating runs it is a regression, with exit status 3.
 #[test]
 fn alternating_runs_get_a_verdict() {
     let dir = Dir::new();
@@ -613,7 +613,7 @@ fn alternating_runs_get_a_verdict() {
     extant(&["lab", "report", &after[0]]).fails(8, &[&place]);
 }
 
-/// The same check in two programs: e2fsck's reads are served in the order in which it issued them.
+/// The same check in two programs. The reads of e2fsck are served in the order in which it issued them.
 #[test]
 fn checks_and_recorded_requests_are_timed_on_modelled_devices() {
     let dir = Dir::new();

@@ -1,4 +1,4 @@
-//! `extant lab` for researchers: sweeps, here and on HyperQueue, the output of programs, block devices, exported
+//! `extant lab` for researchers: sweeps, locally and on HyperQueue, output of programs, block devices, exported
 //! figures.
 
 mod common;
@@ -48,7 +48,7 @@ fn a_sweep_has_the_same_bytes_whatever_runs_beside_and_after_an_interruption() {
     let all = trials(&serial);
     assert_eq!(all.len(), 3 * 4 * 2 * 2);
     assert_eq!(all[0]["point"], serde_json::json!({ "threads": "8", "depth": "4" }), "constants are no swept values");
-    // As a kill leaves it: the merged result missing, a point missing, one without its end.
+    // The state that a kill leaves: the merged result is missing, a point is missing, and one is incomplete.
     std::fs::rename(&beside, &resumed).expect("rename");
     std::fs::remove_file(Path::new(&resumed).join("trials.ndjson")).expect("remove");
     let points = Path::new(&resumed).join("points");
@@ -67,7 +67,7 @@ fn a_sweep_has_the_same_bytes_whatever_runs_beside_and_after_an_interruption() {
     );
     assert!(merged(&serial) == merged(&resumed));
     assert_eq!(std::fs::metadata(folders[5].join("trials.ndjson")).unwrap().modified().unwrap(), kept);
-    // The page, and the result as any other.
+    // The page, and the result like any other.
     let page = std::fs::read_to_string(Path::new(&resumed).join("report.html")).expect("page");
     assert!(page.contains("over threads, depth=4") && page.contains("over depth, threads=24"));
     assert!(!page.contains("<script") && !page.contains(" src=") && page.contains("color-scheme"));
@@ -94,7 +94,7 @@ fn a_killed_sweep_is_not_resumed_beside_the_point_that_it_left_running() {
     child.kill().expect("kill");
     child.wait().expect("wait");
     extant(&args).fails(1, &["another sweep is at work", "left running"]);
-    // The point that was left: this test's grandchild.
+    // The process of the unfinished point: this test's grandchild.
     let folder = folder.expect("folder").display().to_string();
     for entry in std::fs::read_dir("/proc").expect("proc").flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
@@ -232,7 +232,7 @@ echo requests_per_s 17; head -c 100000 /dev/zero | tr '\0' x"#;
     done(&["lab", "report", &out]);
     let page = std::fs::read_to_string(Path::new(&out).join("report.html")).expect("page");
     assert!(page.contains("fio.mix.read.clat_p99_ns") && page.contains("Output of the program"));
-    // The real fio, where it is.
+    // Uses the real fio if it is installed.
     if program("fio").is_none() {
         eprintln!("the real fio is not tried: it is not installed");
         return;
@@ -310,7 +310,7 @@ impl Drop for Detach {
     }
 }
 
-/// A process that ends with the test.
+/// A process that is killed when the test ends.
 struct Running(Child);
 
 impl Drop for Running {
@@ -320,7 +320,8 @@ impl Drop for Running {
     }
 }
 
-/// 200 points on two workers of HyperQueue, one of which is killed in the middle: the bytes of the serial run.
+/// 200 points on two workers of HyperQueue, one of which is killed in the middle. The bytes are those of the serial
+/// run.
 #[test]
 fn a_sweep_on_hyperqueue_outlives_a_worker() {
     let Some(hq) = std::env::var_os("HQ").map(PathBuf::from).or_else(|| program("hq")) else {

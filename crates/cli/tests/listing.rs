@@ -1,4 +1,5 @@
-//! ls of several paths and in several orders; find with and, or, parentheses, -newer and -prune: as ls(1) and find(1).
+//! ls of several paths and in several orders; find with and, or, parentheses, -newer and -prune: compared with ls(1)
+//! and find(1).
 
 mod common;
 
@@ -6,7 +7,7 @@ use std::path::Path;
 
 use common::{Dir, extant, tool};
 
-/// A tree of the host, and an image of it.
+/// A tree on the host, and an image of it.
 fn tree_and_image(dir: &Dir) -> (String, String) {
     let top = dir.text("t");
     std::fs::create_dir_all(dir.path("t/a/sub")).expect("directories");
@@ -66,7 +67,7 @@ fn lists_are_sorted_by_time_and_size() {
     extant(&["ls", "-tS", &image]).fails(1, &["cannot be used with"]);
 }
 
-/// Compared with the host's find over the same tree.
+/// Compares with the host's find on the same tree.
 #[test]
 fn expressions_match_the_same_files_as_in_find() {
     let dir = Dir::new();

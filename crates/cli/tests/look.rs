@@ -1,4 +1,4 @@
-//! Looking into images without mounting them: ls, cat, stat, tree, info, compared with debugfs and dumpe2fs.
+//! Examining images without mounting them: ls, cat, stat, tree and info, compared with debugfs and dumpe2fs.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn ls_lists_what_debugfs_lists() {
     }
 }
 
-/// The verbs accept `IMAGE:PATH`, and habitual options of ls(1) are no error.
+/// The verbs accept `IMAGE:PATH`, and common options of ls(1) are no errors.
 #[test]
 fn an_image_and_a_path_may_be_one_word() {
     let dir = Dir::new();
@@ -49,7 +49,7 @@ fn an_image_and_a_path_may_be_one_word() {
     extant(&["stat", &word("/etc"), "/etc"]).fails(1, &["one path at a time: /etc or /etc"]);
     extant(&["stat", &image]).fails(1, &["of which file?", "extant info"]);
     extant(&["cat", &image]).fails(1, &["which files of"]);
-    // A host's path after an image is an error.
+    // A host path after an image is an error.
     extant(&["find", &image, "/etc"]).fails(8, &["/etc: not an image; in ", "disk.img:/etc"]);
 
     let long = extant(&["ls", "-l", &image]).out;
@@ -59,7 +59,7 @@ fn an_image_and_a_path_may_be_one_word() {
     assert_eq!(extant(&["ls", "-a", &image]).out, extant(&["ls", &image]).out);
 }
 
-/// `info` does not call an image mountable that is not.
+/// `info` does not report an image as mountable if it is not.
 #[test]
 fn info_reports_a_truncated_image() {
     let dir = Dir::new();
@@ -75,7 +75,7 @@ fn info_reports_a_truncated_image() {
     assert!(!info.contains("read and write"), "{info}");
 }
 
-/// A reading mount takes the backup of a damaged descriptor, a writing mount refuses the image.
+/// A read-only mount uses the backup of a damaged descriptor; a writable mount refuses the image.
 #[test]
 fn info_reports_what_a_mount_refuses() {
     let dir = Dir::new();
@@ -87,13 +87,13 @@ fn info_reports_what_a_mount_refuses() {
     patch(&image, 4096, &descriptors);
     assert!(info().contains("State:       damaged, marked as clean\nExtant:      read-only (group desc"), "{}", info());
     extant(&["mkdir", &format!("{image}:/d")]).fails(8, &["group descriptor"]);
-    // The check counts by the backup, too.
+    // The check also counts with the backup.
     let checked = extant(&["fsck", "-fn", &image]);
     let said = String::from_utf8_lossy(&checked.out).into_owned();
     let (_, last) = said.trim_end().rsplit_once('\n').expect("lines");
     assert!(checked.code == Some(4) && last.contains(", 11/65536 files, "), "{said}");
     assert!(!said.contains("journal"), "{said}");
-    // The only backup as well.
+    // Damages the only backup as well.
     patch(&image, 32769 * 4096, &descriptors);
     assert!(info().contains("Extant:      none (group descriptor"), "{}", info());
 }
@@ -105,7 +105,7 @@ fn a_block_leads_to_its_file() {
         let dir = Dir::new();
         let image = dir.image(fs_type, options);
         extant(&["xattr", "set", "user.long", &"x".repeat(400), &format!("{image}:/etc/passwd")]).ok();
-        // Around the first block of a file with pointers to its blocks, and an attribute block.
+        // The blocks around the first block of a file with pointers to its blocks, and an attribute block.
         let first: u64 = debugfs(&image, "bmap /big 0").trim().parse().expect("a block");
         let attributes = debugfs(&image, "stat /etc/passwd");
         let attributes = attributes.lines().find_map(|line| line.split("File ACL: ").nth(1)).expect("a number");
@@ -258,7 +258,7 @@ fn info_agrees_with_dumpe2fs() {
     }
 }
 
-/// An image in the state after a crash: a copy made while the kernel had it mounted. The file `new` is only in the
+/// An image in its state after a crash: a copy made while the kernel had it mounted. The file `new` is only in the
 /// journal.
 fn crashed(dir: &Dir) -> Option<String> {
     if !loop_mounts_work() {
@@ -279,7 +279,7 @@ fn crashed(dir: &Dir) -> Option<String> {
 #[test]
 fn reading_replays_in_memory_and_writes_nothing() {
     let mut made = None;
-    // A sync(2) of any process on this machine may write the kernel's blocks home, all of them or some.
+    // A sync(2) of any process on this machine may checkpoint all or some of the kernel's blocks.
     for _ in 0..5 {
         let dir = Dir::new();
         let Some(image) = crashed(&dir) else { return };
@@ -304,7 +304,7 @@ fn reading_replays_in_memory_and_writes_nothing() {
     extant(&["cp", &format!("{image}:/new"), &dir.text("out")]).ok();
     assert!(before == std::fs::read(&image).expect("image"), "reading changed the image");
 
-    // A command that writes replays in the image.
+    // A command that writes replays the log in the image.
     extant(&["cp", &dir.text("out"), &format!("{image}:/newer")]).ok();
     common::fsck_clean(&image);
     assert_eq!(debugfs(&image, "cat /new"), "from the journal\n");
@@ -365,7 +365,8 @@ fn help_completions_and_manual_pages_are_printed() {
     assert_eq!(extant(&["ls"]).code, Some(1));
 }
 
-/// A directory of 200 names with an unreadable block: every command does as much as possible, and reports the loss.
+/// A directory of 200 names with an unreadable block: every command processes as much as possible, and reports the
+/// loss.
 #[test]
 fn names_lost_by_damage_are_reported() {
     let dir = Dir::new();
@@ -394,7 +395,7 @@ fn names_lost_by_damage_are_reported() {
         assert_eq!(ran.code, Some(8), "{args:?}: {}", ran.err);
         assert!(ran.err.contains("damaged.img: "), "{args:?}: {}", ran.err);
     }
-    // The remaining files are done.
+    // The remaining files are processed.
     let copied = std::fs::read_dir(&out).expect("copied").count();
     assert!((100..200).contains(&copied), "{copied}");
     assert!(debugfs(&image, "stat /d/name-000").contains("User:     5   Group:     6"));

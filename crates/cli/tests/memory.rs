@@ -41,7 +41,7 @@ fn image_of_names(image: &Path, directories: usize) {
     fs.unmount().unwrap_or_else(|e| panic!("{e}"));
 }
 
-/// The number of names below `dir`, all of which the kernel knows afterwards.
+/// The number of names below `dir`; afterwards the kernel knows all of them.
 fn find(dir: &Path) -> usize {
     tool("find", &[arg(dir), "-printf", "%s\\n"]).lines().count()
 }
@@ -56,7 +56,8 @@ fn files_in(dir: &Path, directories: usize) {
     }
 }
 
-/// With `cache=64M`: 100 times `directories` files out of an archive, one large file, all deleted.
+/// With `cache=64M`: extracts 100 times `directories` files from an archive, writes one large file, and deletes
+/// everything.
 fn bounded(directories: usize, large_mib: u64) {
     if !fuse_works() {
         eprintln!("SKIPPED: no FUSE mounts here");
@@ -156,7 +157,7 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // Its last process may still be ending.
+        // The last process of the group may still be ending.
         for _ in 0..100 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -169,7 +170,7 @@ impl Drop for Limited {
 
 const GROWN: &str = "EXTANT_TEST_GROWS_TO_MIB";
 
-/// Grows by 50 MiB a second.
+/// A process that grows by 50 MiB per second.
 #[test]
 #[ignore = "the neighbour of no_process_is_killed_beside_a_growing_neighbour"]
 fn neighbour() {
@@ -209,7 +210,7 @@ fn no_process_is_killed_beside_a_growing_neighbour() {
     let said = String::from_utf8_lossy(&grown.stdout);
     assert!(grown.status.success() && said.contains("it holds 150 MiB"), "{}: {said}", grown.status);
     assert!(full > 60 << 10, "both would have had room: {full} KiB beside 150 MiB of 200");
-    // The server is alive, and serves.
+    // The server is alive, and serves requests.
     assert_eq!(find(&at), 100 * 1001 + 2);
     Box::new(mount).unmount().expect("unmounted");
     expect_clean(&image).unwrap_or_else(|e| panic!("{e}"));

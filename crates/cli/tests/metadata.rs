@@ -1,4 +1,4 @@
-//! `extant image`: a copy of the metadata that checkers find sound, without content, and on demand without names.
+//! `extant image`: a copy of the metadata that checkers accept, without content, and without names on request.
 
 mod common;
 

@@ -78,7 +78,7 @@ fn a_file_system_is_overwritten_only_with_force() {
     fsck_clean(&image);
     fs::write(&image, b"\x1f\x8b\x08\0rest of it").expect("a file");
     extant(&["mkfs", &image, "8M"]).fails(1, &["disk.img: it holds data (compressed with gzip); -F overwrites it"]);
-    // A file of zeroes needs no protection, and the size of an existing file is used.
+    // A file of zeros needs no protection, and the size of an existing file is used.
     fs::File::create(&image).and_then(|file| file.set_len(8 << 20)).expect("a file");
     extant(&["mkfs", "-q", &image]).ok();
     fsck_clean(&image);
@@ -115,19 +115,19 @@ fn a_file_that_is_something_else_is_overwritten_only_with_force() {
         extant(&["mkfs", "-q", "-F", &image, "8M"]).ok();
         fsck_clean(&image);
     }
-    // A real archive of each kind, the oldest included.
+    // A real archive of each format, including the oldest.
     fs::write(dir.path("f"), "content").expect("file");
     for format in ["v7", "oldgnu", "gnu", "ustar", "posix"] {
         tool("tar", &["-cf", &image, &format!("--format={format}"), "-C", &dir.text("."), "f"]);
         extant(&["mkfs", "-q", &image, "8M"]).fails(1, &["target: it holds data (a tar archive); -F overwrites it"]);
     }
-    // A file system of which a backup is left.
+    // A file system of which only a backup superblock is left.
     fs::remove_file(&image).expect("removed");
     extant(&["mkfs", "-q", &image, "16M"]).ok();
     common::patch(&image, 1024, &[0; 1024]);
     let said = "target: it has a backup of an ext2/3/4 file system; -F overwrites it";
     extant(&["mkfs", "-q", &image, "16M"]).fails(1, &[said]);
-    // Called by another program, it cannot ask.
+    // A program that is called by another program cannot ask.
     as_program(&dir, "mkfs.ext4", &["-q", &image]).ok();
 }
 
@@ -282,7 +282,7 @@ fn the_name_of_the_program_determines_the_type() {
     for (name, journal, extents) in
         [("mke2fs", false, false), ("mkfs.ext2", false, false), ("mkfs.ext3", true, false), ("mkfs.ext4", true, true)]
     {
-        // Programs that call it cannot answer a question, so it overwrites existing content.
+        // Programs that call mkfs by this name cannot answer a question, so it overwrites existing content.
         as_program(&dir, name, &["-q", &image, "32M"]).ok();
         let shown = superblock(&image);
         assert_eq!(shown.contains("has_journal"), journal, "{name}: {shown}");

@@ -1,4 +1,4 @@
-//! `extant mkfs` with sources: the same bytes from any kind of source, and the size that they need.
+//! `extant mkfs` with sources: the same bytes from any kind of source, and the size that a source needs.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use common::{Dir, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, tool};
 
-/// A script of bash in the test's directory, with the command as `extant`.
+/// Runs a bash script in the test's directory, with the command as `extant`.
 #[track_caller]
 fn shell(dir: &Dir, script: &str) {
     let bin = extant_path().parent().expect("a directory");
@@ -46,7 +46,7 @@ fn a_directory_and_its_archives_make_the_same_image() {
     fsck_clean(&dir.text("directory.img"));
 }
 
-/// An archive has all that an image has: the second image is the first.
+/// An archive contains everything that the image does, so the second image equals the first.
 #[test]
 fn an_image_of_the_archive_of_an_image_is_that_image() {
     let dir = Dir::new();
@@ -73,7 +73,8 @@ fn an_image_of_the_archive_of_an_image_is_that_image() {
     fsck_clean(&dir.text("two.img"));
 }
 
-/// Another type, block size, features and size, from a file and a partition; the same bytes as through an archive.
+/// Another type, block size, size and features, from a file and a partition; the bytes are the same as through an
+/// archive.
 #[test]
 fn an_old_image_is_the_source_of_a_new_one() {
     let dir = Dir::new();
@@ -230,7 +231,7 @@ fn the_size_follows_the_source_and_free_space_is_a_hole() {
     fsck_clean(&min);
     let size = |image: &str| fs::metadata(image).expect("image").len();
     assert!(size(&min) < size(&auto) && size(&auto) < 30_000_000, "{} {}", size(&min), size(&auto));
-    // The content is not compressible and has few blocks of metadata.
+    // The content is not compressible and has few metadata blocks.
     let taken = fs::metadata(&auto).expect("image").blocks() * 512;
     let content = tool("du", &["-s", "-B1", "--apparent-size", &tree]);
     let content: u64 = content.split_whitespace().next().expect("a number").parse().expect("a number");
@@ -251,7 +252,7 @@ fn an_unfinished_image_is_removed_and_the_reason_is_printed() {
     assert!(!Path::new(&image).exists());
 }
 
-/// UUIDs distinguish images in fstab(5): other bytes, trees or labels have another UUID, even at the same time.
+/// UUIDs distinguish images in fstab(5): other bytes, trees or labels give another UUID, even at the same time.
 #[test]
 fn other_content_has_another_uuid() {
     let dir = Dir::new();

@@ -1,4 +1,5 @@
-//! `extant mkfs` that fails, is ended by a signal or meets another one: the exit status says what is in the file.
+//! `extant mkfs` that fails, is ended by a signal or collides with another mkfs: the exit status agrees with the
+//! content of the file.
 
 mod common;
 
@@ -16,7 +17,7 @@ fn start(args: &[&str]) -> Child {
     Command::new(extant_path()).args(args).stdout(out).stderr(err).spawn().expect("extant")
 }
 
-/// Whether a command reads a file system from it. One that is there is whole.
+/// Whether a command can read a file system from the image. If it can, the file system must be complete.
 #[track_caller]
 fn is_read(image: &str, what: &str) -> bool {
     let listed = run(extant_path(), &["ls", &format!("{image}:/src")]);
@@ -50,7 +51,8 @@ fn commands_on_one_new_file_leave_it_to_the_one_that_succeeds() {
     let mut wins = 0;
     for round in 0..60 {
         let _ = fs::remove_file(&image);
-        // A command that comes late finds a file system behind its claim, and must not remove what is another's.
+        // A command that starts late finds a file system when it has claimed the image, and must not remove another
+        // command's file.
         let mut all: Vec<Child> = (0..3).map(|_| start(&["mkfs", "-q", &image, "8M"])).collect();
         let codes: Vec<_> = all.iter_mut().map(|child| child.wait().expect("ended").code()).collect();
         assert!(codes.iter().all(|code| matches!(code, Some(0 | 1))), "{round}: {codes:?}");
@@ -73,7 +75,7 @@ fn a_signal_and_the_exit_status_agree_with_the_image() {
     let args = ["mkfs", "-q", "-F", "-b", "1024", "-g", "1024", "-d", &source, &image, "64M"];
     let begun = clock.now_ns();
     extant(&args).ok();
-    // About the time of a whole run, which changes with what else the machine does.
+    // About the duration of a whole run, which varies with the load of the machine.
     let mut whole = clock.now_ns() - begun;
     let (mut ended, mut completed) = (0, 0);
     for round in 0..150u64 {
@@ -101,7 +103,7 @@ fn a_signal_and_the_exit_status_agree_with_the_image() {
                 assert_eq!(Path::new(&image).exists(), exists, "{what}");
                 assert!(!exists || !is_read(&image, &what), "{what}: an image");
             }
-            // Before the handler was there.
+            // The signal arrived before the handler was installed.
             None => assert!(!Path::new(&image).exists() || !is_read(&image, &what), "{what}: an image"),
             other => panic!("round {round}: status {other:?}"),
         }
@@ -118,7 +120,7 @@ fn a_host_disk_that_fills_leaves_nothing_to_read() {
     let source = source(&dir);
     for round in 0..6 {
         for format in ["raw", "android-sparse"] {
-            // The smallest is full within the tables, the largest in the last file.
+            // The smallest file system fills up within the tables, the largest in the last file.
             let script = format!(
                 "set -e; cd {}; rm -rf t out.img; mkdir t; mount -t tmpfs -o size={}k none t; truncate -s 64M t/e.img; \
                  printf old | dd of=t/e.img bs=1 seek=9000 conv=notrunc status=none; \

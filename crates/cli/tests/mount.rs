@@ -54,7 +54,7 @@ impl Place {
         self.foreground_to(Stdio::piped())
     }
 
-    /// The same, with its messages going to `stderr`.
+    /// As [`Place::foreground`], with its messages going to `stderr`.
     fn foreground_to(&self, stderr: Stdio) -> Child {
         let child = Command::new(extant_path())
             .args(["mount", "-f", &self.image, &self.mnt])
@@ -63,7 +63,7 @@ impl Place {
             .stderr(stderr)
             .spawn()
             .expect("spawn");
-        // A mount whose server died is still in the table.
+        // A mount whose server has died is still in the table.
         wait_until("the mount", || self.mounted() && std::fs::read_dir(&self.mnt).is_ok());
         child
     }
@@ -79,10 +79,10 @@ impl Drop for Place {
     }
 }
 
-/// The same on a loop device with the image.
+/// A [`Place`] on a loop device with the image.
 struct OnDevice {
     place: Place,
-    /// None after the detach.
+    /// None after the device has been detached.
     device: Option<String>,
 }
 
@@ -97,7 +97,7 @@ impl OnDevice {
         Some((OnDevice { place, device: Some(device.clone()) }, device))
     }
 
-    /// Detaches the device: its data is in the image then.
+    /// Detaches the device; its data is then in the image.
     fn let_go(&mut self) {
         if self.place.mounted() {
             run("umount", &["-l", &self.place.mnt]);
@@ -129,7 +129,7 @@ fn a_mount_is_usable_at_once_and_an_unmount_leaves_it_clean() {
     for (fs_type, extra) in [("ext2", &["-b", "1024"][..]), ("ext3", &[]), ("ext4", &[])] {
         let Some(place) = Place::new(fs_type, extra) else { return };
         for round in 0..5 {
-            // `ok` reads the pipes to their end: the server must not keep them open.
+            // `ok` reads the pipes to their end, so the server must not keep them open.
             assert_eq!(place.mount(&[]).ok(), "");
             assert_eq!(std::fs::read(place.at("big")).expect("read"), common::big());
             std::fs::write(place.at(&format!("new{round}")), "new").expect("write");
@@ -204,7 +204,7 @@ fn an_image_has_one_writer() {
     fsck_clean(&place.image);
 }
 
-/// A process that has an image locked, through a descriptor opened with `mode`.
+/// A process that has locked an image, through a descriptor opened with `mode`.
 struct Locker(Child);
 
 impl Locker {
@@ -263,7 +263,7 @@ fn read_locks_of_users_without_write_access_do_not_block_a_mount() {
         fsck_clean(&place.image);
         assert_eq!(extant(&["cat", &place.image, command]).ok(), "new");
     }
-    // The lock of a process that may write the file counts: by its descriptor, or as the file's owner.
+    // The lock of a process counts if it may write the file: by its descriptor, or as the file's owner.
     modes(0o755, 0o666);
     for (user, mode) in [("65534", "r+b"), ("0", "rb"), ("0", "r+b")] {
         for command in ["posix", "ofd"] {
@@ -318,7 +318,7 @@ fn signals_unmount() {
     }
 }
 
-/// A log that is full, or a terminal that is gone, does not end the mount.
+/// A log that is full, or a terminal that has closed, does not end the mount.
 #[test]
 fn a_mount_survives_the_loss_of_its_log() {
     let Some(place) = Place::new("ext4", &[]) else { return };
@@ -348,7 +348,7 @@ fn a_signal_detaches_a_busy_mount_and_serves_its_last_user() {
     assert_eq!(extant(&["cat", &place.image, "new"]).ok(), "written after the signal");
 }
 
-/// A frozen mount whose writer waits for the thaw is busy; after a detach, no process could thaw it.
+/// A frozen mount whose writer waits for the thaw is busy. After a detach, no process could thaw it.
 #[test]
 fn a_signal_ends_a_frozen_mount_with_a_waiting_writer() {
     for lazily in [false, true] {
@@ -357,7 +357,7 @@ fn a_signal_ends_a_frozen_mount_with_a_waiting_writer() {
     }
 }
 
-/// `lazily`: another process has detached it before.
+/// `lazily`: another process has already detached the mount.
 fn ends_frozen(place: &Place, lazily: bool) {
     let mut server = place.foreground();
     extant(&["freeze", &place.mnt]).ok();
@@ -404,7 +404,7 @@ fn a_dead_mount_is_replaced_and_recovered() {
             assert!(!place.mounted());
         }
     }
-    // First with a replay in memory, then in the image.
+    // First mounted with a replay in memory, then in the image.
     let info = extant(&["info", &place.image]).ok();
     assert!(info.contains("State:       needs recovery"), "{info}");
     assert_eq!(extant(&["cat", &place.image, "durable2"]).ok(), "durable");
@@ -416,7 +416,7 @@ fn a_dead_mount_is_replaced_and_recovered() {
     fsck_clean(&place.image);
 }
 
-/// The image lies on a file system that is too small for it: an unmount with lost writes must not look like success.
+/// The image is stored on a file system that is too small for it: an unmount with lost writes must not report success.
 #[test]
 fn an_unmount_that_loses_data_fails() {
     if !common::loop_mounts_work() {
@@ -431,7 +431,7 @@ fn an_unmount_that_loses_data_fails() {
     let tried = std::panic::catch_unwind(|| {
         tool("mke2fs", &["-q", "-F", "-t", "ext4", &image, "64M"]);
         extant(&["mount", &image, &place.mnt]).ok();
-        // The mount's page cache accepts all of it; the error comes with the writeback.
+        // The mount's page cache accepts all the data; the error appears at writeback.
         let _ = std::fs::write(place.at("data"), vec![7; 24 << 20]);
         extant(&["unmount", &place.mnt]).fails(2, &["sparse.img: "]);
         assert!(!place.mounted());
@@ -467,15 +467,15 @@ fn a_block_device_is_mounted_as_fuseblk() {
     fsck_clean(&on.place.image);
 }
 
-/// With MNT_FORCE. A process that another test is just starting may have our files open until its exec: then the
-/// mount stays, dead, until its server detaches it.
+/// Unmounts with MNT_FORCE. A process that another test is just starting may hold this test's files open until its
+/// exec. Then the mount stays, dead, until its server detaches it.
 fn force(mnt: &str, flags: UnmountFlags) {
     let forced = rustix::mount::unmount(mnt, UnmountFlags::FORCE | flags);
     assert!(matches!(forced, Ok(()) | Err(rustix::io::Errno::BUSY)), "{forced:?}");
 }
 
-/// Checks that a mount of a block device writes all its data after `off` has ended it by force. The result of `off`
-/// is dropped after that.
+/// Checks that a mount of a block device writes all its data after `off` has ended it by force. The result of `off` is
+/// dropped afterwards.
 fn is_written_all_the_same<T>(off: impl FnOnce(&Place) -> T) {
     let Some((mut on, device)) = OnDevice::new("ext4", &[]) else { return };
     let place = &on.place;
@@ -486,7 +486,7 @@ fn is_written_all_the_same<T>(off: impl FnOnce(&Place) -> T) {
         std::fs::write(place.at("new"), vec![7; 3 << 20]).expect("write");
         off(place)
     }));
-    // The server ends with the mount in any case.
+    // The server always ends with the mount.
     if tried.is_err() && place.mounted() {
         run("umount", &["-l", &place.mnt]);
     }
@@ -500,15 +500,15 @@ fn is_written_all_the_same<T>(off: impl FnOnce(&Place) -> T) {
     assert!(extant(&["cat", &place.image, "new"]).out == vec![7; 3 << 20]);
 }
 
-/// MNT_FORCE ends the kernel's part, and its exclusive open of the device; the server opens it again, and writes its
-/// data.
+/// MNT_FORCE ends the kernel's part, including its exclusive open of the device. The server opens the device again, and
+/// writes its data.
 #[test]
 fn a_forced_unmount_still_writes_all_data() {
     is_written_all_the_same(|place| force(&place.mnt, UnmountFlags::empty()));
 }
 
-/// After a forced unmount at one place, the mount is dead at another place that it is bound to, or where it is not
-/// visible: there the kernel still has the device open.
+/// After a forced unmount, the mount is dead where it is also bound, or where it is not visible. There the kernel still
+/// has the device open.
 #[test]
 fn a_forced_unmount_of_a_busy_device_still_writes_all_data() {
     is_written_all_the_same(|place| {
@@ -565,7 +565,7 @@ fn a_mounted_device_shows_its_label_and_the_blocks_of_a_swap_file() {
         let on = run("swapon", &[&swap]);
         let refused = run("swapon", &[&holes]);
         if on.code == Some(0) {
-            // The kernel writes to it now, and no other process may.
+            // The kernel now writes to it, and no other process may.
             assert!(std::fs::OpenOptions::new().write(true).open(&swap).and_then(|mut f| f.write(b"x")).is_err());
             tool("swapoff", &[&swap]);
         } else {
@@ -638,7 +638,7 @@ fn an_ordinary_user_mounts_through_fusermount3() {
     busy.out.clear();
     busy.fails(32, &["mnt: busy"]);
     somebody(&format!("{binary} unmount {mnt}")).ok();
-    // Root may unmount it, too, and also waits.
+    // Root may also unmount it, and then waits, too.
     somebody(&format!("{binary} mount {image} {mnt}")).ok();
     extant(&["unmount", mnt]).ok();
     fsck_clean(image);

@@ -1,4 +1,5 @@
-//! Mount points below a user's directory, which the user replaces by a link while root mounts or unmounts there.
+//! Mount points below a user's directory, which the user replaces by a symbolic link while root mounts or unmounts
+//! there.
 
 mod common;
 
@@ -54,7 +55,7 @@ fn stat(pid: u32) -> String {
     stat.rsplit_once(") ").map_or_else(String::new, |(_, rest)| rest.to_owned())
 }
 
-/// Stops a process while it sleeps for a moment, before a retry.
+/// Stops a process while it sleeps before a retry.
 fn stop_asleep(pid: u32) {
     wait_until("a retry", || {
         let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).expect("runs");
@@ -112,7 +113,7 @@ fn unmount_does_not_follow_a_link_put_in_the_place_of_the_mount_point() {
     }
 }
 
-/// A process that has an image locked, and looks like a server that is about to end: a mount waits for it.
+/// A process that has locked an image and looks like a server that is about to end, so a mount waits for it.
 struct Ending(Child);
 
 impl Ending {
@@ -200,7 +201,7 @@ fn mount_refuses_a_mount_point_that_has_become_a_link() {
     fsck_clean(&image);
 }
 
-/// A server that ends at a signal unmounts the mount that it has made.
+/// A server that ends because of a signal unmounts only the mount that it has made.
 #[test]
 fn signal_does_not_unmount_what_a_link_leads_to() {
     let Some(places) = Places::new() else { return };
@@ -210,7 +211,7 @@ fn signal_does_not_unmount_what_a_link_leads_to() {
     extant(&["mount", &others, &places.dir.text("etc/vm")]).ok();
     places.swap();
     signal(server.id(), Signal::TERM);
-    // Another mount at that place would end it at once.
+    // Another mount in that place would end the server at once.
     extant(&["unmount", &places.dir.text("a/y/vm")]).ok();
     let (code, said) = end(server);
     assert_eq!((code, places.is_mounted("etc/vm")), (Some(0), true), "{said}");

@@ -1,4 +1,4 @@
-//! Requirements of mount(8), umount(8), fstab and their users, beyond reading and writing.
+//! Requirements of mount(8), umount(8), fstab and their users beyond reading and writing.
 
 mod common;
 
@@ -100,8 +100,8 @@ fn umount_8_returns_when_everything_is_in_the_image() {
     }
 }
 
-/// The user who mounted requests the lock of the server's status file, with every kind of lock, and gets one as soon
-/// as the server has ended. The user has the directory locked all the time.
+/// The user who mounted requests the lock of the server's status file, with every kind of lock, and gets one as soon as
+/// the server has ended. The user holds a lock on the directory all the time.
 #[test]
 fn unmount_by_root_does_not_wait_for_a_lock_of_the_user_who_mounted() {
     if skipped() {
@@ -155,7 +155,7 @@ fn unmount_by_root_does_not_wait_for_a_lock_of_the_user_who_mounted() {
     }
 }
 
-/// Prints "waiting" when a process of its own waits for each lock, or has it.
+/// Prints "waiting" when a process of its own waits for each lock, or holds it.
 const LOCKER: &str = "
 import fcntl, os, signal, struct, sys, time
 path = sys.argv[1]
@@ -241,7 +241,7 @@ fn two_partitions_of_one_image_are_written_at_once() {
     }
     extant(&["mount", &second, &two]).fails(32, &["whole.img@2: in use: mounted on "]);
     extant(&["info", &disk]).ok();
-    // Ambiguous.
+    // Ambiguous: several partitions are mounted.
     extant(&["unmount", &disk]).fails(32, &["several partitions are mounted", "whole.img@2 on ", "whole.img@5 on "]);
     assert!(is_mount_point(Path::new(&one)) && is_mount_point(Path::new(&two)));
     extant(&["unmount", &second]).ok();
@@ -298,13 +298,13 @@ fn free_blocks_are_discarded_and_the_label_is_set() {
     let free = || rustix::fs::statvfs(&mnt).map(|s| s.f_bfree * s.f_frsize).expect("statvfs");
     let full = free();
     std::fs::remove_file(format!("{mnt}/gone")).expect("removed");
-    // The kernel sends FORGET, and waits for no answer.
+    // The kernel sends FORGET, and does not wait for an answer.
     wait_until("its blocks", || free() > full + (15 << 20));
     let said = tool("fstrim", &["-v", &mnt]);
     assert!(said.contains("trimmed"), "{said}");
     assert!(blocks() + (15 << 20) < before, "{} of {before} are left", blocks());
     assert_eq!(std::fs::read(format!("{mnt}/keep")).expect("read"), keep);
-    // As the kernel's driver: no run can be longer than a group.
+    // As in the kernel's driver: no run can be longer than a group.
     run("fstrim", &["-m", "1G", &mnt]).fails(1, &["Invalid argument"]);
     as_nobody(&["fstrim", &mnt]).fails(1, &["fstrim"]);
     extant(&["unmount", &mnt]).ok();
@@ -321,7 +321,8 @@ fn free_blocks_are_discarded_and_the_label_is_set() {
 }
 
 /// The effect of `xfs_io -x -c shutdown`, on a working mount and on a frozen one. Data confirmed by fsync is there
-/// afterwards, further requests fail, umount(8) and the server end in order, and the image is not marked as damaged.
+/// afterwards, and further requests fail. umount(8) and the server end normally, and the image is not marked as
+/// damaged.
 #[test]
 fn a_shutdown_is_a_power_cut_on_demand() {
     if skipped() {
@@ -352,7 +353,7 @@ fn a_shutdown_is_a_power_cut_on_demand() {
         refused(std::fs::read_dir(&mnt).and_then(|mut names| names.next().expect("one").map(drop)));
         extant(&["unmount", &mnt]).ok();
         assert_eq!(replays(&image), !frozen);
-        // Replayed in memory, and then in the image.
+        // First replayed in memory, then in the image.
         extant(&["mount", "-o", "ro", &image, &mnt]).ok();
         assert_eq!(std::fs::read_to_string(format!("{mnt}/kept")).expect("read"), "as promised");
         assert_eq!(replays(&image), !frozen, "nothing was written");
@@ -395,7 +396,7 @@ fn a_frozen_mount_is_a_clean_image_and_its_writers_wait() {
                     .expect("spawn")
             })
             .collect();
-        // Reads go on meanwhile (not in the writers' directory, which the kernel has locked for one of them).
+        // Meanwhile reads continue, except in the writers' directory, which the kernel has locked for one of them.
         assert_eq!(std::fs::read(format!("{mnt}/big")).expect("read"), common::big());
         assert!(std::fs::read(&image).expect("image") == std::fs::read(&copy).expect("copy"), "{fs_type}: it changed");
         extant(&["thaw", &mnt]).ok();
@@ -420,7 +421,7 @@ fn a_frozen_mount_is_a_clean_image_and_its_writers_wait() {
     }
 }
 
-/// Opening, reading and closing never wait for the thaw, however often: otherwise the kernel's limit of pending
+/// Opening, reading and closing never wait for the thaw, however often. Otherwise the kernel's limit of pending
 /// requests would be reached.
 #[test]
 fn a_frozen_mount_can_be_read_any_number_of_times() {
@@ -465,8 +466,8 @@ fn a_frozen_mount_can_be_read_any_number_of_times() {
     fsck_clean(&image);
 }
 
-/// A request that waits for the thaw must not prevent it: neither a remount, which is refused, nor trims that came a
-/// moment before the freeze.
+/// A request that waits for the thaw must not prevent it: neither a remount, which is refused, nor trims sent just
+/// before the freeze.
 #[test]
 fn a_frozen_mount_can_always_be_thawed() {
     if skipped() {
@@ -496,7 +497,7 @@ fn a_frozen_mount_can_always_be_thawed() {
     fsck_clean(&image);
 }
 
-/// Before a freeze, the kernel hands its dirty pages over to the server.
+/// Before a freeze, the kernel writes its dirty pages to the server.
 #[test]
 fn a_freeze_includes_the_kernels_dirty_pages() {
     if skipped() {
@@ -541,7 +542,7 @@ fn a_remount_turns_writing_off_and_on() {
     let table = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("table");
     let line = table.lines().find(|l| l.contains(&mnt)).expect("mounted").to_owned();
     assert!(line.contains(" ro,nosuid,nodev,noexec"), "{line}");
-    // From now on another process may write it.
+    // From now on another process may write to the image.
     let device = tool("losetup", &["-f", "--show", &image]).trim().to_owned();
     remount("remount,rw").fails(32, &["in use by /dev/loop"]);
     tool("losetup", &["-d", &device]);
@@ -559,7 +560,7 @@ fn a_remount_turns_writing_off_and_on() {
     extant(&["unmount", &mnt]).ok();
     fsck_clean(&image);
     assert_eq!(extant(&["cat", &image, "yes"]).ok(), "x");
-    // A mount that began read-only is replaced by another, unless it is in use.
+    // A mount that began read-only is replaced by a new mount, unless it is in use.
     extant(&["mount", "-o", "ro,noexec", &image, &mnt]).ok();
     let open = std::fs::File::open(format!("{mnt}/yes")).expect("open");
     remount("remount,rw").fails(32, &["busy"]);
@@ -680,7 +681,7 @@ fn a_server_has_enough_descriptors_and_keeps_none_of_its_caller() {
     extant(&["unmount", &mnt]).ok();
 }
 
-/// Whether each thread of the process has stopped: field 3 of its stat, after a name in brackets.
+/// Whether each thread of the process has stopped: field 3 of its stat, after a name in parentheses.
 fn all_stopped(pid: i32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("there");
     let mut stats = threads.map(|thread| std::fs::read_to_string(thread.expect("entry").path().join("stat")));
@@ -707,7 +708,7 @@ fn a_server_that_does_not_answer_is_unmounted_by_force() {
     let signal = |signal| kill_process(Pid::from_raw(pid).expect("a number"), signal).expect("sent");
     std::fs::write(format!("{mnt}/second"), "second").expect("written");
     signal(Signal::STOP);
-    // The threads stop one after the other; one that still runs may answer.
+    // The threads stop one after the other, and one that still runs may answer.
     wait_until("all of the server to stop", || all_stopped(pid));
     let forced = in_time(&["unmount", "-f", &mnt]);
     signal(Signal::CONT);
@@ -718,8 +719,8 @@ fn a_server_that_does_not_answer_is_unmounted_by_force() {
     fsck_clean(&image);
 }
 
-/// If a server has left no report of its end, the lock and the superblock of this partition, not of another one, show
-/// it.
+/// If a server has left no report of its end, the lock and the superblock of this partition show it, not those of
+/// another.
 #[test]
 fn one_partition_does_not_wait_for_another() {
     if skipped() {
@@ -764,7 +765,8 @@ fn nosymfollow_forbids_following_symbolic_links() {
     extant(&["unmount", &mnt]).ok();
 }
 
-/// An option that a remount cannot change is refused by name; options in effect may be repeated, as fstab's are.
+/// An option that a remount cannot change is refused, and the message names it. Options in effect may be repeated, as
+/// fstab does.
 #[test]
 fn a_remount_changes_its_options_or_fails() {
     if skipped() {
@@ -778,7 +780,7 @@ fn a_remount_changes_its_options_or_fails() {
         table.lines().find(|line| line.contains(&mnt)).expect("mounted").to_owned()
     };
     extant(&["mount", "-o", "noatime,commit=60,sync,cache=64M", &image, &mnt]).ok();
-    // By its directory: the image may have been renamed.
+    // Unmounted by its directory, because the image may have been renamed.
     let moved = dir.text("moved.img");
     std::fs::rename(&image, &moved).expect("renamed");
     let remount = |options: &str| extant(&["mount", "-o", &format!("remount,{options}"), &image, &mnt]);
@@ -809,7 +811,7 @@ fn a_remount_changes_its_options_or_fails() {
     fsck_clean(&moved);
 }
 
-/// Reads that the kernel could answer from its page cache: the file is a whole page, and was read before.
+/// The kernel could answer these reads from its page cache: the file is a whole page, and has been read before.
 #[test]
 fn access_times_move_according_to_the_option() {
     if skipped() {
@@ -820,7 +822,8 @@ fn access_times_move_according_to_the_option() {
     let (mnt, _mounts) = place(&dir, "mnt");
     let (file, sub) = (format!("{mnt}/file"), format!("{mnt}/sub"));
     let (all, first, none) = ([true; 3], [true, false, false], [false; 3]);
-    // (options, whether the first, second and third reading of a file just written move it, and of a new directory)
+    // (options; whether the first, second and third read of a newly written file change its access time; the same for a
+    // new directory)
     for (options, of_file, of_directory) in [
         ("strictatime", all, all),
         ("no_open=0,relatime", first, first),

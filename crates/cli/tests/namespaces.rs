@@ -1,5 +1,5 @@
-//! Mounts that exist in another mount namespace, too. A namespace begins as a copy of all mounts; of a test's mounts,
-//! only a process of that test gets copies ([`extant_testkit::mount`]).
+//! Mounts that also exist in another mount namespace. A namespace begins as a copy of all mounts. Only a process of the
+//! same test gets copies of a test's mounts ([`extant_testkit::mount`]).
 
 mod common;
 
@@ -33,7 +33,7 @@ impl Elsewhere {
 
     /// A copy of another mount namespace.
     fn of(namespace: &str) -> Option<Elsewhere> {
-        // Opened here, where "self" is the caller.
+        // Opened here, where "self" refers to the caller.
         let namespace = std::fs::canonicalize(Path::new(namespace).parent().expect("a folder")).expect("a process");
         let mut child = Command::new("nsenter")
             .arg(format!("--mount={}/mnt", namespace.display()))
@@ -89,8 +89,8 @@ fn an_unmount_does_not_wait_for_another_mount_namespace() {
     fsck_clean(&image);
 }
 
-/// Any program may make a mount namespace during a test's mount. The first thread's namespace is the one in which the
-/// test program was started.
+/// Any program may create a mount namespace while a test's mount exists. The first thread's namespace is the one in
+/// which the test program was started.
 #[test]
 fn mounts_of_a_test_are_not_copied_into_the_namespaces_of_other_programs() {
     if skipped() {
@@ -106,7 +106,7 @@ fn mounts_of_a_test_are_not_copied_into_the_namespaces_of_other_programs() {
     fsck_clean(&image);
 }
 
-/// mount(8) and umount(8) leave it to their helpers to enter the namespace of `-N`.
+/// mount(8) and umount(8) let their helpers enter the namespace of `-N`.
 #[test]
 fn helpers_work_in_the_mount_namespace_of_the_option() {
     if skipped() {

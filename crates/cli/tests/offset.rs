@@ -1,4 +1,4 @@
-//! The part of an image that a command works on: a partition or an offset, by option or by name.
+//! The part of an image that a command works on: a partition or an offset, given by an option or in the name.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{Dir, extant, fsck_clean, whole_disk};
 
 const OFFSET: u64 = 1_234_944;
 
-/// An image with a file system that begins at byte [`OFFSET`], and that file system.
+/// An image with a file system that begins at byte [`OFFSET`], and a copy of that file system.
 fn in_the_middle(dir: &Dir) -> (String, String) {
     let image = dir.image("ext4", &[]);
     let middle = dir.text("c.sif");
@@ -80,7 +80,7 @@ fn the_part_in_a_name_overrides_the_option() {
     extant(&["cp", "--partition", "5", &format!("{disk}:/etc/passwd"), &format!("{named}copied")]).ok();
     let text = extant(&["cat", &format!("{disk}@5:/etc/passwd")]).ok();
     assert_eq!(extant(&["cat", &format!("{named}copied")]).ok(), text);
-    // Two options for one part.
+    // Two options for the same thing.
     extant(&["ls", "--partition", "5", "--offset", "1M", &disk]).fails(1, &["--offset", "cannot be used with"]);
     extant(&["ls", "--offset", "513", &disk]).fails(8, &["offset 513 is not a multiple of 512"]);
     extant(&["ls", "--offset", "1T", &disk]).fails(8, &["offset 1099511627776 is past the end"]);

@@ -23,7 +23,7 @@ fn skipped() -> bool {
     skip
 }
 
-/// Group and mode of a file, a directory and a link that are made in a directory of group 100, and in one that also
+/// Group and mode of a file, a directory and a link that are created in a directory of group 100, and in one that also
 /// has the set-group-ID bit.
 fn made_in(mnt: &str) -> Vec<(u32, u32)> {
     let mut made = Vec::new();
@@ -247,7 +247,7 @@ fn unmount_tries_each_mount_and_fails_with_the_highest_status() {
     extant(&["unmount"]).fails(1, &["DIR"]);
 }
 
-/// No way out leads to the neighbouring directories.
+/// No path leads to the neighbouring directories.
 #[test]
 fn a_mount_of_a_subdirectory_shows_nothing_else() {
     if skipped() {
@@ -284,7 +284,7 @@ fn a_mount_of_a_subdirectory_shows_nothing_else() {
     fsck_clean(&image);
 }
 
-/// mount(8) does not pass this word on, and the helper alone would show everything.
+/// mount(8) does not pass this option on, and without it the helper would show everything.
 #[test]
 fn the_helper_takes_the_subdirectory_from_fstab() {
     if skipped() {

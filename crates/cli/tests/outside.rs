@@ -1,4 +1,4 @@
-//! A program writes, requests durability and reads again on real mounts, while the server's own threads work: no
+//! Programs write, request durability and read again on real mounts, while the server's own threads work: no
 //! acknowledged data is lost.
 //!
 //! `EXTANT_ROUNDS` sets how often each test runs (20), `EXTANT_LOAD` how many processes spin meanwhile (0).
@@ -99,7 +99,7 @@ fn preallocated(path: &Path, len: u64) -> File {
     f
 }
 
-/// An image file and a block device, with the kernel's writeback cache and without: the requests that reach the
+/// An image file or a block device, with the kernel's writeback cache or without it. The requests that reach the
 /// server, and their times, differ.
 struct Mounts {
     place: Place,
@@ -165,7 +165,7 @@ fn soak_a_reader_behind_a_writer_of_a_preallocated_file() {
                     task::yield_now();
                     continue;
                 }
-                // Read from the server, if the kernel drops the page.
+                // Read from the server, if the kernel has dropped the page.
                 let _ = fadvise(&f, page * PAGE, NonZeroU64::new(PAGE), Advice::DontNeed);
                 let mut got = [0; 8];
                 f.read_exact_at(&mut got, page * PAGE).expect("read");
@@ -230,7 +230,7 @@ fn soak_fsynced_records_in_preallocated_files() {
                 })
             })
             .collect();
-        // The kernel never runs an fsync of a file during a write to it; the server's own flusher and syncfs do.
+        // The kernel never runs an fsync of a file during a write to it, but the server's own flusher and syncfs do.
         let (root, others) = (File::open(&mounts.place.mnt).expect("open"), clock.clone());
         let other = spawn(move || {
             while others.now_ns() < until {
@@ -252,7 +252,7 @@ fn soak_fsynced_records_in_preallocated_files() {
     });
 }
 
-/// A loop device, detached at drop.
+/// A loop device, detached when dropped.
 struct Loop(PathBuf);
 
 impl Loop {
@@ -292,7 +292,7 @@ fn soak_syncfs_beside_the_flusher_survives_a_kill() {
         for i in 0..FILES {
             fs::write(place.mnt.join(format!("f{i}")), vec![byte(i); LEN]).expect("write");
         }
-        // Data of five seconds ago is due: as soon as the device has work again, the flusher writes.
+        // Data that is five seconds old is due: as soon as the device has work again, the flusher writes it.
         while clock.now_ns() < start + 4_600_000_000 {
             clock.sleep(Duration::from_millis(10));
         }

@@ -11,8 +11,8 @@ fn owner(image: &str, path: &str) -> (u32, u32) {
     (id("uid"), id("gid"))
 }
 
-/// An image that every user may write, with a directory of 7:8, and one of 7:9 whose group is inherited; and a copy
-/// of the program that every user may start.
+/// An image that every user may write, with a directory of 7:8, and one of 7:9 whose group is inherited. Also a copy of
+/// the program that every user may start.
 fn image_for_all(dir: &Dir) -> (String, String) {
     use std::os::unix::fs::PermissionsExt;
     let image = dir.empty_image("i.img", &[]);
@@ -144,7 +144,7 @@ fn copies_store_what_fakeroot_shows() {
          {program} touch {image}:/d/touched",
         dir.text(".")
     );
-    // And out again: what fakeroot can show is what fakeroot shows.
+    // Copied out again: the files look the same under fakeroot.
     let out = format!(
         "{script} && {program} cp -r --privileges {image}:/ out && cd out && stat -c '%A %u %g %t %n' shadow su null"
     );

@@ -12,7 +12,7 @@ fn has(program: &str) -> bool {
     there.is_ok_and(|status| status.success())
 }
 
-/// A page in the form for a terminal of 80 columns; without man(1), its source.
+/// A page rendered for a terminal of 80 columns; without man(1), its source.
 fn rendered(path: &str) -> String {
     let show = format!("MANWIDTH=80 LC_ALL=C man -l {path} | col -b -x");
     if has("man") && has("col") {
@@ -97,7 +97,7 @@ fn help_of_mount_fits_into_80_columns() {
     assert!(!extant(&["mount", "-h"]).ok().contains("grpid"), "the short help is short");
 }
 
-/// Bash's completions of the line; readline has split it at "=" and ":" as well.
+/// Bash's completions of a line; readline also splits it at "=" and ":".
 fn bash_completes(script: &str, line: &str) -> Vec<String> {
     let program = format!(
         "source {script}; COMP_LINE=$1 COMP_POINT=${{#1}}; read -ra COMP_WORDS <<< \"$(sed 's/[=:]/ & /g' <<< \"$1\")\"

@@ -1,5 +1,5 @@
-//! The users who may shut down, remount, freeze, thaw, trim and label a mount: its owner, and processes with
-//! CAP_SYS_ADMIN in the server's user namespace. And the users who may enter a mount that checks no permissions.
+//! The users that may shut down, remount, freeze, thaw, trim and label a mount: its owner, and processes with
+//! CAP_SYS_ADMIN in the server's user namespace. Also the users that may access a mount that checks no permissions.
 
 mod common;
 
@@ -13,10 +13,10 @@ use rustix::process::geteuid;
 
 const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
 
-/// The first python3 in root's PATH may lie where other users cannot look.
+/// The first python3 in root's PATH may be in a directory that other users cannot enter.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Makes each control ioctl on a mount, and prints its name and the error number. The shutdown is the last.
+/// Sends each control ioctl to a mount, and prints its name and the error number. The shutdown is the last one.
 const CONTROLS: &str = r#"
 import fcntl, os, sys
 label, device = b"new".ljust(256, b"\0"), os.open(sys.argv[1], os.O_RDONLY)
@@ -86,7 +86,7 @@ impl Waiting {
         Waiting { child, input, output }
     }
 
-    /// Lets it go on; returns its output.
+    /// Lets the process continue; returns its output.
     fn end(mut self) -> String {
         let mut input = self.input.take().expect("once");
         input.write_all(b"go on\n").expect("written");
@@ -125,8 +125,8 @@ fn controls_need_cap_sys_admin_in_the_user_namespace_of_the_server() {
     }
 }
 
-/// As on the kernel's file systems; the reader of an overlay, for which the kernel makes the request as user 0, is not
-/// hidden any.
+/// As on the kernel's file systems. For the reader of an overlay, the kernel makes the request as user 0, and no
+/// attribute is hidden.
 #[test]
 fn names_of_trusted_attributes_are_shown_to_privileged_callers() {
     if skipped() {
@@ -155,7 +155,7 @@ fn names_of_trusted_attributes_are_shown_to_privileged_callers() {
     }
 }
 
-/// [`CONTROLS`] in a user namespace with the maps of the first one. Processes with CAP_SETUID can make it.
+/// Runs [`CONTROLS`] in a user namespace with the maps of the first one. Processes with CAP_SETUID can create it.
 fn in_a_namespace_that_looks_like_ours(mnt: &str) -> String {
     let script = "echo ready && read word && exec python3 -c \"$0\" \"$1\"";
     let inside = Waiting::start(&["unshare", "--user", "sh", "-c", script, CONTROLS, mnt]);
@@ -178,7 +178,7 @@ fn controls_are_refused_to_callers_that_the_server_cannot_examine() {
     let dir = Dir::new();
     let (image, mount) = image_and_mount(&dir);
     let mnt = &mount.0;
-    // In the namespace, /proc shows the processes outside: the numbers there belong to other processes.
+    // In the namespace, /proc shows the processes outside, so the process IDs there belong to other processes.
     let script =
         "\"$0\" mount \"$1\" \"$2\" && echo ready && read word && python3 -c \"$3\" \"$2\"; \"$0\" unmount \"$2\"";
     let program = extant_path().to_str().expect("UTF-8");
@@ -236,7 +236,7 @@ fn freeze_and_remount_name_the_capability_that_they_need() {
     extant(&["unmount", mnt]).ok();
 }
 
-/// Owners and modes deny nobody access to such a mount.
+/// Owners and modes deny no user access to such a mount.
 #[test]
 fn mounts_that_check_no_permissions_serve_their_owner_only() {
     if skipped() {

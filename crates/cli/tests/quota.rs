@@ -1,4 +1,4 @@
-//! `extant quota` on images and mounts, beside the e2fsprogs.
+//! `extant quota` on images and mounts, compared with e2fsprogs.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn ok(args: &[&str]) -> String {
     out
 }
 
-/// The fields of an owner's line, without its number.
+/// The fields of an owner's line, without its ID.
 fn line(report: &str, id: u32) -> Vec<String> {
     let start = format!("#{id} ");
     let line = report.lines().find(|line| line.starts_with(&start));
@@ -101,7 +101,7 @@ fn a_mount_enforces_limits_and_answers_for_them() {
     assert!(report.contains("Block grace time: 00:01; Inode grace time: 02:00"), "{report}");
     assert_eq!(line(&report, 1000), ["--", "0", "0", "100", "0", "0", "3"]);
     if uid == 0 {
-        // Another user's limit holds: setpriv(1) writes as that user.
+        // Another user's limit is enforced: setpriv(1) writes as that user.
         let own = top.join("hers");
         std::fs::create_dir(&own).expect("made");
         std::os::unix::fs::chown(&own, Some(1000), Some(1000)).expect("given");
@@ -116,7 +116,7 @@ fn a_mount_enforces_limits_and_answers_for_them() {
         assert!(!written && said.contains("Disk quota exceeded"), "{said}");
         let (written, said) = write("20");
         assert!(written, "{said}");
-        // That user sees this row alone, and sets nothing.
+        // That user sees only this row, and may set nothing.
         let as_user = |args: &[&str]| {
             let binary = env!("CARGO_BIN_EXE_extant");
             let before =

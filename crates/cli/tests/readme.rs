@@ -22,9 +22,9 @@ fn sessions() -> Vec<String> {
     blocks.map(|rest| rest.split_once("```").expect("the end of the block").0.to_owned()).collect()
 }
 
-/// Pastes `commands` into a shell in `dir` in which `extant` is the program in `bin`.
+/// Pastes `commands` into a shell in `dir`, where `extant` is the program in `bin`.
 fn paste(dir: &Dir, bin: &Path, commands: &str) -> Ran {
-    // Characters that mean something to a shell or in a pattern.
+    // Contains characters with a special meaning in a shell or a pattern.
     let (here, bin) = (dir.path(PLACE), bin.display());
     std::fs::create_dir_all(&here).expect("directory");
     let script = format!("cd '{}' && PATH={bin}:$PATH:/usr/sbin:/sbin\n{commands}", here.display());

@@ -1,5 +1,5 @@
-//! Disks of virtual machines and exports of NBD servers, through the command: what qemu-img and e2fsck say of the disk
-//! afterwards, and what happens if the server goes away.
+//! Disks of virtual machines and exports of NBD servers, through the command: qemu-img and e2fsck check the disk
+//! afterwards, and the server may disappear.
 //!
 //! Needs qemu-utils, and for mounts /dev/fuse; otherwise prints a line and passes.
 
@@ -23,7 +23,7 @@ fn has(program: &str) -> bool {
     found
 }
 
-/// A raw copy of the disk is clean, and holds the tree.
+/// Checks that a raw copy of the disk is clean, and holds the tree.
 fn judge(dir: &Dir, format: &str, disk: &str, tree: &str) {
     // qemu has no check for VHD.
     if format != "vpc" {
@@ -91,13 +91,13 @@ fn a_mount_of_a_disk_keeps_what_was_synced_and_ends_the_server() {
     std::fs::create_dir(&at).expect("directory");
     let mount = ExtantMount::new(extant_path(), &[], Path::new(&disk), &at).expect("mounted");
     tool("cp", &["-r", &tree, at.to_str().expect("UTF-8")]);
-    // Another process may not use it meanwhile.
+    // Another process may not use the disk meanwhile.
     extant(&["cp", &dir.text("tree/d0/f0"), &format!("{disk}:/x")]).fails(8, &["in use"]);
     drop(mount);
     judge(&dir, "qcow2", &disk, &tree);
 }
 
-/// A server that ends with the test.
+/// A server that is killed when the test ends.
 struct Server(Child);
 
 impl Drop for Server {
@@ -162,7 +162,7 @@ fn a_missing_program_is_named_with_its_package() {
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(8), "{said}");
     assert!(said.contains("qemu-utils") && said.contains("qemu-img convert"), "{said}");
-    // A disk that qemu-nbd refuses is named with its reason.
+    // The error for a disk that qemu-nbd refuses has the reason.
     std::fs::write(&disk, [b"QFI\xfb".as_slice(), &[0xff; 4096]].concat()).expect("written");
     if has("qemu-nbd") {
         extant(&["ls", &disk]).fails(8, &["disk.qcow2", "qemu-nbd"]);

@@ -1,4 +1,5 @@
-//! The same commands on copies of one image leave the same bytes; and the traces of a command in an image.
+//! The same commands on copies of one image leave the same bytes. Also checks the traces that a command leaves in an
+//! image.
 
 mod common;
 
@@ -188,8 +189,8 @@ fn a_verb_does_not_count_as_a_mount() {
     }
 }
 
-/// A verb waits only for flushes: the mark that the image is in use, log, commit, the blocks' home, the empty log,
-/// the clean mark. Each of them protects against a power cut.
+/// A verb waits only for six flushes: the in-use mark, the log, the commit, the checkpoint, the empty log, and the
+/// clean mark. Each of them protects against a power cut.
 #[test]
 fn a_verb_waits_for_six_flushes() {
     let dir = Dir::new();

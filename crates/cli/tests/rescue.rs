@@ -10,7 +10,7 @@ use common::{Dir, Ran, debugfs, extant, tool};
 
 const MIB: u64 = 1 << 20;
 
-/// An image of 64 MiB with three files of 5 MiB in /s; a cut at 20 MiB leaves one of them.
+/// An image of 64 MiB with three files of 5 MiB in /s, of which a cut at 20 MiB leaves one.
 fn filled(dir: &Dir) -> String {
     let (image, source) = (dir.text("disk.img"), dir.text("src/s"));
     fs::create_dir_all(&source).expect("directory");
@@ -138,7 +138,7 @@ fn damage_that_prevents_a_mount_names_the_next_step() {
     let (at, size) = inode_at(&whole, "8");
     let image = dir.text("hurt.img");
     let damages: [&dyn Fn(); 3] = [
-        // No journal inode; a journal after the cut; descriptors and all their copies.
+        // No journal inode; a journal behind the cut; descriptors and all their copies.
         &|| overwrite(&image, at, &vec![0; size]),
         &|| cut(&image, 20 * MIB),
         &|| [2, 8194, 24578, 40962, 57346].iter().for_each(|block| overwrite(&image, block * 1024, &[0; 1024])),
@@ -172,7 +172,7 @@ fn a_superblock_can_be_chosen() {
     extant(&["ls", "--sb", "0", &image]).fails(1, &["--sb"]);
     fs::create_dir(dir.path("mnt")).expect("directory");
     extant(&["mount", "-o", "sb=24577", &image, &dir.text("mnt")]).fails(32, &["mount read-only (-o ro)"]);
-    // After another program has overwritten it, the message names the new format and the remaining backup.
+    // After another program has overwritten the image, the message names the new format and the remaining backup.
     tool("mkswap", &[&image]);
     extant(&["ls", &image]).fails(8, &["swap space", "a copy of an ext superblock is at block 8193 of it: --sb 8193"]);
     extant(&["info", &image]).fails(8, &["--sb 8193"]);

@@ -1,5 +1,5 @@
-//! `--rescue` where names are lost: every reading verb and a mount show the same files, no fewer than `e2fsck -fy`
-//! leaves on a copy, and the exit status and the last line say that something is hurt.
+//! `--rescue` if names are lost. Every reading verb and a mount show the same files, at least as many as `e2fsck -fy`
+//! leaves on a copy. The exit status and the last line report damage.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::{Dir, Unmounted, debugfs, extant, in_time, patch, run, tool};
 use extant_testkit::mount::fuse_works;
 use extant_testkit::oracle::e2fsck;
 
-/// An image of `files` files with different contents in directories of a few levels, `/etc` among them.
+/// An image of `files` files with different contents in directories of a few levels, including `/etc`.
 fn filled(dir: &Dir, files: usize, block: u64, size: &str) -> String {
     let top = dir.path("src");
     for i in 0..files {
@@ -35,7 +35,7 @@ fn filled(dir: &Dir, files: usize, block: u64, size: &str) -> String {
 fn contents(top: &Path) -> Vec<(u8, usize)> {
     let (mut all, mut left) = (Vec::new(), vec![top.to_owned()]);
     while let Some(dir) = left.pop() {
-        // A damaged directory of a mount ends in an error.
+        // Reading a damaged directory of a mount ends with an error.
         for entry in fs::read_dir(dir).expect("directory").map_while(Result::ok) {
             let kind = entry.file_type().expect("a type");
             if kind.is_dir() {
@@ -72,7 +72,7 @@ fn copied(dir: &Dir, image: &str, options: &[&str]) -> (Vec<(u8, usize)>, Option
     (contents(&out), ran.code, ran.err.lines().last().unwrap_or_default().to_owned())
 }
 
-/// Its name, and the change of an image.
+/// The name of a kind of damage, and the function that damages an image.
 type Damage<'a> = (&'a str, &'a dyn Fn(&str));
 
 fn eight_damages(files: usize, block: u64, size: &str) {
@@ -109,7 +109,7 @@ fn eight_damages(files: usize, block: u64, size: &str) {
         let lost: Vec<_> = set(&theirs).difference(&set(&ours)).copied().collect();
         assert!(lost.is_empty(), "{what}: e2fsck leaves {lost:?}");
         assert!(ours.len() >= theirs.len(), "{what}: {} files, {} after e2fsck", ours.len(), theirs.len());
-        // Only a damage of inodes or of the end loses files.
+        // Only damage to inodes, or to the end of the image, loses files.
         let loses = what.contains("inode") || what.contains("MiB") || what == "cut";
         assert!(loses || ours == all, "{what}: {} of {files} files; {line}", ours.len());
     }
@@ -126,7 +126,7 @@ fn soak_a_rescue_copies_no_fewer_of_thousands_of_files_than_e2fsck_leaves() {
     eight_damages(7000, 4096, "512M");
 }
 
-/// A directory's block and the root's inode are lost, one file has a bad attribute block.
+/// The block of a directory and the root's inode are lost, and one file has a bad attribute block.
 #[test]
 fn every_verb_shows_what_no_name_leads_to() {
     let dir = Dir::new();
@@ -138,7 +138,7 @@ fn every_verb_shows_what_no_name_leads_to() {
     };
     let (file, conf) = (number("/etc/file-0"), number("/etc/1"));
     patch(&image, etc * 4096, &[0; 4096]);
-    // Ten files were in /etc itself, and ten directories.
+    // Ten files and ten directories were in /etc itself.
     let names = 10 + 10;
     let hurt = |args: &[&str]| {
         let ran = in_time(&[&args[..1], &["--rescue"], &args[1..]].concat());
@@ -182,7 +182,7 @@ fn every_verb_shows_what_no_name_leads_to() {
         assert_eq!((seen, content, all), (names, vec![1], 20));
         assert!(matches!(etc, Some(Err(_))), "a directory without a word of its damage: {etc:?}");
     }
-    // Without a root there is still a tree.
+    // Without a root inode there is still a tree.
     tool("debugfs", &["-w", "-R", "clri <2>", &image]);
     let ran = in_time(&["find", "--rescue", &image, "-type", "f"]);
     assert_eq!((ran.code, ran.out.split(|byte| *byte == b'\n').count()), (Some(4), 41), "{}", ran.err);
@@ -196,7 +196,7 @@ fn every_verb_shows_what_no_name_leads_to() {
     }
 }
 
-/// One hash of the index is wrong: the kernel lists 63, 237 or 279 of 300 names, and says nothing.
+/// One hash of the index is wrong: the kernel lists 63, 237 or 279 of 300 names without an error.
 #[test]
 fn an_index_with_a_wrong_hash_hides_no_name_in_silence() {
     for value in [0xFFFF_FFFEu32, 0] {
@@ -237,7 +237,8 @@ fn an_index_with_a_wrong_hash_hides_no_name_in_silence() {
     }
 }
 
-/// Attributes, one of a link's bytes, and a size that is not a multiple of the block: each costs itself.
+/// Damages the attributes, one byte of a link, and a size that is not a multiple of the block size. Each loses only
+/// itself.
 #[test]
 fn an_archive_of_a_rescue_has_files_without_their_attributes() {
     let dir = Dir::new();
@@ -257,15 +258,15 @@ fn an_archive_of_a_rescue_has_files_without_their_attributes() {
         extant(&["export", "--rescue", "-o", &tar, &image]).fails(4, &["/f: attributes", "/link: symbolic link"]);
     assert!(said.lines().last().is_some_and(|line| line.contains("0 files whole, 2 hurt")), "{said}");
     assert_eq!(tool("tar", &["-xOf", &tar, "./f"]), "content\n");
-    // The group's bits may be an ACL's mask.
+    // The group's bits may be the mask of an ACL.
     assert!(tool("tar", &["-tvf", &tar, "./f"]).starts_with("-rw-r-xr-x"));
-    // The link's row is there without its target.
+    // The link's row is printed without its target.
     let ran = extant(&["ls", "-l", "--rescue", &image]);
     let out = String::from_utf8_lossy(&ran.out);
     assert!(ran.code == Some(4) && out.lines().any(|line| line.ends_with(" link")), "{out}");
 }
 
-/// A number may be that of a deleted file, of an inode that was never used, or of an empty file.
+/// An inode number may be that of a deleted file, of an inode that was never used, or of an empty file.
 #[test]
 fn a_deleted_or_unused_inode_is_no_empty_file() {
     let dir = Dir::new();

@@ -1,5 +1,5 @@
-//! `extant resize`: images of many kinds change their size and keep their files, and partitions follow; what cannot
-//! change is left as it is, with the reason.
+//! `extant resize`: images of many kinds change their size and keep their files, and partitions follow. If a size
+//! cannot change, the image stays unchanged, with the reason.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::{Dir, extant, extant_path, fsck_clean, loop_mounts_work, patch, tool, whole_disk};
 
-/// Ten and more kinds of image, as mke2fs makes them.
+/// Kinds of images, as mke2fs makes them.
 const KINDS: [(&str, &[&str]); 14] = [
     ("ext2", &["-t", "ext2", "-b", "1024"]),
     ("ext2 2 KiB", &["-t", "ext2", "-b", "2048"]),
@@ -49,7 +49,8 @@ fn number(image: &str, key: &str) -> u64 {
     line.trim_start_matches(':').trim().parse().expect("a number")
 }
 
-/// Whether this kernel mounts the image for writing: one without quota takes an image with quota files read-only.
+/// Whether this kernel mounts the image for writing: a kernel without quota support mounts an image with quota files
+/// read-only.
 fn kernel_mounts(dir: &Dir, image: &str) -> bool {
     let mount = dir.text("mnt");
     fs::create_dir_all(&mount).expect("directory");
@@ -108,10 +109,10 @@ fn images_of_all_kinds_shrink_and_keep_their_files() {
     for (kind, args) in KINDS {
         let _ = fs::remove_file(&image);
         tool("mke2fs", &[&["-q", "-F"], args, &[&image, "120M"]].concat());
-        // Files behind the filler lie behind the new end.
+        // Files behind the filler are behind the new end.
         let at = |path: &str| format!("{image}:{path}");
         let change = |args: &[&str]| {
-            // Without room for a journal, it says so.
+            // If there is no space for a journal, a message says so.
             let ran = extant(args);
             assert_eq!(ran.code, Some(0), "{kind}: {}", ran.err);
         };
@@ -158,7 +159,7 @@ fn a_refused_shrink_leaves_the_image_and_names_the_reason() {
     assert!(fs::read(&image).expect("image") == before, "the image has changed");
 }
 
-/// Names with numbers of inodes, as debugfs lists them.
+/// Names with their inode numbers, as debugfs lists them.
 fn numbers(image: &str, path: &str) -> Vec<(String, u64)> {
     let listed = common::debugfs(image, &format!("ls -p {path}"));
     let lines = listed.lines().filter_map(|line| {
@@ -176,7 +177,7 @@ fn inodes_of_groups_that_go_get_other_numbers() {
     for features in ["^flex_bg", "^flex_bg,^metadata_csum"] {
         let _ = fs::remove_file(&image);
         tool("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "1024", "-O", features, &image, "64M"]);
-        // The kernel and Extant put directories of the root into different groups.
+        // Both the kernel and Extant put directories of the root into different groups.
         for at in 0..8 {
             extant(&["cp", "-r", &tree, &format!("{image}:/dir{at}")]).ok();
         }
@@ -196,7 +197,7 @@ fn inodes_of_groups_that_go_get_other_numbers() {
     }
 }
 
-/// A file system with files at its end, and between them free blocks in pieces.
+/// A file system with files at its end, and fragmented free space between them.
 fn fragmented(dir: &Dir, megabytes: usize) -> String {
     let (image, piece) = (dir.text("disk.img"), dir.text("piece"));
     tool("mke2fs", &["-q", "-F", "-t", "ext4", "-J", "size=4", &image, &format!("{megabytes}M")]);
@@ -235,7 +236,7 @@ fn the_least_size_is_that_of_a_rebuild() {
     assert!(exported(&image) == files, "other files");
 }
 
-/// resize2fs makes the file system larger again, and the kernel takes it.
+/// resize2fs makes the file system larger again, and the kernel accepts it.
 fn grows_again(dir: &Dir, image: &str) {
     let (blocks, len) = (number(image, "Block count"), fs::metadata(image).expect("image").len());
     fs::File::options().write(true).open(image).expect("image").set_len(len + (40 << 20)).expect("longer");
@@ -244,7 +245,7 @@ fn grows_again(dir: &Dir, image: &str) {
     kernel_takes(dir, image);
 }
 
-/// PiShrink asks for the least size, and gives it in blocks; others name no size.
+/// PiShrink asks for the minimum size, and gives it in blocks; others name no size.
 #[test]
 fn under_the_name_of_resize2fs_it_takes_its_arguments() {
     let dir = Dir::new();
@@ -289,11 +290,11 @@ fn soak_kinds_of_image_grow_to_200_gib_and_shrink_to_the_least() {
         let made = [&all[..], &[&image, "64M"]].concat();
         let (code, _) = extant_testkit::oracle::run_command("mke2fs", &made).expect("mke2fs runs");
         if code != Some(0) {
-            // The blocks that are reserved for descriptors cannot be as many.
+            // There are not as many blocks reserved for descriptors.
             tool("mke2fs", &[&["-q", "-F"], args, &["-d", &tree, &image, "64M"]].concat());
         }
         if kind == "quota" {
-            // mke2fs 1.47 does not count what it copies with -d.
+            // mke2fs 1.47 does not count the files that it copies with -d.
             extant(&["fsck", "-fy", &image]);
         }
         let files = exported(&image);
@@ -318,10 +319,11 @@ fn soak_kinds_of_image_grow_to_200_gib_and_shrink_to_the_least() {
                 assert!(exported(&changed) == files, "{kind}: other files after all");
             }
             match mounts {
-                // resize2fs 1.47 adds the blocks of a grown bigalloc group to its count of free clusters, and frees one
-                // block too many behind a backup of sparse_super2 that moves: often a bitmap, also of mke2fs's images.
+                // resize2fs 1.47 adds the blocks of a grown bigalloc group to its count of free clusters. It also frees
+                // one block too many behind a backup of sparse_super2 that moves: often a bitmap, even in images of
+                // mke2fs.
                 true if !["bigalloc", "sparse_super2"].contains(&kind) => grows_again(&dir, &changed),
-                // The least size has no room for a file.
+                // At the minimum size there is no space for a file.
                 true if size.starts_with('+') => kernel_takes(&dir, &changed),
                 _ => {}
             }
@@ -332,12 +334,12 @@ fn soak_kinds_of_image_grow_to_200_gib_and_shrink_to_the_least() {
     assert!(counted == 4 * KINDS.len() && largest >= 6, "{counted}, {largest}");
 }
 
-/// Whether sgdisk and sfdisk are there.
+/// Whether sgdisk and sfdisk are installed.
 fn has_partitioners() -> bool {
     ["sgdisk", "sfdisk"].iter().all(|program| Command::new(program).arg("--version").output().is_ok())
 }
 
-/// The partition table as both programs see it, if they find nothing wrong with it.
+/// The partition table as both programs print it, if they find no error in it.
 fn table(disk: &str) -> String {
     let verified = tool("sfdisk", &["--verify", disk]);
     let dumped = tool("sfdisk", &["--dump", disk]);
@@ -349,7 +351,7 @@ fn table(disk: &str) -> String {
     dumped
 }
 
-/// A line of a dump without the size of the partition that changes, and without the end of the table.
+/// The lines of a dump, without the size of the partition that changes, and without the end of the table.
 fn others(dump: &str) -> Vec<String> {
     let lines = dump.lines().filter(|line| !line.starts_with("last-lba"));
     let cut = |line: &str| match line.split_once(" : start=") {
@@ -363,7 +365,7 @@ fn others(dump: &str) -> Vec<String> {
     lines.map(cut).collect()
 }
 
-/// A disk of 80 MiB, whose second and last partition has the image.
+/// A disk of 80 MiB, whose second and last partition contains the image.
 fn partitioned(dir: &Dir, image: &str, script: &str) -> String {
     let disk = dir.text("disk");
     let _ = fs::remove_file(&disk);
@@ -392,7 +394,7 @@ fn the_last_partition_grows_and_shrinks_with_its_file_system() {
         let disk = dir.text("disk");
         let len = || fs::metadata(&disk).expect("disk").len();
         let (files, first) = (exported(&part), table(&disk));
-        // Larger than the partition, on the disk as it is and beyond it.
+        // Larger than the partition: on the present disk, and beyond its end.
         for (size, bytes) in [("70M", 70 << 20), ("+60M", 130 << 20)] {
             let said = extant(&["resize", &part, size]).ok();
             assert!(said.contains(&format!("partition 2 has {bytes} bytes now")), "{label}: {said}");
@@ -402,7 +404,7 @@ fn the_last_partition_grows_and_shrinks_with_its_file_system() {
         }
         let (tail, start) = (if label == "gpt" { 33 * 512 } else { 0u64 }, 4u64 << 20);
         assert_eq!(len(), start + (130 << 20) + tail, "{label}");
-        // All of a longer file.
+        // The whole of a longer file.
         fs::File::options().write(true).open(&disk).expect("disk").set_len(160 << 20).expect("longer");
         extant(&["resize", &part, "max"]).ok();
         assert_eq!(others(&table(&disk)), others(&first), "{label}");
@@ -437,7 +439,7 @@ fn a_partition_with_a_reason_to_stay_is_left_as_it_is() {
     let before = fs::read(&disk).expect("disk");
     extant(&["resize", &part, "70M"]).fails(1, &["disk@2: not grown: partition 3 is behind it", "nothing was written"]);
     assert!(fs::read(&disk).expect("disk") == before, "the disk has changed");
-    // It shrinks, and the disk keeps its length and its other partitions.
+    // The file system shrinks, and the disk keeps its length and its other partitions.
     let first = table(&disk);
     extant(&["resize", &part, "20M"]).ok();
     assert_eq!((others(&table(&disk)), fs::metadata(&disk).expect("disk").len()), (others(&first), 80 << 20));
@@ -455,7 +457,7 @@ fn a_partition_with_a_reason_to_stay_is_left_as_it_is() {
     entry[12..].copy_from_slice(&131_072u32.to_le_bytes());
     patch(&disk, 446 + 16, &entry);
     extant(&["resize", &part, "70M"]).fails(1, &["not grown: an MBR lists the partition beside the GPT"]);
-    // A logical one keeps its length.
+    // A logical partition keeps its length.
     whole_disk(&disk, &small);
     let logical = format!("{disk}@5");
     extant(&["resize", &logical, "70M"]).fails(1, &["not grown: partition 5 is a logical or extended one"]);

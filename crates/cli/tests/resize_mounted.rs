@@ -1,5 +1,5 @@
-//! `extant resize` of a mount: it grows while processes write, make and delete files, and afterwards every byte is
-//! right, by the mount, e2fsck and the kernel.
+//! `extant resize` of a mount: it grows while processes write, create and delete files. Afterwards every byte is
+//! correct, according to the mount, e2fsck and the kernel.
 
 mod common;
 
@@ -14,8 +14,8 @@ use extant_base::task;
 use extant_testkit::mount::{ExtantMount, Mounted, fuse_works};
 use extant_testkit::oracle::mke2fs;
 
-/// The work of each process until the file `stop` is there: it makes files of known content in a directory of its own,
-/// compares some and deletes some. A difference is a line on its output.
+/// The work of each process until the file `stop` exists. It creates files of known content in its own directory,
+/// compares some and deletes some. It prints a line for each difference.
 const WORK: &str = r#"
 mkdir "$1/d$2" || exit 1
 i=0
@@ -39,7 +39,7 @@ fn worker(mount: &str, nr: usize, dir: &Dir) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("sh")
 }
 
-/// Like fsx: one file, any operation, compared with a model, until the file `stop` is there.
+/// Like fsx: one file, any operation, compared with a model, until the file `stop` exists.
 fn random_operations(path: &Path, stop: &Path) -> Vec<u8> {
     let file = File::options().read(true).write(true).create_new(true).open(path).expect("created");
     let (mut rng, mut model) = (Rng::new(3), Vec::new());
@@ -102,7 +102,7 @@ fn a_mount_grows_while_processes_write_make_and_delete_files() {
         let (file, stop) = (mount.join("fsx"), dir.path("stop"));
         let fsx = task::spawn("fsx", move || random_operations(&file, &stop)).expect("thread");
         for (nr, size) in ["+4K", "+9M", "200M", "+128M", "900M"].into_iter().enumerate() {
-            // Each process has made a file that it keeps since the last growth.
+            // Each process has created a file since the last growth, which it keeps.
             let made = |worker: usize| mount.join(format!("d{worker}/g{}", 3 * nr + 1)).exists();
             common::wait_until("work", || (0..16).all(made));
             let before = rustix::fs::statvfs(&mount).expect("statvfs");
@@ -119,7 +119,7 @@ fn a_mount_grows_while_processes_write_make_and_delete_files() {
             assert!(done.status.success(), "{kind}: {said}");
         }
         assert!(fs::read(mount.join("fsx")).expect("read") == model, "{kind}");
-        // More than the file system had.
+        // More than the file system could hold before.
         fs::write(mount.join("large"), vec![9; 120 << 20]).expect("written");
         unmount(mounted);
         fsck_clean(&image);
@@ -171,7 +171,7 @@ fn a_mount_refuses_what_it_cannot_do_with_the_reason() {
     extant(&["resize", "-z", &dir.text("undo"), &at, "1G"]).fails(1, &["-z"]);
     extant(&["resize", &image, "1G"]).fails(1, &["disk.img"]);
     assert!(extant(&["resize", &at, "max"]).ok().contains("nothing to do"));
-    // The file became longer by other means.
+    // The file was made longer by other means.
     File::options().write(true).open(&image).expect("open").set_len(80 << 20).expect("longer");
     assert!(extant(&["resize", &at, "max"]).ok().contains("20480 blocks"));
     unmount(mounted);

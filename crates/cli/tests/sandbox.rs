@@ -48,7 +48,7 @@ fn skipped() -> bool {
     skip
 }
 
-/// "… served by process 12".
+/// The process ID in "… served by process 12".
 fn server(said: &str) -> i32 {
     said.lines()
         .next()
@@ -69,7 +69,8 @@ fn threads(pid: i32) -> BTreeSet<(String, String, u64, u64)> {
     status.map(|s| (of(&s, "NoNewPrivs"), of(&s, "Seccomp"), hex(&s, "CapEff"), hex(&s, "CapPrm"))).collect()
 }
 
-/// A thread drops its privileges first; one that has not run yet still has them.
+/// Waits until the process is confined. A thread drops its privileges first; a thread that has not run yet still has
+/// them.
 #[track_caller]
 fn confined(pid: i32) {
     wait_until("that the last thread begins", || {
@@ -110,7 +111,7 @@ fn a_confined_server_does_all_that_a_mount_does() {
         extant(&["mount", "-o", "remount,rw", &image, &mnt.0]).ok();
         // Many clients at once start more workers.
         tool("sh", &["-c", &format!("for i in 1 2 3 4 5; do cp {0} {0}$i & done; wait", at("file"))]);
-        // All threads that have started since.
+        // All threads that have started since then.
         confined(pid);
         match round {
             0 => umount(&["-i", &mnt.0]),
@@ -145,7 +146,7 @@ fn a_busy_mount_is_detached_at_a_signal() {
     fsck_clean(&image);
 }
 
-/// A server without the privilege to look at the mount point does not take it for unmounted.
+/// A server that may not look at the mount point does not conclude that it is unmounted.
 #[test]
 fn a_mount_in_a_closed_directory_ends_at_a_signal() {
     if skipped() {
@@ -161,7 +162,7 @@ fn a_mount_in_a_closed_directory_ends_at_a_signal() {
     fsck_clean(&image);
 }
 
-/// It does not leave a dead mount there either.
+/// The server does not leave a dead mount there either.
 #[test]
 fn a_dead_mount_in_a_closed_directory_does_not_stay() {
     if skipped() {
@@ -195,7 +196,8 @@ fn an_ordinary_users_mount_ends_and_reports_it_despite_a_foreign_directory() {
     for name in ["disk.img", "mnt", "runtime"] {
         tool("chown", &["65534:65534", &dir.text(name)]);
     }
-    // In a mount namespace: a /dev/fuse for every user, and in /tmp another user's directory with this user's name.
+    // Runs in a mount namespace with a /dev/fuse for every user, and in /tmp another user's directory with this user's
+    // name.
     let script = r#"
         mount --bind "$1" /mnt && mknod -m 666 /mnt/node c 10 229 && mount --bind /mnt/node /dev/fuse &&
         mount -t tmpfs none /tmp && mkdir -m 777 /tmp/extant-65534 || exit 77
@@ -239,7 +241,7 @@ fn the_process_that_unmounts_ends_with_the_server() {
     let agent: i32 = children.trim().parse().expect("one");
     let name = std::fs::read_to_string(format!("/proc/{agent}/comm")).expect("alive");
     assert_eq!(name.trim(), "extant-unmount");
-    // It has neither the image open, nor /dev/fuse.
+    // The agent has neither the image nor /dev/fuse open.
     let open = std::fs::read_dir(format!("/proc/{agent}/fd")).expect("descriptors").flatten();
     let open: Vec<_> = open.filter_map(|fd| std::fs::read_link(fd.path()).ok()).collect();
     assert!(open.iter().all(|to| !to.ends_with("disk.img") && !to.ends_with("fuse")), "{open:?}");
@@ -269,7 +271,7 @@ fn a_loop_device_on_the_image_prevents_a_writable_mount() {
     assert!(debugfs(&image, "stats").contains("clean"));
 }
 
-/// The same for tools: the writes of the loop device are unpredictable.
+/// Tools also refuse such an image, because the writes of the loop device are unpredictable.
 #[test]
 fn a_loop_device_on_the_image_prevents_writes_by_tools() {
     if !loop_mounts_work() {

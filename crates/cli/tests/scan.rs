@@ -1,4 +1,4 @@
-//! `extant info --scan`: its findings on damaged disks, and that the commands that it prints work.
+//! `extant info --scan`: its findings on damaged disks, and the commands that it prints.
 
 mod common;
 
@@ -23,8 +23,8 @@ fn numbers(values: &[Value], key: &str) -> Vec<u64> {
     values.iter().filter_map(|one| one[key].as_u64()).collect()
 }
 
-/// Checks that the printed commands work: both checkers find the superblock. (Without its journal, e2fsck -n goes no
-/// further.)
+/// Checks that the printed commands work: both checkers find the superblock. (Without the journal, e2fsck -n stops
+/// there.)
 #[track_caller]
 fn commands_work(dir: &Dir, fs: &Value) {
     let [ours, _, theirs] = &list(fs, "commands")[..] else { panic!("{fs}") };
@@ -78,7 +78,7 @@ fn a_disk_whose_first_64_mib_are_gone_shows_where_its_file_system_began() {
     assert_eq!((&one["start"], &one["partition"], &one["label"]), (&MIB.into(), &Value::Null, &"data".into()));
     assert_eq!(one["uuid"], uuid_of(&part));
     let superblocks = list(one, "superblocks");
-    // Those of the groups 0 and 1 were in the lost part.
+    // Those of groups 0 and 1 were in the lost part.
     assert_eq!(numbers(superblocks, "group"), [3, 5, 7]);
     assert_eq!(numbers(superblocks, "block"), [3 * 8192, 5 * 8192, 7 * 8192]);
     assert!(superblocks.iter().all(|s| s["sound"] == true && s["descriptors_sound"] == 8), "{one}");
@@ -109,7 +109,7 @@ fn an_image_with_a_broken_primary_is_used_by_its_backups() {
     commands_work(&dir, one);
 }
 
-/// An interrupted copy may end anywhere; after a new partitioning, a partition may end anywhere.
+/// An interrupted copy may end at any byte, and so may a partition after repartitioning.
 #[test]
 fn an_image_that_was_cut_and_a_partition_that_became_shorter_are_searched() {
     let dir = Dir::new();
@@ -120,7 +120,7 @@ fn an_image_that_was_cut_and_a_partition_that_became_shorter_are_searched() {
     let image = made(&dir, "part.img", 16 * MIB, &["-t", "ext4"]);
     let disk = dir.text("whole.img");
     whole_disk(&disk, &image);
-    // The sectors of the partition in slot 2 of the table, less one MiB.
+    // The size in sectors of the partition in slot 2 of the table, less one MiB.
     let mut table = vec![0; 4];
     std::os::unix::fs::FileExt::read_exact_at(&std::fs::File::open(&disk).expect("opened"), &mut table, 446 + 16 + 12)
         .expect("read");
@@ -225,7 +225,7 @@ fn copies_in_a_journal(group_blocks: &str, groups: &[u64]) {
     let (_, first) = runs.split_once("):").expect("a run");
     let block: u64 = first.split(['-', ',', '\n']).next().and_then(|n| n.trim().parse().ok()).expect("a block");
     let bytes = fs::read(&image).expect("image");
-    // A superblock by itself, and one with the descriptors behind it.
+    // A single superblock, and one with the descriptors behind it.
     patch(&image, (block + 20) * 4096, &bytes[..4096]);
     patch(&image, (block + 30) * 4096, &bytes[..8192]);
     let found = scan(&image);
@@ -261,7 +261,7 @@ fn copies_that_do_not_name_their_group_agree_on_a_start() {
     commands_work(&dir, one);
 }
 
-/// Blocks of 1 KiB: the primary at 8 MiB lies where group 1 of a file system at byte 0 would have a backup.
+/// With blocks of 1 KiB, the primary at 8 MiB lies where group 1 of a file system at byte 0 would have a backup.
 #[test]
 fn a_file_system_at_the_place_of_a_backup_is_not_checked_at_byte_0() {
     let dir = Dir::new();

@@ -1,5 +1,5 @@
-//! docs/sources.md promises commands. Each must be valid for this program and, on a machine that has the contestants'
-//! programs, able to run.
+//! docs/sources.md promises commands. Each must be valid for this program. On a machine that has the programs of the
+//! contestants, each must be able to run.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Dir, extant};
 use extant_lab::{model, target, workload};
 use extant_testkit::mount::{fuse_works, loop_mounts_work};
 
-/// Splits a command line like a shell, as far as the document needs it: blanks, and double quotes.
+/// Splits a command line like a shell, as far as the document needs: at spaces, with double quotes.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (i, part) in line.split('"').enumerate() {
@@ -35,16 +35,16 @@ fn values(words: &[String], option: &str) -> Vec<String> {
     found
 }
 
-/// The command of a line, and the name after it: ` # ES1`.
+/// The command of a line, and the name in its comment: ` # ES1`.
 fn command(line: &str) -> (Vec<String>, String) {
     let (command, name) = line.split_once('#').unwrap_or_else(|| panic!("{line}: no name"));
     (words(command), name.trim().to_owned())
 }
 
-/// Largest work that the document may require room for.
+/// The maximum space that a command of the document may need, bytes.
 const ROOM_BYTES: u64 = 60_000_000_000;
 
-/// Checks a command's contestants in an empty directory, and writes nothing.
+/// Checks the contestants of a command in an empty directory, and writes nothing.
 fn plan(args: &[&str], line: &str) {
     if !loop_mounts_work() || !fuse_works() || common::run("sh", &["-c", "command -v fuse2fs"]).code != Some(0) {
         eprintln!("not planned: needs root, loop devices, /dev/fuse and fuse2fs: {line}");
@@ -54,7 +54,7 @@ fn plan(args: &[&str], line: &str) {
     let mut command = std::process::Command::new(common::extant_path());
     let ran = command.args(args).arg("--plan").current_dir(dir.path("")).output().expect("extant");
     let said = String::from_utf8_lossy(&ran.stderr);
-    // The document's work is bounded above; this disk may be smaller.
+    // The document's work is limited above, but this disk may be smaller.
     if said.contains("MiB are free") {
         eprintln!("not planned: {said}");
         return;
@@ -84,7 +84,7 @@ fn check(words: &[String], line: &str, made: &mut BTreeSet<String>) {
             }
             let bytes = found.needs(&parameters).bytes;
             let targets = values(words, "--target");
-            // The data is dropped.
+            // With this option, the data is dropped.
             let sparse = targets.iter().all(|t| t.contains("store=metadata"));
             assert!(sparse || bytes <= ROOM_BYTES, "{line}: the work takes {bytes} bytes");
             target::contestants(&targets, &policies).unwrap_or_else(|e| panic!("{line}: {e}"));
@@ -142,11 +142,11 @@ fn every_row_has_a_command_or_waits_for_a_part_that_is_named() {
                     awaited.extend(parts);
                     continue;
                 }
-                // `MB7, MB8, ...`: names first, then the figures to look at.
+                // `MB7, MB8, ...`: names first, then the figures to read.
                 let name = part.trim().split([',', ':', ' ']).next().unwrap_or_default();
                 assert!(names.contains(name), "{line}: neither a command above nor what it waits for: '{name}'");
             }
-            // A typed figure proves nothing: a result must be open, or a link to an experiment.
+            // A typed figure proves nothing: a result must be "open", or a link to an experiment.
             assert!(cells[4] == "open" || cells[4].contains("](../experiments/"), "{line}");
             let reason = cells[4].strip_prefix("nominal").and_then(|rest| rest.split('[').next());
             assert!(reason.is_none_or(|reason| reason.starts_with(": ") && reason.len() > 12), "{line}: why nominal?");
@@ -159,7 +159,7 @@ fn every_row_has_a_command_or_waits_for_a_part_that_is_named() {
     assert!(commands >= 20 && rows >= 240, "{commands} commands, {rows} rows");
 }
 
-/// Runs a script of the repository that prints differences to the stored trials.
+/// Runs a script of the repository that prints differences from the stored trials.
 fn agrees_with_the_trials(script: &str) {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let script = root.join("scripts").join(script);

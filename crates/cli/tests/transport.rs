@@ -1,6 +1,6 @@
-//! The way of requests: `transport=` with io_uring switched on and off in the kernel.
+//! The transport of requests: `transport=` with io_uring switched on and off in the kernel.
 //!
-//! One test in this file, because it switches a parameter of the whole kernel and restores it.
+//! This file has one test, because it switches a parameter of the whole kernel and restores it.
 //!
 //! # Locking
 //! None.
@@ -13,7 +13,7 @@ use common::{Dir, Unmounted, extant, fsck_clean};
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Restores the parameter.
+/// Restores the parameter when dropped.
 struct Restore(String);
 
 impl Drop for Restore {
@@ -51,7 +51,7 @@ fn requests_come_through_io_uring_only_where_the_kernel_offers_it() {
     let at = |name: &str| format!("{}/{name}", mount.0);
     let mounted = |transport: &str| {
         extant(&["mount", "-o", transport, &image, &mount.0]).ok();
-        // More than one request can carry, and more files than a queue has entries.
+        // More data than one request can carry, and more files than a queue has entries.
         let large: Vec<u8> = (0..3 << 20).map(|n: u32| (n / 7) as u8).collect();
         fs::write(at("large"), &large).expect("written");
         let names: Vec<String> = (0..200).map(|n| at(&format!("f{n}"))).collect();

@@ -10,7 +10,7 @@ use std::process::Command;
 use common::{Dir, extant, loop_mounts_work, patch, tool, umount, whole_disk};
 use extant_block::device::{Engine, FileDevice, OpenOptions};
 
-/// Checks that every tool that reads fails with these words and status 8, and a mount with 32.
+/// Checks that every reading tool fails with these words and status 8, and a mount with status 32.
 #[track_caller]
 fn all_fail(dir: &Dir, image: &str, words: &[&str]) {
     for args in [&["ls", image][..], &["cat", image, "/x"], &["stat", image, "/x"], &["tree", image], &["info", image]]
@@ -58,7 +58,7 @@ fn files_that_are_not_images_are_refused() {
     all_fail(&dir, &directory, &["a.dir: neither a file nor a block device"]);
 }
 
-/// Zeroes at the start of a file may come from an accident: the rest may be the only copy of the data.
+/// Zeros at the start of a file may be accidental: the rest may be the only copy of the data.
 #[test]
 fn no_overwriting_command_is_proposed_while_the_file_has_data() {
     let dir = Dir::new();
@@ -68,7 +68,7 @@ fn no_overwriting_command_is_proposed_while_the_file_has_data() {
         let said = extant(args).fails(8, words);
         assert!(!said.contains("mke2fs"), "{said}");
     };
-    // Written zeroes; a file system at an unmarked place; a disk without its table, and a partition of it.
+    // Written zeros; a file system in an unmarked place; a disk without its table, and a partition of it.
     std::fs::write(&file, vec![0; 4 << 20]).expect("file");
     let searched = ["no superblock at byte 1024", "'-o offset=BYTES'", "extant info", "testdisk"];
     for verb in ["ls", "info", "tree"] {
@@ -103,7 +103,7 @@ fn partitions_are_found_in_the_backup_gpt() {
     for start in [2048, 133120] {
         patch(&disk, start * 512, &whole);
     }
-    // The whole table at the start, and only its first sector.
+    // Damages the whole table at the start, and then only its first sector.
     let (_, healthy) = (extant(&["info", "--json", &disk]).ok(), extant(&["info", &disk]).ok());
     assert!(!healthy.contains("damaged"), "{healthy}");
     for (sectors, said) in [(1, false), (34, true)] {
@@ -233,7 +233,7 @@ fn a_damaged_superblock_is_replaced_by_a_backup_for_reading() {
     patch(&image, 1024 + 120, b"x");
     let info = extant(&["info", &image]);
     assert!(String::from_utf8_lossy(&info.out).contains("the primary is damaged"), "{info:?}");
-    // Reading goes on with a backup; writing does not.
+    // Reads continue with a backup; writes do not.
     let ls = extant(&["ls", &image]);
     assert_eq!(ls.code, Some(0), "{}", ls.err);
     assert!(ls.err.contains("using the backup superblock"), "{}", ls.err);
@@ -281,7 +281,7 @@ fn an_image_in_use_is_refused() {
     };
     let lock = device(false);
     let me = format!("process {} (", std::process::id());
-    // A process that has it open for writing, and that will not end soon.
+    // A process that has the image open for writing, and that will not end soon.
     content_fails(&dir, &image, &[&me]);
     drop(lock);
     // Several readers are allowed.
@@ -324,7 +324,7 @@ fn odd_names_hide_no_mount_of_the_kernel() {
     let did = |program: &str, args: &[&OsStr]| {
         assert!(Command::new(program).args(args).status().expect("started").success(), "{program} {args:?}");
     };
-    // Tools that write, on an image of any name.
+    // `extant rm` refuses an image that the kernel has mounted and names the mount, whatever the image is called.
     let refused = |image: &OsStr| {
         let mut place = image.to_owned();
         place.push(":/etc/passwd");
@@ -349,7 +349,7 @@ fn odd_names_hide_no_mount_of_the_kernel() {
     tried.unwrap();
 }
 
-/// Without /proc, an image on a loop device may be mounted; one without a loop device is not.
+/// Without /proc, an image on a loop device may be mounted; an image without a loop device cannot be.
 #[test]
 fn images_of_loop_devices_are_not_written_where_the_mounts_are_unknown() {
     if !loop_mounts_work() {
@@ -391,7 +391,7 @@ fn invalid_mount_options_are_refused() {
     extant(&["mount", &image]).fails(1, &["DIR"]);
     extant(&["mount", &image, &dir.text("none")]).fails(32, &["none", "not a usable mount point"]);
     extant(&["mount", &image, &image]).fails(32, &["not a usable mount point"]);
-    // A failed mount needs no recovery afterwards.
+    // A failed mount leaves nothing to recover.
     common::fsck_clean(&image);
     let disk = dir.text("whole.img");
     whole_disk(&disk, &image);

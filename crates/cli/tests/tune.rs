@@ -1,4 +1,4 @@
-//! `extant tune`: the superblock that tune2fs gives, images that stay sound, and refusals with the reason.
+//! `extant tune`: the same superblock as from tune2fs, images that stay valid, and refusals with the reason.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn exported(image: &str) -> Vec<u8> {
     ran.out
 }
 
-/// `dumpe2fs -h` without what depends on the moment, or on the blocks that an implementation chooses.
+/// `dumpe2fs -h` without values that depend on the time, or on the blocks that an implementation chooses.
 fn header(image: &str) -> Vec<String> {
     let said = tool("dumpe2fs", &["-h", image]);
     let moving =
@@ -91,7 +91,7 @@ fn letters_give_the_superblock_that_tune2fs_gives() {
     kernel_takes(&dir, &ours);
 }
 
-/// Kinds of image, and features that come and go.
+/// Kinds of images, and features to add and remove.
 const KINDS: [(&str, &[&str]); 5] = [
     ("ext2", &["-t", "ext2", "-b", "1024"]),
     ("ext3", &["-t", "ext3", "-b", "4096"]),
@@ -131,7 +131,7 @@ fn features_come_and_go_and_the_kernel_takes_the_image() {
         let files = exported(&image);
         fs::copy(&image, &ours).expect("copied");
         for step in steps {
-            // ext2 and ext3 have inodes of 256 bytes without room for some of them; refusals change nothing.
+            // The inodes of ext2 and ext3 have 256 bytes, without room for some features; refusals change nothing.
             let before = fs::read(&ours).expect("image");
             let ran = extant(&["tune", "-O", step, &ours]);
             if ran.code != Some(0) {

@@ -1,4 +1,5 @@
-//! `extant undelete`: files that the kernel deleted come back as they were, and none is called whole that is not.
+//! `extant undelete`: files that the kernel deleted are restored unchanged, and no incomplete file is reported as
+//! whole.
 
 mod common;
 
@@ -46,14 +47,14 @@ fn deleted(dir: &Dir, image: &str, options: &[&str], afterwards: impl FnOnce(&Pa
     for at in 0..300 {
         let below = top.join(format!("user{}", at % 7));
         fs::create_dir_all(&below).expect("directory");
-        // Some are fragmented by what comes between.
+        // The files between them fragment some of these.
         fs::write(below.join(format!("file {at}")), content(at, 1 + at * at * 7 % 90_000)).expect("written");
     }
     tool("sync", &["-f", text]);
     let kept = sums(&top);
     common::umount(&[text]);
     tool("mount", &["-o", "loop", image, text]);
-    // A read leaves times in the inodes, as it does in use; the next commit has the whole table.
+    // A read updates times in the inodes, as in normal use; the next commit contains the whole table.
     for name in kept.keys() {
         tool("touch", &["-a", top.join(name).to_str().expect("UTF-8")]);
     }

@@ -9,7 +9,7 @@ use common::{
     Dir, Ran, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, patch, run, tool, umount, whole_disk,
 };
 
-/// Commands that extant and the host share; `@` stands for the file system's root.
+/// Commands that Extant and the host share; `@` stands for the root of the file system.
 const COMMON: &[&str] = &[
     "mkdir @/a @/b",
     "mkdir -p -m 750 @/p/q/r @/a",
@@ -124,7 +124,7 @@ fn every_verb_acts_like_the_hosts_command() {
     }
 }
 
-/// `@/x` in `top`, but not the time `@1000000000`.
+/// `@/x` in `top`, except for the time `@1000000000`.
 fn place(word: &str, top: &str) -> String {
     if word.starts_with("@/") { format!("{top}{}", &word[1..]) } else { word.to_owned() }
 }
@@ -172,7 +172,7 @@ fn searching_and_counting_agree_with_the_hosts() {
             let own = extant(&[&["find", &image], &words[..], &["-print0"]].concat());
             assert_eq!((own.code, own.err.as_str()), (Some(0), ""), "{tests}");
             let host = run("find", &[&[&mnt[..]], &words[..], &["-print0"]].concat());
-            // The host's paths begin with the mount point, ours with the root.
+            // The host's paths begin with the mount point, Extant's with the root.
             let host = String::from_utf8_lossy(&host.out).replace(&mnt, "").replace("\0\0", "\0/\0");
             let host = if host.starts_with('\0') { format!("/{host}") } else { host };
             let own = String::from_utf8_lossy(&own.out).into_owned();
@@ -274,7 +274,7 @@ fn mistakes_of_verbs_get_a_clear_error() {
     extant(&["mv", &at("/big"), &format!("{other}:/big")]).fails(8, &["/big: cannot move to another image", "cp -a"]);
     extant(&["ln", &at("/big"), &format!("{other}:/big")]).fails(8, &["cannot lead to another image"]);
     extant(&["mknod", &at("/x"), "c", "1"]).fails(1, &["a device takes MAJOR and MINOR"]);
-    // Numbers beyond the format's range would become others.
+    // Numbers beyond the format's range would be changed.
     extant(&["mknod", &at("/x"), "c", "4096", "1"]).fails(1, &["4096 is not in 0..=4095"]);
     extant(&["mknod", &at("/x"), "c", "1", "1048576"]).fails(1, &["1048576 is not in 0..=1048575"]);
     extant(&["mknod", &at("/edge"), "c", "4095", "1048575"]).ok();
@@ -365,7 +365,7 @@ fn a_script_runs_its_lines_and_stops_at_the_first_error() {
     fsck_clean(&image);
 }
 
-/// Including line breaks, which no other quoting can express in a line.
+/// Including line breaks, which no other quoting can express in one line.
 #[test]
 fn a_script_names_files_with_any_bytes() {
     let dir = Dir::new();
@@ -433,7 +433,7 @@ fn signals_end_commands() {
     let dir = Dir::new();
     let image = dir.empty_image("a.img", &[]);
     for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
-        // Restores the default, whatever these tests were started with.
+        // Restores the default, whatever the tests were started with.
         let mut child = Command::new("env")
             .arg("--default-signal=HUP")
             .arg(extant_path())
@@ -443,7 +443,7 @@ fn signals_end_commands() {
             .spawn()
             .expect("started");
         let mut pipe = child.stdin.take().expect("pipe");
-        // It reads, so the handlers are installed.
+        // The command is reading, so its handlers are installed.
         for _ in 0..40 {
             pipe.write_all(&[7; 4096]).expect("written");
         }
@@ -472,7 +472,7 @@ fn an_ignored_hang_up_stays_ignored() {
         .expect("started");
     let mut pipe = child.stdin.take().expect("pipe");
     pipe.write_all(b"mkdir /before\n").expect("written");
-    // It has begun, so its handlers are installed.
+    // The command has begun, so its handlers are installed.
     let mut said = [0];
     child.stderr.as_mut().expect("pipe").read_exact(&mut said).expect("said");
     kill_process(Pid::from_child(&child), Signal::HUP).expect("signal");
@@ -559,7 +559,7 @@ fn output_errors_do_not_panic() {
     fsck_clean(&image);
 }
 
-/// The only partition, with its number and without: one image.
+/// The only partition, with its number and without, is one image.
 #[test]
 fn one_partition_by_two_names() {
     let dir = Dir::new();

@@ -1,8 +1,8 @@
 //! `memory_server DIR [dev|uring]`: the file system of the tests, in memory, mounted as `extant mount` does.
 //!
-//! It answers each request at once, so that `scripts/bench.py` can tell FUSE's share of a time from Extant's. After
-//! each mount it prints "mounted", and after the end of that mount "unmounted". Each line on standard input then mounts
-//! the same tree again. The program ends at the end of the input.
+//! It answers each request at once, so that `scripts/bench.py` can separate FUSE's share of a time from Extant's. It
+//! prints "mounted" after each mount and "unmounted" when that mount ends. Each line on standard input then mounts the
+//! same tree again. The program exits at end of file.
 
 #[path = "../tests/memfs/mod.rs"]
 mod memfs;

@@ -2,8 +2,7 @@
 //! requests.
 //!
 //! `null_server [SECONDS]` mounts in a temporary directory, runs every test with 1 and 2 clients, and prints a table.
-//! `null_server mount DIR dev|ring` only serves. As in any measurement of one machine with itself, client and server
-//! share its processors.
+//! `null_server mount DIR dev|ring` only serves. Client and server run on one machine and share its processors.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -80,11 +79,11 @@ impl Server for Null {
     }
 }
 
-/// Page-aligned memory, as O_DIRECT wants it.
+/// Page-aligned memory, as O_DIRECT requires.
 #[repr(align(4096))]
 struct Aligned([u8; 1 << 20]);
 
-/// Sends one kind of request until the time is over; returns how often.
+/// Sends one kind of request until the time is over; returns how many it sent.
 fn client(dir: &Path, test: &str, number: u64, time: Duration) -> u64 {
     let mut memory = Box::new(Aligned([0; 1 << 20]));
     let open = |flags: i32| -> File {

@@ -32,10 +32,10 @@ pub enum FuseError {
     Thread { source: std::io::Error },
 }
 
-/// A reply did not reach the kernel, which therefore counted nothing for it (no lookup, no open handle).
+/// A reply did not reach the kernel, so the kernel counted neither a lookup nor an open handle for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the reply was not delivered: {errno}")]
 pub struct Undelivered {
-    /// ENOENT when the request was aborted.
+    /// ENOENT if the request was aborted.
     pub errno: Errno,
 }

@@ -1,15 +1,15 @@
 //! Extant's own thin layer over /dev/fuse: mount, transport, and the trait that a file system implements.
 //!
-//! Purpose: everything that knows the FUSE protocol. Written here because it needs `fuseblk` (only there do syncfs(2)
-//! and an umount that waits exist), SYNCFS, TMPFILE and STATX, replies that go out as a vector of page-cache pieces,
-//! and replies that another thread sends.
+//! Purpose: everything that knows the FUSE protocol. It exists because Extant needs `fuseblk`, SYNCFS, TMPFILE and
+//! STATX. (Only with `fuseblk` does syncfs(2) reach the server and umount(2) wait for it.) It also needs replies that
+//! are sent as a vector of page-cache pieces, and replies that another thread sends.
 //!
 //! Main types: [`Server`] (the trait), [`Session`] (one mount and its workers), [`MountOptions`], [`Unmounter`],
 //! [`Notifier`], and the replies `Reply*`; [`FsServer`] (an ext file system as a `Server`). Folders: [`abi`] (bytes),
 //! [`mount`] (mount(2), fusermount3, unmounting), [`transport`] (workers, decoding, replies), [`adapter`] (the file
 //! system).
 //!
-//! What it does not do: `FUSE over io_uring`, splice, file locks (the kernel's own are right for one mount), CUSE.
+//! What it does not do: splice, file locks (the kernel's own are right for one mount), CUSE.
 //!
 //! # Locking
 //! `fuse gate` (rank 1): one per worker, held while that worker calls the server, so that DESTROY can wait until the

@@ -2,12 +2,13 @@
 //!
 //! Main types: [`Server`], [`Config`], [`InitOffer`].
 //!
-//! Replies: every operation gets a reply object that answers exactly once. It may move to another thread and answer
-//! there, so that no worker waits for a disk or a commit. Names and data are borrowed from the worker's buffer and
-//! must be copied for that. A reply that is dropped unanswered answers EIO.
+//! Replies: every operation gets a reply object that answers exactly once. The server may move it to another thread and
+//! answer there, so that no worker waits for a disk or a commit. Names and data are borrowed from the worker's buffer,
+//! so the server must copy them for that. A reply object that is dropped unanswered answers EIO.
 //!
-//! Lookup counts: one per delivered [`ReplyEntry`], [`ReplyCreate`] and READDIRPLUS entry except "." and "..". If the
-//! delivery fails (`Err`), the kernel has not counted it: the server takes back the count, and an opened handle.
+//! Lookup counts: the kernel counts one lookup per delivered [`ReplyEntry`], [`ReplyCreate`] and READDIRPLUS entry
+//! except "." and "..". If the delivery fails (`Err`), the kernel has not counted it: the server takes back the count,
+//! and an opened handle.
 //!
 //! # Locking
 //! A worker holds its own rank-1 lock `fuse gate` while it calls an operation. The server may take any lock above.
@@ -23,28 +24,29 @@ pub struct InitOffer {
     pub flags: crate::abi::InitFlags,
     /// Bytes.
     pub max_readahead: u32,
-    /// True for `fuseblk`: SYNCFS and DESTROY will come.
+    /// True for `fuseblk`: the kernel will send SYNCFS and DESTROY.
     pub block_device: bool,
 }
 
-/// The server's wishes at INIT. The kernel grants those that it has offered.
+/// The options that the server requests at INIT. The kernel grants those that it has offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The kernel delays writes; it then owns size, mtime and ctime of regular files.
+    /// The kernel delays writes; it then maintains size, mtime and ctime of regular files.
     pub writeback_cache: bool,
-    /// Files are never opened: OPEN is answered ENOSYS, handles are 0, and truncation at open comes as SETATTR.
+    /// Files are never opened: OPEN is answered with ENOSYS, handles are 0, and truncation at open arrives as a
+    /// SETATTR.
     pub no_open: bool,
-    /// As `no_open` for directories; the kernel then caches their entries.
+    /// As `no_open`, for directories; the kernel then caches their entries.
     pub no_opendir: bool,
     pub readdirplus: bool,
     /// READDIRPLUS only if lookups follow.
     pub readdirplus_auto: bool,
     /// The server enforces ACLs and applies the umask itself (DONT_MASK).
     pub posix_acl: bool,
-    /// LOOKUP of "." and ".." by nodeid is answered: NFS handles survive.
+    /// The server answers LOOKUP of "." and ".." by nodeid, so that NFS handles stay valid.
     pub export_support: bool,
     pub cache_symlinks: bool,
-    /// The server clears set-id bits if the `kill_suidgid` flags request it, and at every chown.
+    /// The server clears set-id bits if the `kill_suidgid` flags request it, and on every chown.
     pub handle_killpriv: bool,
     /// Resolution of timestamps, nanoseconds (10^9 for inodes of 128 bytes).
     pub time_gran: u32,
@@ -79,7 +81,7 @@ impl Default for Config {
 
 /// A file system as the kernel calls it. `ino` and `parent` are nodeids; the root is [`crate::abi::ROOT_ID`].
 ///
-/// Operations run on several threads at once. The defaults answer ENOSYS, after which the kernel no longer sends some
+/// Operations run on several threads at once. The defaults answer ENOSYS, after which the kernel stops sending some
 /// operations: every server must implement `fsync`.
 #[allow(unused_variables)]
 pub trait Server: Send + Sync + 'static {
@@ -88,18 +90,18 @@ pub trait Server: Send + Sync + 'static {
         Config::default()
     }
 
-    /// The result of [`Server::init`]'s negotiation: the next call after it, before any request.
+    /// The result of the negotiation. Called directly after [`Server::init`], before any request.
     fn negotiated(&self, granted: &Config) {}
 
     /// The last call, exactly once, after all workers have stopped calling. Everything must be on disk when it
     /// returns. The kernel has dropped its references without FORGETs. For `fuseblk`, umount(2) waits for it.
     fn destroy(&self) {}
 
-    /// An operation panicked (its caller got EIO). The server must no longer trust its memory; the mount lives on.
+    /// An operation panicked (its caller got EIO). The server must no longer trust its memory; the mount continues.
     fn poisoned(&self) {}
 
-    /// Called before each request. If true, the request fails with EIO, unless the kernel can answer it from its own
-    /// knowledge (attributes, the size of the file system) or it releases something.
+    /// Called before each request. If true, the request fails with EIO. Exceptions are requests that need nothing from
+    /// the device (attributes, the size of the file system) and requests that release something.
     fn is_down(&self) -> bool {
         false
     }
@@ -108,7 +110,7 @@ pub trait Server: Send + Sync + 'static {
         reply.nosys();
     }
 
-    /// The kernel drops references. No process waits for it, but its worker serves no other request meanwhile.
+    /// The kernel drops references. No process waits for this call, but its worker serves no other request meanwhile.
     fn forget(&self, batch: &[Forget]) {}
 
     fn getattr(&self, req: &Request, ino: u64, fh: Option<u64>, reply: ReplyAttr) {
@@ -178,7 +180,7 @@ pub trait Server: Send + Sync + 'static {
         reply.ok();
     }
 
-    /// Reply only when the data, and without `datasync` the inode, are durable.
+    /// Must reply only when the data and, without `datasync`, the inode are durable.
     fn fsync(&self, req: &Request, ino: u64, fh: u64, datasync: bool, reply: ReplyEmpty) {
         reply.nosys();
     }
@@ -187,7 +189,7 @@ pub trait Server: Send + Sync + 'static {
         reply.nosys();
     }
 
-    /// syncfs(2) and sync(2); only comes for `fuseblk`.
+    /// syncfs(2) and sync(2); only `fuseblk` sends it.
     fn syncfs(&self, req: &Request, ino: u64, reply: ReplyEmpty) {
         reply.nosys();
     }
@@ -209,7 +211,7 @@ pub trait Server: Send + Sync + 'static {
         reply.nosys();
     }
 
-    /// One close(2) of possibly several.
+    /// One close(2) of possibly several on the same open file.
     fn flush(&self, req: &Request, ino: u64, fh: u64, lock_owner: u64, reply: ReplyEmpty) {
         reply.nosys();
     }
@@ -262,12 +264,13 @@ pub trait Server: Send + Sync + 'static {
         reply.nosys();
     }
 
-    /// The block behind block `block` (of `blocksize` bytes) of the file. Linux: FIBMAP; only comes for `fuseblk`.
+    /// The device block behind block `block` (of `blocksize` bytes) of the file. Linux: FIBMAP; only `fuseblk` sends
+    /// it.
     fn bmap(&self, req: &Request, ino: u64, blocksize: u32, block: u64, reply: ReplyBmap) {
         reply.nosys();
     }
 
-    /// The caller of request `unique` got a signal. The request may be finished, or not yet seen: ignoring the signal
-    /// is correct then. Answer EINTR to the original request only if nothing was changed.
+    /// The caller of request `unique` got a signal. If the request is finished or has not arrived yet, ignoring the
+    /// signal is correct. Answer EINTR to the original request only if nothing was changed.
     fn interrupt(&self, unique: u64) {}
 }

@@ -1,5 +1,5 @@
-//! The one place with `unsafe`: an ioctl, a scheduling policy, a thread's own working directory, and the process's
-//! user and group as the kernel sees them. There are no safe wrappers for these.
+//! The only file of this crate with `unsafe` outside the ring: ioctls, scheduling policies, a thread's own working
+//! directory, and the process's user and group as the kernel sees them. There are no safe wrappers for these.
 //!
 //! # Locking
 //! None.
@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 /// Linux: `FUSE_DEV_IOC_CLONE`, include/uapi/linux/fuse.h: _IOR(229, 0, uint32_t).
 const FUSE_DEV_IOC_CLONE: Opcode = opcode::read::<u32>(229, 0);
 
-/// Opens /dev/fuse, not attached to any connection yet.
+/// Opens /dev/fuse, not yet attached to a connection.
 pub fn open_device() -> Result<OwnedFd> {
     open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
@@ -49,9 +49,9 @@ impl Control {
     pub(crate) const READ_WRITE: u32 = opcode::none(0xEB, 4) as u32;
 }
 
-/// Sends the ioctl to the server of the mount whose root `dir` is.
+/// Sends an ioctl to the server of the mount whose root directory is `dir`.
 pub fn control(dir: impl AsFd, what: Control) -> Result<()> {
-    // SAFETY: these carry no argument, and no driver gives their numbers another meaning for a directory of a FUSE
+    // SAFETY: these carry no argument, and no driver interprets their numbers differently for a directory of a FUSE
     // mount.
     unsafe {
         match what {
@@ -63,16 +63,16 @@ pub fn control(dir: impl AsFd, what: Control) -> Result<()> {
     }
 }
 
-/// A request about the quotas of a mount, with a [`QuotaRecord`] (Linux: quotactl(2), which knows no FUSE).
+/// A request about the quotas of a mount, with a [`QuotaRecord`] (Linux: quotactl(2), which does not support FUSE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaRequest {
-    /// Fills in the first owner from the record's on; ENOENT behind the last one.
+    /// Fills in the first owner at or after the record's; ENOENT after the last one.
     Next,
-    /// Fills in the times of grace.
+    /// Fills in the grace periods.
     Grace,
     /// Sets the owner's limits.
     SetLimits,
-    /// Sets the times of grace.
+    /// Sets the grace periods.
     SetGrace,
 }
 
@@ -83,21 +83,22 @@ impl QuotaRequest {
     pub(crate) const SET_GRACE: u32 = opcode::read_write::<QuotaRecord>(0xEB, 8) as u32;
 }
 
-/// The argument of a [`QuotaRequest`]: the kind (0: users, 1: groups, 2: projects), the owner, bytes and inodes in use,
-/// the soft and the hard limit of blocks of 1 KiB, those of inodes, the ends of both times of grace, and their lengths.
+/// The argument of a [`QuotaRequest`]. In order: the kind (0: users, 1: groups, 2: projects), the owner, bytes and
+/// inodes in use, the soft and the hard limit of blocks of 1 KiB, those of inodes, the ends of both grace periods, and
+/// the lengths of the grace periods.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(transparent)]
 pub struct QuotaRecord(pub(crate) [u64; 12]);
 
 impl QuotaRecord {
-    /// An owner.
+    /// A record for an owner.
     pub fn of(kind: QuotaKind, id: u32) -> QuotaRecord {
         let mut record = QuotaRecord::default();
         (record.0[0], record.0[1]) = (kind as u64, id.into());
         record
     }
 
-    /// An owner with limits.
+    /// A record that sets an owner's limits.
     pub fn with_limits(kind: QuotaKind, id: u32, limits: QuotaLimits) -> QuotaRecord {
         let mut record = QuotaRecord::of(kind, id);
         let QuotaLimits { blocks_soft, blocks_hard, inodes_soft, inodes_hard } = limits;
@@ -105,7 +106,7 @@ impl QuotaRecord {
         record
     }
 
-    /// Times of grace.
+    /// A record that sets the grace periods.
     pub fn with_grace(kind: QuotaKind, grace: [u32; 2]) -> QuotaRecord {
         let mut record = QuotaRecord::of(kind, 0);
         record.0[10..].copy_from_slice(&grace.map(u64::from));
@@ -151,16 +152,16 @@ impl QuotaRecord {
         Limits { inodes_hard, inodes_soft, blocks_hard, blocks_soft, blocks_until, inodes_until }
     }
 
-    /// Seconds that soft limits of blocks and of inodes may be exceeded.
+    /// For how many seconds the soft limits of blocks and of inodes may be exceeded.
     pub fn grace(&self) -> [u32; 2] {
         [self.0[10] as u32, self.0[11] as u32]
     }
 }
 
-/// Sends a request for quotas to the server of the mount whose root `dir` is.
+/// Sends a quota request to the server of the mount whose root directory is `dir`.
 pub fn quota_control(dir: impl AsFd, what: QuotaRequest, record: &mut QuotaRecord) -> Result<()> {
-    // SAFETY: the numbers say that these read and write a `QuotaRecord`, which is plain words, and the kernel copies as
-    // many bytes from and to it.
+    // SAFETY: the numbers declare that these read and write a `QuotaRecord`, which consists of integers, and the kernel
+    // copies exactly its size in both directions.
     unsafe {
         match what {
             QuotaRequest::Next => ioctl(dir, Updater::<{ QuotaRequest::NEXT as Opcode }, _>::new(record)),
@@ -172,8 +173,8 @@ pub fn quota_control(dir: impl AsFd, what: QuotaRequest, record: &mut QuotaRecor
 }
 
 /// The argument of the ioctl that grows a mounted file system (Linux: `EXT4_IOC_RESIZE_FS`, which FUSE does not pass
-/// on): how the size is meant, and bytes; the outcome, blocks and groups before and afterwards, bytes of a block; the
-/// reason of a refusal.
+/// on). In order: the unit of the size, the size in bytes, the outcome, blocks before and afterwards, groups before and
+/// afterwards, bytes per block, and the reason of a refusal.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct GrowRecord(pub(crate) [u64; 40]);
@@ -181,21 +182,21 @@ pub struct GrowRecord(pub(crate) [u64; 40]);
 /// Words before the text of a [`GrowRecord`].
 const TEXT_AT: usize = 8;
 
-/// The end of a growth.
+/// The outcome of a growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrowOutcome {
-    /// It is durable.
+    /// The growth is durable.
     Done,
-    /// The size is less than the file system has.
+    /// The size is less than the file system's present size.
     Smaller,
-    /// For another reason, which [`GrowRecord::reason`] has.
+    /// Refused for another reason; see [`GrowRecord::reason`].
     Refused,
 }
 
 impl GrowRecord {
     pub(crate) const GROW: u32 = opcode::read_write::<GrowRecord>(0xEB, 9) as u32;
 
-    /// A request.
+    /// A request to grow to `size`.
     pub fn to(size: GrowTo) -> GrowRecord {
         let mut record = GrowRecord([0; 40]);
         (record.0[0], record.0[1]) = match size {
@@ -231,7 +232,7 @@ impl GrowRecord {
         text[..len].copy_from_slice(&reason.as_bytes()[..len]);
     }
 
-    /// How it ended.
+    /// The outcome.
     pub fn outcome(&self) -> GrowOutcome {
         match self.0[2] {
             0 => GrowOutcome::Done,
@@ -240,33 +241,33 @@ impl GrowRecord {
         }
     }
 
-    /// Blocks and groups before and afterwards, whatever became of it.
+    /// Blocks and groups before and afterwards, whatever the outcome.
     pub fn sizes(&self) -> Grown {
         let [before, after, groups_before, groups] = [self.0[3], self.0[4], self.0[5], self.0[6]];
         Grown { before, after, groups_before: groups_before as u32, groups: groups as u32 }
     }
 
-    /// Bytes of a block.
+    /// Bytes per block.
     pub fn block_size(&self) -> u32 {
         self.0[7] as u32
     }
 
-    /// Why it did not grow, or not as far as it should. Cut off where the record ends.
+    /// Why the file system did not grow, or not as far as requested. Truncated to the size of the record.
     pub fn reason(&self) -> String {
         let text = self.0[TEXT_AT..].as_bytes().split(|byte| *byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(text).into_owned()
     }
 }
 
-/// Asks the server of the mount whose root `dir` is to grow the file system.
+/// Asks the server of the mount whose root directory is `dir` to grow the file system.
 pub fn grow_control(dir: impl AsFd, record: &mut GrowRecord) -> Result<()> {
-    // SAFETY: the number says that this reads and writes a `GrowRecord`, which is plain words, and the kernel copies as
-    // many bytes from and to it.
+    // SAFETY: the number declares that this reads and writes a `GrowRecord`, which consists of integers, and the kernel
+    // copies exactly its size in both directions.
     unsafe { ioctl(dir, Updater::<{ GrowRecord::GROW as Opcode }, _>::new(record)) }
 }
 
-/// The effective user as the kernel knows it. Under fakeroot(1) the C library's geteuid(2) returns root, while
-/// mount(2) and other processes see this one.
+/// The effective user as the kernel knows it. Under fakeroot(1) the C library's geteuid(2) returns root, while mount(2)
+/// and other processes see this user.
 pub fn kernel_uid() -> Uid {
     // SAFETY: takes no argument and cannot fail.
     Uid::from_raw(unsafe { libc::syscall(libc::SYS_geteuid) } as u32)
@@ -280,25 +281,25 @@ pub fn kernel_gid() -> Gid {
 
 /// Gives the calling thread a working directory of its own, instead of the process's shared one.
 pub fn own_working_directory() -> Result<()> {
-    // SAFETY: no descriptor, which others might rely on, is affected: the flag covers only working directory, root
-    // and umask.
+    // SAFETY: the flag covers only working directory, root and umask. So no descriptor is affected that other threads
+    // might rely on.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }
 }
 
-/// Sets the policy of a thread of this process (None: the calling one) to SCHED_IDLE, or back to SCHED_OTHER. The way
-/// back requires a privilege.
+/// Sets the policy of a thread of this process (None: the calling thread) to SCHED_IDLE, or back to SCHED_OTHER.
+/// Returning to SCHED_OTHER requires a privilege.
 pub fn set_idle_policy(thread: Option<Pid>, idle: bool) -> Result<()> {
     let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
     let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: reads one sched_param through the pointer; the first argument is a thread's number.
+    // SAFETY: reads one sched_param through the pointer; the first argument is a thread's ID.
     match unsafe { libc::sched_setscheduler(Pid::as_raw(thread), policy, &param) } {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }
 
-/// Whether a thread (None: the calling one) has the scheduling policy `policy`, and no flag.
+/// Whether a thread (None: the calling thread) has the scheduling policy `policy`, and no flag.
 pub fn has_policy(thread: Option<Pid>, policy: i32) -> bool {
-    // SAFETY: the argument is a thread's number; nothing else is passed.
+    // SAFETY: the argument is a thread's ID; nothing else is passed.
     unsafe { libc::sched_getscheduler(Pid::as_raw(thread)) == policy }
 }

@@ -1,4 +1,4 @@
-//! The requests and replies of a [`Server`](crate::Server) as plain values, independent of the wire layout.
+//! The requests and replies of a [`Server`](crate::Server) as plain values, independent of the wire format.
 //!
 //! Main types: [`Request`], [`Attr`], [`Entry`], [`SetAttr`], [`Statfs`], and the argument groups of single operations.
 //!
@@ -19,11 +19,11 @@ pub const FOREVER: Duration = Duration::from_secs(1 << 31);
 /// The sender of a request. Linux: `struct fuse_in_header`.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Names the request while it is unanswered; INTERRUPT refers to it.
+    /// Identifies the request while it is unanswered; INTERRUPT refers to it.
     pub unique: u64,
     pub uid: u32,
     pub gid: u32,
-    /// 0 for requests of the kernel itself (writeback, readahead by a worker).
+    /// 0 for requests of the kernel itself (writeback, readahead by a kernel worker).
     pub pid: u32,
 }
 
@@ -120,7 +120,7 @@ impl Attr {
     }
 }
 
-/// A name that was resolved or made. Its delivery adds one to the kernel's lookup count of `nodeid`.
+/// A name that was resolved or created. Its delivery adds one to the kernel's lookup count of `nodeid`.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// The inode's number in later requests; never 0. The root directory is [`abi::ROOT_ID`].
@@ -128,9 +128,9 @@ pub struct Entry {
     /// (nodeid, generation) is never reused while the mount lives.
     pub generation: u64,
     pub attr: Attr,
-    /// How long the kernel may trust the name.
+    /// How long the kernel may cache the name.
     pub entry_valid: Duration,
-    /// How long the kernel may trust the attributes.
+    /// How long the kernel may cache the attributes.
     pub attr_valid: Duration,
 }
 
@@ -151,12 +151,12 @@ impl Entry {
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The server's present time (UTIME_NOW).
+    /// The server's current time (UTIME_NOW).
     Now,
     At(Timespec),
 }
 
-/// The changes of a SETATTR; `None` does not change a field. All of it belongs into one transaction. Linux: `struct
+/// The changes of a SETATTR; `None` leaves a field unchanged. All of them belong into one transaction. Linux: `struct
 /// iattr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
@@ -227,7 +227,7 @@ pub struct WriteArgs {
     pub offset: u64,
     /// O_* flags of the open file.
     pub flags: u32,
-    /// From the kernel's page cache: `fh` is a guess, and the times come later by SETATTR.
+    /// From the kernel's page cache: the kernel chose `fh` by a guess, and the times arrive later with SETATTR.
     pub cached: bool,
     /// Clear the set-user-id bit, and the set-group-id bit of a group-executable file.
     pub kill_suidgid: bool,
@@ -280,9 +280,9 @@ pub struct CopyArgs {
 pub struct IoctlArgs<'a> {
     pub fh: u64,
     pub cmd: u32,
-    /// The caller's third argument, uninterpreted.
+    /// The caller's third argument, not interpreted.
     pub arg: u64,
-    /// Bytes of input.
+    /// The input.
     pub data: &'a [u8],
     /// Largest size of the output, bytes.
     pub out_size: u32,

@@ -8,8 +8,8 @@ use extant_fuse::ServerOptions;
 use extant_testkit::differential::{Plan, alternates, reads, writes};
 use extant_testkit::kinds::{kind, matrix};
 
-/// With the writeback cache the kernel maintains mtime itself, and its FUSE has no bounds of times: a time outside of
-/// the format's range appears clamped only after the next mount.
+/// With the writeback cache the kernel maintains mtime itself, and its FUSE client has no bounds for times. A time
+/// outside the format's range appears clamped only after the next mount.
 fn plan(seed: u64, operations: usize, rounds: usize) -> Plan {
     let mut plan = Plan::new(seed, operations, rounds);
     plan.workload.mix.odd_times = false;

@@ -1,5 +1,5 @@
-//! Files that bypass the kernel's page cache are the same to every program: beside readers and writers through the
-//! cache, after every way to change them, and with the privileges that a write takes away.
+//! Files that bypass the kernel's page cache look the same to every program. The tests mix them with readers and
+//! writers through the cache, change them in every way, and check the privileges that a write removes.
 
 mod common;
 
@@ -155,7 +155,7 @@ fn exercise(path: &PathBuf, seed: u64, operations: usize) -> Vec<u8> {
                 }
                 Err(e) => panic!("{e}"),
             },
-            // Behind the source, so that they do not overlap.
+            // The target is behind the source, so that they do not overlap.
             11 if end <= model.len() => {
                 let (mut from, mut to) = (at, at + len);
                 let copied = rustix::fs::copy_file_range(
@@ -213,8 +213,8 @@ fn any_mixture_of_open_files_matches_a_model() {
     }
 }
 
-/// The kernel asks for no capability before a direct write, and root keeps set-id bits, but no program keeps the
-/// capabilities of what it was.
+/// The kernel does not ask for the file's capabilities before a direct write. Root keeps set-ID bits, but a program
+/// that is overwritten must not keep its capabilities.
 #[test]
 fn a_direct_write_takes_the_capabilities_of_a_file_away() {
     if !can_mount() {
@@ -239,7 +239,7 @@ fn a_direct_write_takes_the_capabilities_of_a_file_away() {
             write();
             let left = rustix::fs::getxattr(&path, "security.capability", &mut [0; 64]);
             assert_eq!(left, Err(Errno::NODATA), "{direct_io:?}: a write ({how}) leaves the capability");
-            // Other changes take both: the kernel does not say which of them it means.
+            // Other changes remove both: the kernel does not say which of them it means.
             if how == "direct" {
                 let mode = fs::metadata(&path).expect("stat").permissions().mode();
                 assert_eq!(mode & 0o7777, 0o4755, "{direct_io:?}: root keeps the bits");
@@ -271,8 +271,8 @@ fn a_write_of_another_user_takes_the_set_id_bits_away() {
     }
 }
 
-/// The kernel empties its cache of the whole range before the first of a write's requests. A page that a
-/// reader brings back before the last one has been served must not stay.
+/// The kernel drops its cached pages of the whole range before it sends the first request of a write. A page that a
+/// reader brings back before the last request has been served must not stay.
 #[test]
 fn a_cached_reader_sees_what_a_direct_writer_has_written() {
     if !can_mount() {

@@ -99,7 +99,7 @@ fn an_unlinked_open_file_lives_until_it_is_closed() {
     }
 }
 
-/// Two such files do not fit, and the server learns of the release only after its reply to the unlink.
+/// Two such files do not fit into the image, and the server learns of the release only after its reply to the unlink.
 #[test]
 fn a_file_that_was_just_unlinked_counts_as_space() {
     if !can_mount() {
@@ -161,7 +161,7 @@ fn the_kernel_forgets_every_lookup() {
             fs::write(m.at(&format!("d{d}/file-{i}")), b"x").expect("write");
         }
     }
-    // Another test that drops the machine's caches meanwhile only makes this faster.
+    // If another test drops the machine's caches meanwhile, this only becomes faster.
     assert!(eventually(|| {
         for d in 0..4 {
             for e in fs::read_dir(m.at(&format!("d{d}"))).expect("list") {
@@ -260,7 +260,7 @@ fn a_change_of_content_clears_set_id_bits() {
     if !can_mount() {
         return;
     }
-    // The owner, and a user who writes as a member of a supplementary group, which a request does not contain.
+    // The owner, and a user that writes as a member of a supplementary group, which a request does not contain.
     let owner = ["--reuid=65534", "--regid=65533", "--clear-groups"];
     let member = ["--reuid=65532", "--regid=65532", "--groups=65534"];
     for (writeback_cache, no_open) in [(true, true), (false, true), (true, false), (false, false)] {
@@ -366,8 +366,8 @@ for name in ["sparse", "preallocated"]:
     }
 }
 
-/// Dirty pages cannot be written then, and lseek(2) changes nothing. It does not wait for the thaw, and reports data
-/// where there may be some.
+/// While the mount is frozen, dirty pages cannot be written, and lseek(2) changes nothing. It does not wait for the
+/// thaw, and reports data where there may be some.
 #[test]
 fn a_frozen_mount_reports_data_where_holes_have_dirty_pages() {
     if !can_mount() {
@@ -470,7 +470,7 @@ fn with_sync_a_change_of_attributes_is_durable_when_it_returns() {
             if !durable(&cut, &inode) {
                 lost.push((what, no_open));
             }
-            // Makes this change durable in any case, so that the next one is tested by itself.
+            // Makes this change durable in any case, so that the next one is tested alone.
             f.sync_all().expect("fsync");
         };
         setxattr(m.at("f"), "user.a", b"1", XattrFlags::empty()).expect("setxattr");
@@ -498,7 +498,7 @@ fn many_fsyncs_share_commits_and_unmount_waits_for_them() {
         return;
     }
     let b = bench();
-    // On a device that flushes at once, each thread could be done before the next one asks.
+    // On a device that flushes at once, each thread could finish before the next one calls.
     let device = FaultyDevice::new(Arc::new(FileDevice::open(&b.image, OpenOptions::default()).expect("image opened")));
     device.inject(Fault::new(FaultAction::Delay(Duration::from_millis(20))).op(BioOp::Flush));
     let mut m = Setup::default().serve_device(Arc::new(device), &b.mnt);

@@ -1,4 +1,5 @@
-//! A lost write on a real mount: every open file reports it once, also after another one has (Linux: `errseq_t`).
+//! A lost write on a real mount: every open file reports it once, even after another one has reported it (Linux:
+//! `errseq_t`).
 
 mod common;
 

@@ -23,7 +23,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 
-/// False, after printing why, if the machine has no FUSE or the user may not mount.
+/// Whether this machine has FUSE and this user may mount; prints the reason if not.
 fn can_mount() -> bool {
     let root = rustix::process::geteuid().is_root();
     let device = extant_testkit::mount::fuse_works();
@@ -63,7 +63,7 @@ impl Mounted {
 
     /// Unmounts and waits until the server has ended.
     fn stop(&mut self) {
-        // A process that another test is just starting may have our files open until its exec.
+        // A process that another test is just starting may have this test's files open until its exec.
         wait_for(|| self.unmounter.unmount(false).is_ok());
         self.server.take().expect("once").join().expect("no panic").expect("ended well");
         assert_eq!(self.fs.counts.destroy.load(Ordering::Relaxed), 1);
@@ -77,7 +77,7 @@ impl Drop for Mounted {
             let _ = self.unmounter.unmount(true);
         }
         if std::thread::panicking() {
-            // A directory left behind is better than a test that hangs while it removes it.
+            // Leaving a directory behind is better than a test that hangs while it removes it.
             self.dir.take().map(tempfile::TempDir::keep);
         }
     }
@@ -178,7 +178,7 @@ fn exercise(m: &Mounted) {
     fs::remove_dir_all(m.at("d")).expect("removed");
 }
 
-/// Many threads, each on its own directory, while names are looked up and dropped.
+/// Many threads, each in its own directory, while names are looked up and dropped.
 fn storm(m: &Mounted) {
     let threads: Vec<_> = (0..8)
         .map(|t| {
@@ -348,8 +348,8 @@ fn fuseblk_delivers_syncfs_and_umount_waits_for_destroy() {
         assert_eq!(m.fs.counts.destroy.load(Ordering::Relaxed), 0);
         drop(open);
         let start = Instant::now();
-        // umount(8) without the helper of an installed Extant (`-i`), because this server is a test's. Another test's
-        // child process has the file open, too, until its exec.
+        // umount(8) without the helper of an installed Extant (`-i`), because this server belongs to a test. The child
+        // process of another test may also have the file open until its exec.
         wait_for(|| Command::new("umount").arg("-i").arg(&m.path).status().expect("umount").success());
         assert!(start.elapsed() >= takes, "umount came back after {:?}", start.elapsed());
         assert_eq!(m.fs.counts.destroy.load(Ordering::Relaxed), 1);
@@ -377,7 +377,7 @@ fn the_limits_of_the_page_cache_are_lifted() {
     m.stop();
 }
 
-/// In the child process of the tests below: mounts at a path from the environment and serves for ever.
+/// Runs in the child process of the tests below: mounts at a path from the environment and serves forever.
 #[test]
 #[ignore = "the server half of other tests"]
 fn child_server() {
@@ -410,7 +410,7 @@ fn a_mount_whose_server_was_killed_is_replaced() {
     assert!(lines.map_while(Result::ok).any(|l| l == "ready"));
     fs::write(path.join("f"), "lost").expect("served");
     assert!(!mount::is_dead(&path));
-    // Attributes are cached for ever, so that stat(2) would not notice the end of the server.
+    // Attributes are cached forever, so stat(2) would not notice the end of the server.
     let _cached = fs::metadata(&path).expect("stat");
     server.kill().expect("killed");
     server.wait().expect("reaped");
@@ -429,7 +429,7 @@ fn connection(path: &Path) -> u64 {
     u64::from(rustix::fs::major(device)) << 20 | u64::from(rustix::fs::minor(device))
 }
 
-/// False, after printing why, if the kernel does not show its connections.
+/// Aborts a connection. Returns false, after printing the reason, if the kernel does not show its connections.
 fn abort(connection: u64) -> bool {
     let dir = tempfile::tempdir().expect("directory");
     if rustix::mount::mount("none", dir.path(), "fusectl", MountFlags::empty(), None).is_err() {
@@ -476,8 +476,7 @@ fn a_busy_mount_does_not_stay_after_mnt_force() {
     drop(open);
 }
 
-/// The report must not wait for operations that have not returned: after MNT_FORCE another process may have the
-/// device.
+/// The report must not wait for operations that have not returned: after MNT_FORCE another process may open the device.
 #[test]
 fn a_lost_connection_is_reported_while_a_worker_is_in_an_operation() {
     if !can_mount() {
@@ -507,7 +506,7 @@ fn a_lost_connection_is_reported_while_a_worker_is_in_an_operation() {
     drop(busy);
 }
 
-/// The kernel then closes the device, to which an unmount in progress still writes.
+/// The kernel then closes the device while an unmount in progress still writes to it.
 #[test]
 fn another_worker_reports_a_connection_lost_during_destroy() {
     if !can_mount() {
@@ -605,7 +604,7 @@ fn fusermount3_mounts_and_unmounts() {
     m.stop();
 }
 
-/// Inside `unshare -Urm`: root only in a user namespace, which any user can be.
+/// Runs inside `unshare -Urm`: root only in a user namespace, which any user may create.
 #[test]
 #[ignore = "the inner half of a_user_namespace_is_enough"]
 fn child_in_namespace() {

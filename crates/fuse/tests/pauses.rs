@@ -19,10 +19,10 @@ const PIECE: usize = 1 << 20;
 /// The most workers that a mount has.
 const WORKERS: usize = 16;
 const WRITERS: usize = WORKERS + 8;
-/// More than may be dirty, so that every writer has to wait.
+/// More pieces than may be dirty, so that every writer has to wait.
 const PIECES: usize = 16;
 
-/// Waits for a condition that must come true; a test that hangs would report less.
+/// Waits for a condition that must become true, because a test that hangs would report less.
 fn until(what: &str, mut come: impl FnMut() -> bool) {
     let clock = Clock::real();
     for _ in 0..60_000 {
@@ -34,7 +34,7 @@ fn until(what: &str, mut come: impl FnMut() -> bool) {
     panic!("did not happen: {what}");
 }
 
-/// Releases the device before the mount ends, also if a test fails.
+/// Releases the device before the mount ends, even if a test fails.
 struct LetGo(Arc<HeldDevice>);
 
 impl Drop for LetGo {
@@ -96,7 +96,7 @@ fn a_mount_serves_others_while_more_writers_wait_than_it_has_workers() {
         writer.join().expect("written");
     }
     assert_eq!(answered, Ok(()), "other requests were not served");
-    // A writer that was done before too much was dirty may have gone on to its next write.
+    // A writer that finished before too much was dirty may have continued with its next write.
     assert!(still > WORKERS, "only {still} writers wait");
     for n in 0..WRITERS {
         let content = fs::read(m.at(&format!("f{n}"))).expect("read");

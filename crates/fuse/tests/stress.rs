@@ -1,4 +1,5 @@
-//! Many threads, random operations against a model, a server that is killed, handles that survive every cache.
+//! Stress tests: many threads, random operations against a model, a server that is killed, and handles that survive the
+//! eviction of every cache.
 
 mod common;
 
@@ -60,7 +61,8 @@ fn concurrent_threads_see_consistent_files() {
                 fs::create_dir(&dir).expect("mkdir");
                 s.spawn(move || Workload::new(40 + t).apply(&dir, 0..400));
             }
-            // Names vanish from the kernel's cache, and files move between directories, while other threads use them.
+            // Names disappear from the kernel's cache, and files move between directories, while other threads use
+            // them.
             let path = m.path.clone();
             s.spawn(move || {
                 for i in 0..60 {

@@ -3,9 +3,10 @@
 //! Main types: [`Options`] and [`command`] (`extant lab compare`), [`Group`] (the contestants of one workload, the
 //! first is the baseline), [`Judgement`]. [`groups_of`] does the same with trials that are in memory.
 //!
-//! Trials that failed never enter a figure; a note counts them. Another schema, scale, workload parameter or headline
-//! is refused, unless forced, and then a note says so first. A file of results is a sitting. Contestants of one sitting
-//! are paired by round. A side may consist of many sittings, and `stats` says when these are enough for a verdict.
+//! Trials that failed never enter a figure; a note counts them. Results with another schema, scale, workload parameter
+//! or headline are refused. If forced, they are compared, and a note says so first. The results in one file form a
+//! sitting. Contestants of one sitting are paired by round. A side may consist of many sittings, and `stats` decides
+//! when these are enough for a verdict.
 //!
 //! It computes no statistics (`stats`) and lays out no tables (`table`).
 //!
@@ -28,26 +29,26 @@ use crate::stats::{self, ALPHA, Comparison, DEFAULT_EFFECT, SITTINGS_MIN, Sample
 use crate::table::{self, Row, plain};
 use crate::workload::ends_early;
 
-/// Exit status of a comparison that shows a regression of a headline figure: 1, 2 and 8 have the same meaning in every
-/// command of extant.
+/// Exit status of a comparison that shows a regression of a headline figure. The statuses 1, 2 and 8 have the same
+/// meaning in every command of extant.
 pub const REGRESSION: u8 = 3;
 
 /// The arguments of `extant lab compare`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Directories or files of results, each with `#LABEL` or without. Each is a side of its own, unless there is
-    /// `against`.
+    /// Directories or files of results, each optionally with `#LABEL`. Each is a side of its own, unless `against` is
+    /// given.
     pub what: Vec<PathBuf>,
-    /// The sittings of the baseline; those of `what` are the other side then. Empty: the first of `what` is the
+    /// The sittings of the baseline; those of `what` are then the other side. If empty, the first of `what` is the
     /// baseline.
     pub against: Vec<PathBuf>,
-    /// Label of the baseline; else the first contestant.
+    /// Label of the baseline; by default that of the first contestant.
     pub baseline: Option<String>,
-    /// Figures that get a block of their own besides the headline.
+    /// Figures that are printed in full besides the headline.
     pub figures: Vec<String>,
-    /// Difference that rounds are proposed for, 0.05: 5 %.
+    /// The difference for which a number of rounds is proposed; 0.05 means 5 %.
     pub effect: f64,
-    /// Compare results that must not be compared.
+    /// Whether to compare results that must not be compared.
     pub force: bool,
     /// How the comparison is printed.
     pub output: Output,
@@ -61,7 +62,7 @@ pub enum Output {
     Tables,
     /// One object.
     Json,
-    /// A line for each figure of each contestant.
+    /// One line for each figure of each contestant.
     Csv,
 }
 
@@ -88,10 +89,10 @@ impl Options {
     }
 }
 
-/// The result.
+/// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judgement {
-    /// `workload: contestant` of every headline figure that is shown to be worse than the baseline's.
+    /// `workload: contestant` of every headline figure that has been shown to be worse than the baseline's.
     pub regressions: Vec<String>,
 }
 
@@ -99,16 +100,16 @@ pub struct Judgement {
 #[derive(Clone, Debug)]
 pub struct Sitting {
     pub file: PathBuf,
-    /// Those that may be used, by round.
+    /// The usable trials, by round.
     pub trials: Vec<Trial>,
-    /// Round and reason of those that may not.
+    /// Round and reason of each trial that is not usable.
     pub failed: Vec<(u32, String)>,
 }
 
 /// One contestant's trials of one workload.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Unique within its group.
+    /// The label, unique within its group.
     pub label: String,
     /// In the order of the command line.
     pub sittings: Vec<Sitting>,
@@ -118,7 +119,7 @@ pub struct Series {
 #[derive(Clone, Debug)]
 pub struct Group {
     pub workload: WorkloadRun,
-    /// Figure that the verdict is about.
+    /// The figure that the verdict is based on.
     pub headline: String,
     /// The first is the baseline.
     pub series: Vec<Series>,
@@ -130,7 +131,8 @@ pub struct Group {
 #[derive(Clone, Debug)]
 pub struct TableRow {
     pub row: Row,
-    /// Of each contestant: the verdict when all cells of the table share the 5 % (Holm). None: no difference is shown.
+    /// For each contestant: the verdict when all cells of the table share the 5 % (Holm). None if no difference is
+    /// shown.
     pub shown: Vec<Option<Verdict>>,
 }
 
@@ -139,17 +141,17 @@ fn figure_of(trial: &Trial, figure: &str) -> Option<f64> {
 }
 
 impl Series {
-    /// Those that may be used.
+    /// The usable trials.
     pub fn trials(&self) -> impl Iterator<Item = &Trial> {
         self.sittings.iter().flat_map(|s| &s.trials)
     }
 
-    /// Round and reason of those that may not.
+    /// Round and reason of each trial that is not usable.
     pub fn failed(&self) -> impl Iterator<Item = &(u32, String)> {
         self.sittings.iter().flat_map(|s| &s.failed)
     }
 
-    /// Every figure of that name.
+    /// Every figure with this name.
     pub fn values(&self, figure: &str) -> Vec<f64> {
         self.trials().filter_map(|t| figure_of(t, figure)).collect()
     }
@@ -158,7 +160,7 @@ impl Series {
         Sample { figures: self.trials().filter_map(|t| Some((t.round, figure_of(t, figure)?))).collect() }
     }
 
-    /// The sittings that have such a figure.
+    /// The sittings that have this figure.
     fn runs(&self, figure: &str) -> Vec<stats::Sitting> {
         let run = |s: &Sitting| {
             let figures: Vec<f64> = s.trials.iter().filter_map(|t| figure_of(t, figure)).collect();
@@ -168,7 +170,7 @@ impl Series {
         self.sittings.iter().filter_map(run).collect()
     }
 
-    /// Whether the rounds of both are the rounds of one run.
+    /// Whether the rounds of both belong to one run.
     fn same_run(&self, other: &Series) -> bool {
         matches!((&self.sittings[..], &other.sittings[..]), ([a], [b]) if a.file == b.file)
     }
@@ -193,12 +195,12 @@ impl Group {
         names
     }
 
-    /// Of contestant `i`. None: it has no such figure.
+    /// The summary of contestant `i`. None if it has no such figure.
     pub fn summary(&self, i: usize, figure: &str) -> Option<Summary> {
         Summary::of(&self.series.get(i)?.values(figure))
     }
 
-    /// Contestant `i` against the baseline. None: too few rounds.
+    /// Contestant `i` against the baseline. None if there are too few rounds.
     pub fn comparison(&self, i: usize, figure: &str) -> Option<Comparison> {
         let (base, other) = (self.series.first()?, self.series.get(i)?);
         if base.same_run(other) {
@@ -208,7 +210,7 @@ impl Group {
         }
     }
 
-    /// The comparisons of all contestants with the baseline, which has none with itself.
+    /// The comparisons of all contestants with the baseline; None for the baseline itself.
     pub fn comparisons(&self, figure: &str) -> Vec<Option<Comparison>> {
         (0..self.series.len()).map(|i| if i == 0 { None } else { self.comparison(i, figure) }).collect()
     }
@@ -227,8 +229,8 @@ impl Group {
             .collect()
     }
 
-    /// The same, with the cells that may be coloured: of a hundred figures that did not change, five would differ at 5
-    /// % each.
+    /// The lines of the mmtests table, with the cells that may be coloured: of a hundred unchanged figures, five would
+    /// differ at 5 % each.
     pub fn table(&self) -> Vec<TableRow> {
         let rows = self.rows();
         let cells: Vec<Option<Comparison>> = rows.iter().flat_map(|row| self.comparisons(&row.name)).collect();
@@ -243,13 +245,13 @@ impl Group {
         self.series.iter().map(|s| s.label.clone()).collect()
     }
 
-    /// The point of a sweep that its trials belong to; empty outside of one.
+    /// The point of a sweep that the trials belong to; empty outside a sweep.
     pub fn point(&self) -> &BTreeMap<String, String> {
         static NONE: BTreeMap<String, String> = BTreeMap::new();
         self.series.iter().flat_map(Series::trials).next().map_or(&NONE, |t| &t.point)
     }
 
-    /// Workload, scale, seed and parameters in a line.
+    /// Workload, scale, seed and parameters in one line.
     pub fn title(&self) -> String {
         let w = &self.workload;
         let mut title = format!("{}, scale {}, seed {}", plain(&w.name), w.scale, w.seed);
@@ -259,7 +261,7 @@ impl Group {
         title
     }
 
-    /// The block for one figure.
+    /// The table of one figure, in ministat's form.
     pub fn ministat(&self, figure: &str, effect: f64) -> String {
         let rows: Vec<_> =
             (0..self.series.len()).map(|i| (self.series[i].label.clone(), self.summary(i, figure))).collect();
@@ -267,8 +269,8 @@ impl Group {
     }
 }
 
-/// The verdicts of a family of comparisons that share the 5 % (Holm). None: no comparison, no verdict, or no difference
-/// shown.
+/// The verdicts of a family of comparisons that share the 5 % (Holm). None if there is no comparison, no verdict, or no
+/// difference shown.
 pub fn family(comparisons: &[Option<Comparison>]) -> Vec<Option<Verdict>> {
     let judged = || comparisons.iter().enumerate().filter_map(|(i, c)| Some((i, c.as_ref().filter(|c| c.judged())?)));
     let shown = holm(&judged().map(|(_, c)| c.p).collect::<Vec<_>>(), ALPHA);
@@ -310,12 +312,12 @@ pub fn command(options: &Options, out: &mut dyn Write) -> Result<Judgement, Erro
 
 /// The sittings of one side.
 struct Side {
-    /// For labels that occur on several sides.
+    /// The name of the side, for labels that occur on several sides.
     name: String,
     sources: Vec<Source>,
 }
 
-/// Reads and groups the results that the arguments name, side by side; a side is one result or several.
+/// Reads and groups the results that the arguments name, by side; a side is one result or several.
 pub fn open(sides: &[Vec<PathBuf>], baseline: Option<&str>, force: bool) -> Result<Vec<Group>, Error> {
     let read = |side: &Vec<PathBuf>| side.iter().map(|w| load::load(w, force)).collect::<Result<Vec<_>, _>>();
     let sources = sides.iter().map(read).collect::<Result<Vec<_>, _>>()?;
@@ -334,7 +336,7 @@ pub fn open(sides: &[Vec<PathBuf>], baseline: Option<&str>, force: bool) -> Resu
     Ok(groups)
 }
 
-/// A result that is named twice, or a copy of one, is no second run.
+/// Refuses a result that is named twice, or a copy of one: it is not a second run.
 fn no_copies(sides: &[Vec<Source>]) -> Result<(), Error> {
     let all: Vec<&Source> = sides.iter().flatten().collect();
     for (i, a) in all.iter().enumerate() {
@@ -345,7 +347,7 @@ fn no_copies(sides: &[Vec<Source>]) -> Result<(), Error> {
     Ok(())
 }
 
-/// `before`, or `before1..before5`; with the parent folder where another side has the same name.
+/// `before`, or `before1..before5`; with the parent directory if another side has the same name.
 fn side_name(side: &[Source], all: &[Vec<Source>]) -> String {
     let twins = |name: &str| all.iter().filter(|s| s.iter().any(|s| s.name == name)).count() > 1;
     let name = |s: &Source| {
@@ -368,7 +370,7 @@ pub fn groups_of(mut trials: Vec<Trial>) -> Result<Vec<Group>, Error> {
     group(vec![Side { name: "run".into(), sources: vec![source] }], false)
 }
 
-/// Trials that compete: of one workload, and of one point of a sweep.
+/// The workload, and the point of a sweep, of trials that compete.
 struct Kind {
     workload: String,
     point: BTreeMap<String, String>,
@@ -387,7 +389,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One group a workload and point; of several sides with several contestants each, one group a label.
+/// Makes one group per workload and point. If several sides have several contestants each, makes one group per label.
 fn group(sides: Vec<Side>, force: bool) -> Result<Vec<Group>, Error> {
     let sources = || sides.iter().flat_map(|s| &s.sources);
     let mut kinds: Vec<Kind> = Vec::new();
@@ -457,7 +459,7 @@ fn series(side: &Side, kind: &Kind) -> Vec<Series> {
     all
 }
 
-/// Equal labels from different sides get the side's name in front.
+/// Puts the side's name in front of equal labels from different sides.
 fn distinguish(set: &mut [Series], sides: &[Side]) {
     let labels: Vec<String> = set.iter().map(|s| s.label.clone()).collect();
     for (i, s) in set.iter_mut().enumerate() {
@@ -496,7 +498,7 @@ fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group
         if t.recorded != first.recorded {
             add(format!("recorded {} and {}", plain(&recorded(first)), plain(&recorded(t))));
         }
-        // The other parts of the identity's work; the rest of it is handled below, or differs between equal runs.
+        // The other parts of the work's identity; the rest is handled below, or differs between equal runs.
         for name in ["operations (SHA-256)", "memory"] {
             let of = |t: &Trial| t.identity.as_ref().and_then(|i| i.get(name)).map_or("none", |v| v).to_owned();
             if of(t) != of(first) {
@@ -532,7 +534,7 @@ fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group
     Ok(Group { workload, headline, series, notes: all })
 }
 
-/// Answers a reader's other questions: failed trials, other seeds, other machines.
+/// Notes what else a reader needs to know: failed trials, other seeds, other machines.
 fn remarks(series: &[Series], headline: &str) -> Vec<String> {
     let mut notes = Vec::new();
     for s in series {
@@ -584,7 +586,7 @@ fn remarks(series: &[Series], headline: &str) -> Vec<String> {
     differ("memory", &of(|e| format!("{} bytes", e.memory_bytes)));
     differ("kernel", &of(|e| e.kernel.clone()));
     differ("extant", &of(|e| format!("{} ({})", e.version, e.commit)));
-    // A directory has no image of its own.
+    // A directory has no image.
     differ("device", &|t| t.environment.device.clone());
     let images: Vec<Series> =
         series.iter().filter(|s| s.trials().all(|t| t.environment.image_bytes > 0)).cloned().collect();
@@ -642,7 +644,7 @@ fn apart(base: &Series, other: &Series, headline: &str) -> Option<String> {
         .then(|| format!("{label}: {left} runs had no partner before or after them, and are left out of the verdict"))
 }
 
-/// A note if locks or events are recorded of some targets only: recording slows these down, and not the others.
+/// A note if locks or events are recorded for some targets only: recording slows these down, and not the others.
 fn one_sided(series: &[Series]) -> Option<String> {
     let recorded: Recorded = series.iter().flat_map(Series::trials).find_map(|t| t.recorded.as_ref())?.parse().ok()?;
     let pays = |kind: &str| match kind {

@@ -1,4 +1,4 @@
-//! Trials for the tests of the judge.
+//! Trials for the tests of comparisons.
 
 use std::collections::BTreeMap;
 

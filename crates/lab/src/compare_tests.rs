@@ -182,7 +182,7 @@ fn unknown_figures_get_the_list() {
     command(&options, &mut out).unwrap();
 }
 
-/// Two runs, however different: the difference and its interval, no "better" or "worse", no exit status 3.
+/// For two runs, however different: the difference and its interval, but no "better" or "worse", and no exit status 3.
 #[test]
 fn two_runs_get_no_verdict() {
     let dir = tempfile::tempdir().unwrap();
@@ -195,7 +195,7 @@ fn two_runs_get_no_verdict() {
     assert!(text.contains("note: after#engine:a: from other runs than the baseline (1 and 1)"), "{text}");
     assert!(!text.contains("worse") && !text.contains("better"), "{text}");
     assert_eq!(judgement, Judgement::default());
-    // With several contestants each, label by label.
+    // With several contestants each, compared label by label.
     let c = write(&dir.path().join("c"), &[rounds("engine:a", &SLOW), rounds("engine:b", &SLOW)].concat());
     let (text, judgement) = run(&[a, c], false).unwrap();
     assert!(text.contains("note: engine:b: not in the first result, left out"), "{text}");
@@ -203,7 +203,7 @@ fn two_runs_get_no_verdict() {
     assert_eq!(judgement, Judgement::default());
 }
 
-/// Runs of both sides in the order of `order` (false: before), half an hour apart; `after` takes half as long again.
+/// Runs of both sides in the order of `order` (false: before), half an hour apart; `after` takes 1.5 times as long.
 fn sides(dir: &Path, order: &[bool]) -> Options {
     let mut options = Options::default();
     for (at, after) in order.iter().enumerate() {
@@ -238,7 +238,7 @@ fn five_turns_get_a_verdict() {
     let (text, judgement) = text_of(&options).unwrap();
     assert!(text.contains("1 runs had no partner before or after them") && text.contains("(5 and 5 runs"), "{text}");
     assert_eq!(judgement.regressions.len(), 1);
-    // Four turns, or all of one side first: none.
+    // Four turns, or all runs of one side first: no verdict.
     for order in [&turns[..8], &[false, false, false, false, false, true, true, true, true, true]] {
         let dir = tempfile::tempdir().unwrap();
         let (text, judgement) = text_of(&sides(dir.path(), order)).unwrap();
@@ -247,7 +247,7 @@ fn five_turns_get_a_verdict() {
     }
 }
 
-/// The same run under two names is no other sitting.
+/// The same run under two names is not another sitting.
 #[test]
 fn copies_are_no_sittings() {
     let dir = tempfile::tempdir().unwrap();
@@ -299,7 +299,7 @@ fn errors_name_the_file_the_line_and_the_reason() {
     assert!(out.contains(&(at(8) + "the last line was cut off and is left out")), "{out}");
 }
 
-/// A label may have blanks, commas, marks of this command line, and control characters of a terminal.
+/// A label may contain spaces, commas, special characters of the command line, and control characters of a terminal.
 #[test]
 fn labels_of_all_kinds() {
     let odd = "engine:/tmp/my images/a, b#1.img,io=memory";
@@ -321,7 +321,7 @@ fn labels_of_all_kinds() {
     assert!(e.to_string().contains("\u{fffd}[2J\"") && !e.to_string().contains('\u{1b}'), "{e}");
 }
 
-/// A target with a name keeps its place of the command line.
+/// A named target keeps its place on the command line.
 #[test]
 fn named_targets_follow_the_command_line() {
     let mut trials = Vec::new();
@@ -334,15 +334,15 @@ fn named_targets_follow_the_command_line() {
     assert_eq!(groups_of(trials).unwrap()[0].labels(), ["old", "new, 2"]);
 }
 
-/// A hundred figures that did not change, of which seven differ at 5 % by chance: no cell of the table is coloured. A
-/// figure that did change is coloured.
+/// A hundred unchanged figures, of which seven differ at 5 % by chance: no cell of the table is coloured. A figure that
+/// has changed is coloured.
 #[test]
 fn cells_of_a_table_share_the_chance_of_error() {
     let mut trials = [rounds("engine:b", &FAST), rounds("engine:a", &FAST)].concat();
     for (i, t) in trials.iter_mut().enumerate() {
         for k in 0..100u32 {
-            // Swings of the rounds; the contestant's are larger by so little that a single test takes it for a
-            // difference.
+            // Variation between rounds. That of the contestant is larger by so little that only a single test takes it
+            // for a difference.
             let swing = [1.0, 1.3, 0.8, 1.1][i % 4] * (1.0 + 0.01 * f64::from(k % 7));
             let by_chance = if k < 7 && i >= 4 { [1.02, 1.05, 1.03, 1.04][i % 4] } else { 1.0 };
             t.measures.insert(format!("noise_{k}"), swing * by_chance);
@@ -368,7 +368,7 @@ fn bad_files() {
     std::fs::write(&file, &text[..text.len() - 40]).unwrap();
     let (out, _) = run(std::slice::from_ref(&result), false).unwrap();
     assert!(out.contains("the last line was cut off") && out.contains("(3 rounds, paired"), "{out}");
-    // Anywhere else: an error with its line.
+    // Cut off anywhere else: an error that names the line.
     std::fs::write(&file, format!("{}\n{text}", &text[..50])).unwrap();
     assert!(matches!(run(std::slice::from_ref(&result), false), Err(Error::Line { line: 1, .. })));
     std::fs::write(&file, text.replace("\"schema\":1", "\"schema\":99")).unwrap();
@@ -409,7 +409,7 @@ fn figures_that_one_lacks_are_blank() {
     assert!(line.ends_with(" 10.00") && !line.contains('%'), "{line}");
 }
 
-/// A phase of no time has no rate; a value that is not a number never reaches the statistics.
+/// A phase of zero duration has no rate, and a value that is not a number never reaches the statistics.
 #[test]
 fn rates_of_nothing() {
     let groups = groups_of([rounds("engine:b", &[0.0, 0.0]), rounds("engine:a", &[1.0, 1.0])].concat()).unwrap();

@@ -12,7 +12,7 @@ use std::path::Path;
 use crate::result::Environment;
 use crate::target::{Tool, is_block_device};
 
-/// The program, as it was stamped when it was built.
+/// The program, as stamped at build time.
 #[derive(Clone, Copy, Debug)]
 pub struct Build {
     /// Version of Extant.
@@ -54,7 +54,7 @@ pub fn of_this_machine(command: &[String], build: Build) -> Environment {
 fn tools() -> BTreeMap<String, String> {
     let version = |name: &str| {
         let (_, said, _) = Tool::new(name).arg("-V").status().ok()?;
-        // fuse2fs prints its own after libfuse's.
+        // fuse2fs prints its own version after that of libfuse.
         let own = said.lines().find(|l| l.starts_with(name)).or(said.lines().next())?;
         Some((name.to_owned(), own.trim().to_owned()))
     };
@@ -71,7 +71,7 @@ fn sysctls() -> BTreeMap<String, String> {
     names.into_iter().chain(times).filter_map(value).collect()
 }
 
-/// Limits of this process's control group, of version 2 or 1. A missing limit is given as such or is absent.
+/// Limits of this process's control group, of version 2 or 1. A missing limit is recorded as such or is absent.
 fn cgroup() -> BTreeMap<String, String> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let files = [
@@ -92,13 +92,13 @@ fn cgroup() -> BTreeMap<String, String> {
     files.into_iter().filter_map(limit).collect()
 }
 
-/// Processes that could run, on average over the last minute.
+/// The number of runnable processes, on average over the last minute.
 pub fn load_average() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0.0)
 }
 
-/// Options of the mount on `dir`, as the kernel shows them: of the mount, then of the file system.
+/// Options of the mount on `dir`, as the kernel shows them: first those of the mount, then those of the file system.
 pub fn mount_options(dir: &Path) -> String {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let found = mounts.lines().rev().find_map(|l| {
@@ -115,7 +115,7 @@ pub fn device_under(path: &Path) -> String {
     if is_block_device(path) {
         return path.canonicalize().unwrap_or_else(|_| path.to_owned()).display().to_string();
     }
-    // The image may not be there yet.
+    // The image may not exist yet.
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(meta) = path.metadata().or_else(|_| parent.metadata()) else { return String::new() };
     let number = format!("{}:{}", rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));

@@ -1,4 +1,4 @@
-//! Why the lab stops.
+//! Errors of the lab.
 //!
 //! # Locking
 //! None.
@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 
 use crate::vfs::VfsError;
 
-/// An error of the lab, ready to be shown.
+/// An error of the lab, ready to be printed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A request that makes no sense.
+    /// An invalid request.
     #[error("{0}")]
     Usage(String),
-    /// A name that is not known, with the known ones.
+    /// An unknown name, with the known ones.
     #[error("no {what} is called '{name}'; known are: {known}")]
     Unknown {
-        /// The kind of thing.
+        /// The kind of object.
         what: &'static str,
-        /// As it was written.
+        /// The name, as it was written.
         name: String,
-        /// Separated by commas.
+        /// The known names, separated by commas.
         known: String,
     },
     /// A target that cannot be used; nothing was written to it.
@@ -32,7 +32,7 @@ pub enum Error {
         /// The reason.
         why: String,
     },
-    /// A file of the lab's own.
+    /// A file of the lab itself.
     #[error("{path}: {source}")]
     File {
         /// Its path.
@@ -45,7 +45,7 @@ pub enum Error {
     Operation {
         /// Name of the operation.
         op: &'static str,
-        /// The path.
+        /// The path that it was called with.
         path: String,
         /// The target's error.
         source: VfsError,
@@ -58,7 +58,7 @@ pub enum Error {
         /// Its output.
         output: String,
     },
-    /// Ctrl-C.
+    /// The user interrupted the run with Ctrl-C.
     #[error("interrupted")]
     Interrupted,
     /// Anything else that ends a trial.
@@ -82,7 +82,7 @@ impl Error {
         move |source| Error::File { path: path.display().to_string(), source }
     }
 
-    /// A request that was wrong, as opposed to work that failed.
+    /// Whether the request was wrong, as opposed to work that failed.
     pub fn is_usage(&self) -> bool {
         matches!(self, Error::Usage(_) | Error::Unknown { .. } | Error::Target { .. })
     }

@@ -1,11 +1,11 @@
 //! Figures for other programs: a comparison as JSON or CSV, and the figures of every trial as CSV.
 //!
-//! Main items: [`comparison_json`], [`comparison_csv`], [`trials_csv`]. CSV is RFC 4180's with a line of names, in the
-//! long form: a line for each figure of each contestant, because contestants have different figures. Percentages have
-//! the sign of the tables: positive is better. A missing value is an empty field.
+//! Main items: [`comparison_json`], [`comparison_csv`], [`trials_csv`]. CSV follows RFC 4180 with a header line. It is
+//! in the long form, one line for each figure of each contestant, because contestants have different figures.
+//! Percentages have the same sign as in the tables: positive is better. A missing value is an empty field.
 //!
-//! It computes nothing. It writes no Parquet: the crate that does is larger than the rest of the lab's dependencies
-//! together, and DuckDB, pandas and Polars convert these files in one call.
+//! It computes nothing. It writes no Parquet: the crate for that is larger than all other dependencies of the lab, and
+//! DuckDB, pandas and Polars convert these files in one call.
 //!
 //! # Locking
 //! None.
@@ -75,7 +75,7 @@ fn verdict_name(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The estimate with its interval in the sign of the tables, and what they are: a percentage, a multiple of the
+/// The estimate and its interval, with the sign of the tables, and their kind: a percentage, a multiple of the
 /// baseline, or a difference in the figure's unit.
 fn estimate(c: &Comparison) -> ([f64; 3], &'static str) {
     let (low, high) = c.interval;
@@ -159,7 +159,7 @@ fn change_percent(row: &TableRow, i: usize) -> Option<f64> {
     Some(change(base, mean, row.row.direction).filter(|_| i > 0)? * 100.0)
 }
 
-/// The same as lines.
+/// All groups of a comparison, as CSV.
 pub fn comparison_csv(groups: &[Group]) -> String {
     let mut out = line(COMPARISON.iter().map(|s| (*s).to_owned()));
     for group in groups {
@@ -205,7 +205,7 @@ pub fn comparison_csv(groups: &[Group]) -> String {
     out
 }
 
-/// Every figure of every trial; of a sweep with a field for each swept value. A trial that failed has a line without a
+/// Every figure of every trial; for a sweep, with a field for each swept value. A failed trial has a line without a
 /// figure.
 pub fn trials_csv(trials: &[Trial]) -> String {
     let mut swept: Vec<&String> = trials.iter().flat_map(|t| t.point.keys()).collect();
@@ -246,7 +246,7 @@ pub fn trials_csv(trials: &[Trial]) -> String {
     out
 }
 
-/// `a=1 b=2`.
+/// A point as text: `a=1 b=2`.
 pub fn point_text(point: &std::collections::BTreeMap<String, String>) -> String {
     point.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
@@ -255,8 +255,8 @@ fn optional(v: Option<f64>) -> String {
     v.map(|v| v.to_string()).unwrap_or_default()
 }
 
-/// Fields with commas, quotes or line ends are quoted. A field that a spreadsheet would take for a formula is too, with
-/// a quote in front, unless it is a number.
+/// Makes a line. Fields with commas, quotes or line ends are quoted. A field that a spreadsheet would take for a
+/// formula, unless it is a number, is quoted and gets a leading quote.
 fn line(fields: impl Iterator<Item = String>) -> String {
     let field = |text: String| {
         let formula = text.starts_with(['=', '+', '-', '@']) && text.parse::<f64>().is_err();

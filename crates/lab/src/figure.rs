@@ -2,13 +2,13 @@
 //!
 //! Main items: [`figures`], [`headline_of`], [`unit()`], [`Direction`]. Names are stable and listed in docs/lab.md:
 //!
-//! - `PHASE.ops_per_s`, `PHASE.mib_per_s`, `PHASE.seconds` of each timed phase, absent where the phase did none of it
-//!   (or a single operation), and of the engine `PHASE.cpu_s`, `PHASE.device_writes` and `PHASE.device_flushes`;
+//! - `PHASE.ops_per_s`, `PHASE.mib_per_s`, `PHASE.seconds` of each timed phase, absent if the phase has no such work
+//!   (or a single operation); for the engine also `PHASE.cpu_s`, `PHASE.device_writes` and `PHASE.device_flushes`;
 //! - the names in [`Trial::measures`];
-//! - `latency.OPERATION.mean_ns`, `.p50_ns`, `.p90_ns`, `.p99_ns`, `.p999_ns`, `.max_ns`; a percentile is absent where
-//!   no sample lies beyond it: of 999 samples the 99.9th is the longest by another name;
+//! - `latency.OPERATION.mean_ns`, `.p50_ns`, `.p90_ns`, `.p99_ns`, `.p999_ns`, `.max_ns`; a percentile is absent if no
+//!   sample lies beyond it (of 999 samples, the 99.9th percentile is just the maximum);
 //! - `fio.JOB.DIRECTION.FIGURE` and `program.NAME`, which a program printed (`measure::program`);
-//! - `groups_used`, counted from [`Trial::groups`] where it is not among the measures.
+//! - `groups_used`, counted from [`Trial::groups`] if it is not among the measures.
 //!
 //! It does not measure anything.
 //!
@@ -23,17 +23,17 @@ use crate::result::Trial;
 pub enum Direction {
     HigherIsBetter,
     LowerIsBetter,
-    /// It describes and has no better direction.
+    /// The figure is descriptive and has no better direction.
     Neither,
 }
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// All figures of a trial, phases first, in a stable order. Those that are not a number are left out.
+/// All figures of a trial, phases first, in a stable order. Figures that are not a number are left out.
 pub fn figures(trial: &Trial) -> Vec<(String, f64)> {
     let mut all = Vec::new();
     for p in &trial.phases {
-        // One operation (an unmount) is its time.
+        // The rate of a single operation (an unmount) is just its time.
         if p.operations > 1 {
             all.push((format!("{}.ops_per_s", p.name), p.operations as f64 / p.seconds));
         }
@@ -48,7 +48,7 @@ pub fn figures(trial: &Trial) -> Vec<(String, f64)> {
         all.push(("groups_used".into(), trial.groups.values().filter(|n| **n > 0).count() as f64));
     }
     for (operation, l) in trial.latency.iter().filter(|(_, l)| l.count > 0) {
-        // Each with the number of samples that it takes.
+        // Each with the number of samples that it requires.
         let parts = [
             ("mean_ns", l.mean_ns, 1),
             ("p50_ns", l.p50_ns as f64, 1),
@@ -64,8 +64,8 @@ pub fn figures(trial: &Trial) -> Vec<(String, f64)> {
     all
 }
 
-/// The figure that the verdict is about: the rate of the headline phase, or its time if the phase counts nothing. Of a
-/// model, an exact count.
+/// The figure that the verdict is based on: the rate of the headline phase, or its time if the phase counts nothing.
+/// For a model, an exact count.
 pub fn headline(trial: &Trial) -> String {
     let name = &trial.workload.headline;
     match trial.phase(name) {
@@ -76,8 +76,8 @@ pub fn headline(trial: &Trial) -> String {
     }
 }
 
-/// The figure that the verdict on these trials is about: the time of their modelled devices for the headline phase, if
-/// all of them have one.
+/// The figure that the verdict on these trials is based on: the time that their modelled devices took for the headline
+/// phase, if all trials have one.
 pub fn headline_of(trials: &[&Trial]) -> Option<String> {
     let first = trials.first()?;
     let device = |t: &&Trial| t.phase(&t.workload.headline).is_some_and(|p| p.measures.contains_key(DEVICE));
@@ -86,9 +86,9 @@ pub fn headline_of(trials: &[&Trial]) -> Option<String> {
 
 const DEVICE: &str = "device_seconds";
 
-/// Endings of names whose higher values are better.
+/// Suffixes of names whose higher values are better.
 const HIGHER: &[&str] = &["_per_s", ".iops"];
-/// Beginnings of such names: operations that a model's test completed in a given time.
+/// Prefixes of such names: operations that a model completed in a given time.
 const HIGHER_FROM: &[&str] = &["memcachetest_ops_"];
 
 /// Figures that describe: a higher value is neither good nor bad. So are the allocator's counters, `mballoc_`, and the costs
@@ -117,13 +117,14 @@ const NEITHER: &[&str] = &[
     "direct_pages_reclaimed",
 ];
 
-/// The beginning of names that a program gave to its figures.
+/// The prefix of names of figures that a program printed.
 const OF_PROGRAM: &str = "program.";
-/// Endings of such names whose lower values are better: times and sizes. All others but rates have no direction,
+/// Suffixes of such names whose lower values are better: times and sizes. All others except rates have no direction,
 /// because only the program's author knows it.
 const LOWER_OF_PROGRAM: &[&str] = &["_ns", "_us", "_ms", "_s", "_seconds", "_bytes"];
 
-/// The better direction, by the name of a figure. Unknown names are costs (memory, requests, waits): less is better.
+/// The better direction, derived from the name of a figure. Unknown names are costs (memory, requests, waits): less is
+/// better.
 pub fn direction(name: &str) -> Direction {
     let higher = HIGHER.iter().any(|end| name.ends_with(end)) || HIGHER_FROM.iter().any(|from| name.starts_with(from));
     if higher && name != "memcachetest_ops_lost" {
@@ -140,7 +141,7 @@ pub fn direction(name: &str) -> Direction {
     }
 }
 
-/// Unit of a figure: by the ending of its name, else by the list of measures, else it is a count.
+/// The unit of a figure: by the suffix of its name, else by the list of measures, else it is a count.
 pub fn unit(name: &str) -> &'static str {
     const ENDINGS: &[(&str, &str)] = &[
         (".mib_per_s", "MiB/s"),
@@ -191,7 +192,7 @@ mod tests {
         ] {
             assert_eq!(unit(name), is, "{name}");
         }
-        // A name whose ending contradicts the unit in the list of measures would mislead.
+        // A name whose suffix contradicts the unit in the list of measures would be misleading.
         for m in measure::ALL.iter().filter(|m| !m.unit.is_empty()) {
             assert_eq!(unit(m.name), m.unit, "{}", m.name);
         }
@@ -199,7 +200,7 @@ mod tests {
         assert!(!is_count("switches_voluntary") && !is_count("work.seconds") && !is_count("memory_slab_bytes"));
     }
 
-    /// With 99 samples the 99th percentile is the longest, and with 999 the 99.9th.
+    /// With 99 samples the 99th percentile is the maximum, and with 999 the 99.9th is.
     #[test]
     fn percentiles_take_samples() {
         let parts = |count| -> Vec<String> {

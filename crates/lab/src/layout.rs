@@ -1,7 +1,7 @@
 //! The places of an image's map blocks: the figures by which layouts are compared.
 //!
 //! Main type: [`Layout`], made by [`Layout::of`] from an image that is not mounted for writing. It reads the inodes
-//! that are in use by the bitmaps, and their maps; it judges nothing, and an unreadable map is an error.
+//! that the bitmaps show as used, and their maps. It judges nothing, and an unreadable map is an error.
 //!
 //! A *map block* is an indirect block or an extent node. A *run* is a maximal set of physically adjacent blocks.
 //!
@@ -20,10 +20,10 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// The inode of the bad blocks, and the one that reserves blocks for growth: their maps say nothing about files.
+/// The inodes of the bad blocks and of the blocks reserved for growth: their maps are unrelated to files.
 const BAD_BLOCKS: u32 = 1;
 const RESIZE: u32 = 7;
-/// The first inode that is a user's.
+/// The first inode of user files.
 const FIRST: u32 = 11;
 
 /// Figures of one image.
@@ -33,55 +33,55 @@ pub struct Layout {
     pub block_bytes: u32,
     /// Block groups.
     pub groups: u32,
-    /// Blocks of single indirection.
+    /// Single indirect blocks.
     pub single_indirect: u64,
-    /// Blocks of double indirection.
+    /// Double indirect blocks.
     pub double_indirect: u64,
-    /// Blocks of triple indirection.
+    /// Triple indirect blocks.
     pub triple_indirect: u64,
-    /// Nodes of extent trees outside of inodes.
+    /// Nodes of extent trees outside inodes.
     pub extent_nodes: u64,
-    /// All of the above.
+    /// The sum of the four kinds above.
     pub map_blocks: u64,
     /// Runs of map blocks, across files.
     pub map_runs: u64,
-    /// Runs for each map block.
+    /// Runs per map block.
     pub map_runs_per_block: f64,
     /// How often a checker that reads file by file finds that the next map block does not follow the last one.
     pub map_jumps: u64,
-    /// Map blocks of the group that has most.
+    /// The largest number of map blocks in one group.
     pub map_blocks_per_group_max: u64,
-    /// Map blocks of a group, on average over all groups.
+    /// Map blocks per group, averaged over all groups.
     pub map_blocks_per_group: f64,
     /// Blocks of directories.
     pub directory_blocks: u64,
-    /// Runs of them.
+    /// Runs of directory blocks.
     pub directory_runs: u64,
     /// Regular files that have blocks.
     pub files: u64,
-    /// Those with more than one block.
+    /// Regular files that have more than one block.
     pub files_of_several_blocks: u64,
-    /// Runs of data of those with more than one block, on average.
+    /// Runs of data per file with more than one block, on average.
     pub fragments_per_file: f64,
-    /// The most that one has.
+    /// The largest number of runs of one file.
     pub fragments_per_file_max: u64,
-    /// Extents of files, as their maps have them; a file without extents has as many as it has fragments.
+    /// Extents per file according to their maps; for a file without extents, its number of fragments.
     pub extents_per_file: f64,
-    /// The most that one has.
+    /// The largest number of extents of one file.
     pub extents_per_file_max: u64,
-    /// Groups between an inode and its data, on average over all blocks.
+    /// The distance in groups between an inode and its data, averaged over all blocks.
     pub groups_from_inode: f64,
     /// Free blocks.
     pub free_blocks: u64,
-    /// Runs of free blocks inside a group by their length: entry n counts those of 2^n to 2^(n+1)-1 blocks.
+    /// Runs of free blocks inside a group, by length: entry n counts runs of 2^n to 2^(n+1)-1 blocks.
     pub free_runs: Vec<u64>,
 }
 
 impl Layout {
-    /// Reads them.
+    /// Reads the layout of an image.
     ///
     /// # Errors
-    /// When the image has no file system, cannot be read, or is damaged.
+    /// The image has no file system, cannot be read, or is damaged.
     pub fn of(device: &dyn BlockDevice) -> Result<Layout> {
         let failed = |what: String| Error::Failed(format!("{}: {what}", device.name()));
         let superblock = extant_fs::probe_superblock(device).map_err(|e| failed(e.to_string()))?.0;
@@ -121,13 +121,13 @@ impl Layout {
         self.groups_from_inode = sums.distance / sums.blocks.max(1) as f64;
     }
 
-    /// Blocks of indirection of all depths.
+    /// Indirect blocks of all depths.
     pub fn indirect_blocks(&self) -> u64 {
         self.single_indirect + self.double_indirect + self.triple_indirect
     }
 }
 
-/// Sorts the blocks and counts the runs that they make.
+/// Sorts the blocks and counts their runs.
 fn runs(blocks: &mut [u64]) -> u64 {
     blocks.sort_unstable();
     blocks.chunk_by(|a, b| *b <= a + 1).count() as u64
@@ -136,7 +136,7 @@ fn runs(blocks: &mut [u64]) -> u64 {
 /// Sums over files.
 #[derive(Default)]
 struct Sums {
-    /// Blocks of single, double and triple indirection.
+    /// Single, double and triple indirect blocks.
     indirect: [u64; 3],
     nodes: u64,
     files: u64,
@@ -146,7 +146,7 @@ struct Sums {
     extents: u64,
     extents_max: u64,
     blocks: u64,
-    /// Sum over all blocks, in groups.
+    /// The sum over all blocks, in groups.
     distance: f64,
 }
 
@@ -157,7 +157,7 @@ struct OfFile {
     fragments: u64,
     extents: u64,
     distance: f64,
-    /// One past the last block of data, in the file and on the device.
+    /// One past the last data block, in the file and on the device.
     end: Option<(u64, u64)>,
 }
 
@@ -197,12 +197,12 @@ impl Walk<'_> {
         self.geo.groups().map(one).collect()
     }
 
-    /// Whether the descriptor has the flag; without checksums its flags have no meaning.
+    /// Whether the descriptor has the flag. Without checksums, its flags have no meaning.
     fn is(&self, desc: &GroupDesc, flag: GroupFlags) -> bool {
         self.geo.desc_checksum != DescChecksum::None && desc.flags.contains(flag)
     }
 
-    /// The inodes of a group that are in use.
+    /// Reads the used inodes of a group.
     fn inodes(&mut self, group: GroupNr, desc: &GroupDesc) -> Result<()> {
         if self.is(desc, GroupFlags::INODE_UNINIT) {
             return Ok(());
@@ -222,7 +222,7 @@ impl Walk<'_> {
             }
             let offset = (index % self.geo.inodes_per_block().max(1)) as usize * self.geo.inode_size;
             let bytes = table.get(offset..).unwrap_or_default();
-            // Reserved numbers are in use even where the inode is empty.
+            // Reserved inode numbers are in use even if the inode is empty.
             if bytes.get(..self.geo.inode_size).is_some_and(|bytes| bytes.iter().all(|b| *b == 0)) {
                 continue;
             }
@@ -315,7 +315,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The runs of free blocks of a group.
+    /// Counts the runs of free blocks of a group.
     fn free(&self, group: GroupNr, desc: &GroupDesc, descs: &[GroupDesc], layout: &mut Layout) -> Result<()> {
         let geo = self.geo;
         let mut used = vec![0; geo.block_size as usize];
@@ -339,7 +339,7 @@ impl Walk<'_> {
     }
 }
 
-/// The inode whose map it is.
+/// The inode that the map belongs to.
 struct Context {
     ino: InodeNr,
     group: GroupNr,

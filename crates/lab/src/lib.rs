@@ -1,4 +1,4 @@
-//! The lab: one workload, many contestants, rounds that interleave them, and a verdict that says how sure it is.
+//! The lab: one workload, many contestants, interleaved rounds, and a verdict with its confidence.
 //!
 //! A *workload* (`workload`) is a deterministic sequence of file operations with a scale. It runs on a *target*
 //! (`target`): the engine in this process, Extant's mount, the kernel's driver, fuse2fs, any directory. A target with
@@ -8,11 +8,11 @@
 //! requests. `sweep` runs a workload or a model at many points. `stats` compares trials, `regression` decides whether
 //! something got worse, `report` draws them.
 //!
-//! It does not parse command lines and holds no policy of its own.
+//! It does not parse command lines, and has no policy of its own.
 //!
 //! # Locking
-//! Workloads of several processes are threads that share nothing but the target; histograms are one a thread, merged
-//! after.
+//! The processes of a workload are threads that share only the target. Each thread has its own histograms, which are
+//! merged afterwards.
 
 #![forbid(unsafe_code)]
 

@@ -3,8 +3,8 @@
 //! Main items: [`Source`] (the trials that one argument of `compare` names), [`load`]. An argument is a directory, a
 //! file, or either with `#LABEL` for one contestant of it.
 //!
-//! A last line that was cut off (by a kill during the write) is left out and noted. Any other unreadable line is an
-//! error, and so is a trial that is there twice, because it is unknown which of two figures belongs to the round. It
+//! A last line that was cut off (the process was killed while writing) is left out and noted. Any other unreadable line
+//! is an error. So is a trial that occurs twice, because it is unknown which of its figures belong to the round. It
 //! judges nothing.
 //!
 //! # Locking
@@ -18,7 +18,8 @@ use crate::result::{SCHEMA, TRIALS, Trial};
 use crate::table::plain;
 use crate::target::{Target, policies};
 
-/// Longest line that is read, bytes: histograms of a dozen operations and ten thousand groups are below a mebibyte.
+/// The longest line that is read, bytes. Histograms of a dozen operations and ten thousand groups take less than a
+/// mebibyte.
 const LINE_MAX: u64 = 64 << 20;
 
 /// Why results cannot be read or compared.
@@ -66,7 +67,7 @@ impl Error {
     }
 }
 
-/// A label for a message: it may hold blanks and commas.
+/// A label for a message; it may contain spaces and commas.
 fn quoted(label: &str) -> String {
     format!("\"{}\"", plain(label))
 }
@@ -78,21 +79,21 @@ fn list(labels: &[String]) -> String {
 /// Trials that one argument names.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// For labels: the name of the directory or file.
+    /// The name of the directory or file, for labels.
     pub name: String,
-    /// The file, in one spelling: trials of one file are rounds of one run.
+    /// The canonical path of the file: trials of one file are rounds of one run.
     pub file: PathBuf,
     pub trials: Vec<Trial>,
     /// Notes that a reader of the comparison needs.
     pub notes: Vec<String>,
 }
 
-/// Reads the results that `what` names. `force`: lines of another schema too, if they can be read.
+/// Reads the results that `what` names. `force`: also reads lines of another schema, if possible.
 pub fn load(what: &Path, force: bool) -> Result<Source, Error> {
     let (path, label) = split(what);
     let file = if path.is_dir() { path.join(TRIALS) } else { path.clone() };
     let mut source = read(&file, force)?;
-    // Of "." and "..", too.
+    // Also for "." and "..".
     let spelt = path.canonicalize().unwrap_or_else(|_| path.clone());
     source.name = spelt.file_name().unwrap_or(spelt.as_os_str()).to_string_lossy().into_owned();
     if source.trials.is_empty() {
@@ -105,7 +106,7 @@ pub fn load(what: &Path, force: bool) -> Result<Source, Error> {
     Ok(source)
 }
 
-/// `DIR#LABEL`; a label may hold a `#` too, and so may a path.
+/// Splits `DIR#LABEL`; both a label and a path may contain a `#`.
 fn split(what: &Path) -> (PathBuf, Option<String>) {
     let text = what.to_string_lossy();
     if !what.exists() {
@@ -131,7 +132,7 @@ fn keep(source: &mut Source, path: &Path, wanted: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The label that is `wanted`, or the only one of which it is a part.
+/// The label that equals `wanted`, or the only label that contains it.
 pub fn choose(path: &Path, wanted: &str, known: Vec<String>) -> Result<String, Error> {
     if known.iter().any(|k| k == wanted) {
         return Ok(wanted.to_owned());
@@ -192,10 +193,10 @@ enum Bad {
     Text(String),
 }
 
-/// The schema is checked first: a line of another one need not look like a trial of this one.
+/// Checks the schema first: a line of another schema need not look like a trial of this one.
 fn parse(text: &[u8], force: bool) -> Result<Trial, Bad> {
     let text = std::str::from_utf8(text).map_err(|e| Bad::Text(e.to_string()))?;
-    // The parser sees one line, and calls it line 1.
+    // The parser sees a single line, and calls it line 1.
     let json = |e: serde_json::Error| Bad::Text(e.to_string().replace(" at line 1 column ", " at column "));
     let value: serde_json::Value = serde_json::from_str(text).map_err(json)?;
     let schema = value.get("schema").and_then(serde_json::Value::as_u64).ok_or(Bad::Text("no schema".into()))?;
@@ -205,7 +206,7 @@ fn parse(text: &[u8], force: bool) -> Result<Trial, Bad> {
     serde_json::from_value(value).map_err(json)
 }
 
-/// Puts trials in the order of the command line's contestants (the rounds' own order is drawn by lot), then by round:
+/// Puts trials in the order of the contestants on the command line (the order within a round is random), then by round:
 /// the first contestant is the baseline.
 pub fn order(trials: &mut [Trial]) {
     let mut seen: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -219,7 +220,7 @@ pub fn order(trials: &mut [Trial]) {
     });
 }
 
-/// The place of a trial's target on the command line, then those of its policies; `last` decides between equals.
+/// The position of a trial's target on the command line, then those of its policies; `last` breaks ties.
 fn rank(trial: &Trial, last: usize) -> Vec<usize> {
     let words: Vec<&str> = trial
         .environment
@@ -228,8 +229,8 @@ fn rank(trial: &Trial, last: usize) -> Vec<usize> {
         .map(|w| w.strip_prefix("--target=").or_else(|| w.strip_prefix("--policy=")).unwrap_or(w))
         .collect();
     let label = &trial.contestant.label;
-    // The longest that the label begins with: `mount` is also the beginning of `mount,noatime`. Older labels are the
-    // command line's words.
+    // The longest word that is a prefix of the label: `mount` is also a prefix of `mount,noatime`. Older labels are the
+    // words of the command line.
     let begins = |word: &str| {
         let called = word.parse::<Target>().ok()?.label();
         [word, &called].into_iter().filter(|l| label.starts_with(*l)).map(str::len).max()
@@ -244,7 +245,7 @@ fn rank(trial: &Trial, last: usize) -> Vec<usize> {
         let place = |values: &str| values.split(',').position(|v| v == value);
         let at = match trial.contestant.kind.as_str() {
             "model" => place_in_model(&trial.environment.command, place).or_else(|| {
-                // All compete, the default first.
+                // All policies compete, the default first.
                 let table = policies().find(|t| t.option == name.as_str())?;
                 table.default_first().position(|row| row.name == value)
             }),
@@ -256,7 +257,7 @@ fn rank(trial: &Trial, last: usize) -> Vec<usize> {
     rank
 }
 
-/// A model's mechanism is no word of `--policy a,b`.
+/// In a model, `--policy a,b` does not name the mechanism.
 fn place_in_model(command: &[String], place: impl Fn(&str) -> Option<usize>) -> Option<usize> {
     let named = |w: &str| w == "-p" || w == "--policy";
     let next = command.windows(2).filter(|w| named(&w[0])).map(|w| w[1].as_str());

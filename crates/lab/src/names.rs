@@ -1,6 +1,6 @@
 //! Contestants by short names, and the result of a run in one sentence.
 //!
-//! Main items: [`Names`] (labels without what all of them share), [`sentence`].
+//! Main items: [`Names`] (labels without their common parts), [`sentence`].
 //!
 //! It computes no statistics and draws nothing.
 //!
@@ -14,20 +14,20 @@ use crate::figure::{self, Direction};
 use crate::stats::{Form, Verdict};
 use crate::workload;
 
-/// Letters of a short name at most.
+/// The maximum length of a short name, in letters.
 const LETTERS_MAX: usize = 28;
 
-/// The labels of the contestants of a run, split.
+/// The labels of a run's contestants, split into common and distinguishing parts.
 pub struct Names {
-    /// The parts that all labels have, in their order; empty for one contestant.
+    /// The parts that all labels share, in their order; empty for a single contestant.
     pub common: String,
-    /// The parts that distinguish each from the others. All differ.
+    /// The parts that distinguish each label from the others. All differ.
     pub short: Vec<String>,
 }
 
 impl Names {
-    /// Of labels like `engine,cache=64M,mb_policy=vanilla`: parts between commas that all labels share are left out. If
-    /// each has one part left with the same key, its value is enough.
+    /// Shortens labels like `engine,cache=64M,mb_policy=vanilla`: comma-separated parts that all labels share are left
+    /// out. If each label has one part left, all with the same key, only the values are kept.
     pub fn new(labels: &[String]) -> Names {
         let parts: Vec<Vec<&str>> = labels.iter().map(|label| label.split(',').collect()).collect();
         let shared = |part: &str| labels.len() > 1 && parts.iter().all(|other| other.contains(&part));
@@ -40,7 +40,7 @@ impl Names {
         let keys: Vec<Option<String>> = rest.iter().map(|parts| key(parts)).collect();
         let bare = rest.iter().any(Vec::is_empty);
         if bare {
-            // A contestant with nothing of its own is called by its first part, so the others retain theirs, too.
+            // A contestant without any distinguishing part is called by its first part, so the others keep theirs, too.
             for (rest, all) in rest.iter_mut().zip(&parts) {
                 rest.splice(0..0, all.first().copied().filter(|part| shared(part)));
             }
@@ -72,7 +72,7 @@ impl Names {
     }
 }
 
-/// A figure for reading: three significant digits, thousands apart.
+/// A figure for readers: three significant digits, with separators for thousands.
 pub fn digits(v: f64) -> String {
     match v.abs() {
         0.0 => "0".into(),
@@ -87,7 +87,7 @@ pub fn digits(v: f64) -> String {
     }
 }
 
-/// The unit of a figure, with the noun of the workload's operations: `files/s`.
+/// The unit of a figure, with the noun for the workload's operations: `files/s`.
 pub fn unit(workload: &str, name: &str) -> String {
     match name.strip_suffix(".ops_per_s") {
         Some(phase) => {
@@ -98,7 +98,7 @@ pub fn unit(workload: &str, name: &str) -> String {
     }
 }
 
-/// Letters of a command in a title at most.
+/// The maximum length of a command in a title, in letters.
 const COMMAND_MAX: usize = 60;
 
 /// The work and the contestants in one line: `small-files: optimize-scan and sure-fit against vanilla (engine)`.
@@ -132,7 +132,7 @@ pub fn title(group: &Group) -> String {
     text
 }
 
-/// The result of a run, by its headline figure.
+/// The result of a run in one sentence, based on its headline figure.
 pub fn sentence(group: &Group, names: &Names) -> String {
     let figure = &group.headline;
     let Some(base) = group.summary(0, figure) else { return "No trial of the baseline can be used.".into() };
@@ -227,7 +227,8 @@ mod tests {
         }
     }
 
-    /// Five rounds of a baseline, of a contestant that takes 1.3 times as long, and of one that scatters around it.
+    /// Five rounds of a baseline, of a contestant that takes 1.3 times as long, and of one that varies around the
+    /// baseline.
     fn result(load: f64) -> Group {
         let seconds = [("engine,p=a", [1.0; 5]), ("engine,p=b", [1.3; 5]), ("engine,p=c", [0.9, 1.2, 0.8, 1.1, 1.0])];
         let trials = (0..5).flat_map(|round| {

@@ -1,11 +1,11 @@
-//! Charts as inline SVG, in the colours of the page that they stand in.
+//! Charts as inline SVG, in the colours of their page.
 //!
-//! Main items: [`boxes`] (a box with its points a contestant), [`lines`] (a figure over swept values), [`curves`]
+//! Main items: [`boxes`] (one box with its points per contestant), [`lines`] (a figure over swept values), [`curves`]
 //! (latency by percentile, both axes logarithmic), [`strips`] (the blocks written to each block group). Axes and scales
-//! are plotters'; it draws in marker colours that are replaced by CSS variables afterwards, so that one picture serves
-//! light and dark.
+//! are drawn by `plotters`, in marker colours. These are replaced by CSS variables afterwards, so one picture serves
+//! light and dark themes.
 //!
-//! Contestants are letters here (A is the baseline): labels are long, and belong into the page's legend. It computes
+//! Contestants are letters here (A is the baseline): labels are long, and belong in the page's legend. It computes
 //! nothing.
 //!
 //! # Locking
@@ -19,27 +19,27 @@ use plotters::prelude::*;
 
 use crate::stats::Summary;
 
-/// Colours of the page's style sheet, after which they repeat: `--s0` to `--s7`.
+/// The number of colours in the page's style sheet, `--s0` to `--s7`; then they repeat.
 pub const COLOURS: usize = 8;
 
-/// Width of a chart in its own units: a phone shows it without making letters too small.
+/// The width of a chart in its own units, chosen so that letters are legible on a phone.
 const WIDTH: u32 = 460;
 
 const INK: RGBColor = RGBColor(1, 1, 1);
 const GRID: RGBColor = RGBColor(1, 1, 2);
 
-/// Replaced by `--s{i}`.
+/// A marker colour that is replaced by `--s{i}`.
 fn colour(i: usize) -> RGBColor {
     RGBColor(1, 2, (i % COLOURS) as u8)
 }
 
-/// Room for names at the left of a picture.
+/// The space for names at the left of a picture.
 fn room(names: &[String]) -> u32 {
     let longest = names.iter().map(|n| n.chars().count()).max().unwrap_or(0) as u32;
     (12 + 8 * longest).clamp(34, 190)
 }
 
-/// A name cut to the room in a picture. Names usually differ at their ends.
+/// A name truncated to the space in a picture. Names usually differ at their ends.
 fn drawn(name: &str) -> String {
     let letters: Vec<char> = name.chars().filter(|c| !c.is_control()).collect();
     match letters.len() {
@@ -51,7 +51,7 @@ fn drawn(name: &str) -> String {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn Error>>;
 
-/// Draws, and inserts the page's colours. `alt` is for readers who cannot see it.
+/// Draws, and inserts the page's colours. `alt` is the text alternative.
 fn svg(height: u32, alt: &str, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Option<String> {
     let mut text = String::new();
     {
@@ -93,7 +93,7 @@ fn tick(v: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// Nanoseconds in a unit for people.
+/// Nanoseconds in a readable unit.
 pub fn duration(ns: f64) -> String {
     match ns {
         _ if ns >= 1e9 => format!("{} s", tick(ns / 1e9)),
@@ -103,8 +103,8 @@ pub fn duration(ns: f64) -> String {
     }
 }
 
-/// Quartiles, median, extremes and every point of each contestant, from 0 on; of less than four points only the points.
-/// None stands for a contestant without figures.
+/// Quartiles, median, extremes and every point of each contestant, from 0 on; only the points if there are fewer than
+/// four. None stands for a contestant without figures.
 pub fn boxes(title: &str, names: &[String], series: &[(Option<Summary>, Vec<f64>)]) -> Option<String> {
     let all: Vec<f64> = series.iter().flat_map(|(_, v)| v.iter().copied()).collect();
     let low = all.iter().copied().fold(f64::INFINITY, f64::min);
@@ -112,7 +112,7 @@ pub fn boxes(title: &str, names: &[String], series: &[(Option<Summary>, Vec<f64>
     if all.is_empty() || !low.is_finite() || !high.is_finite() {
         return None;
     }
-    // A difference looks as large as it is only beside the whole figure.
+    // The axis includes 0, so that a difference looks as large as it is.
     let (low, high) = (low.min(0.0), high.max(0.0));
     let margin = if high > low { (high - low) * 0.04 } else { 1.0 };
     let left = if low < 0.0 { low - margin } else { 0.0 };
@@ -136,7 +136,7 @@ pub fn boxes(title: &str, names: &[String], series: &[(Option<Summary>, Vec<f64>
             .x_label_formatter(&|v| tick(*v))
             .draw()?;
         for (i, (summary, values)) in series.iter().enumerate() {
-            // The first on top.
+            // The first contestant is on top.
             let y = (rows - i) as f64 - 0.5;
             let name = font(16).pos(plotters::style::text_anchor::Pos::new(
                 plotters::style::text_anchor::HPos::Right,
@@ -162,7 +162,7 @@ pub fn boxes(title: &str, names: &[String], series: &[(Option<Summary>, Vec<f64>
                 vec![(s.median, y - 0.28), (s.median, y + 0.28)],
                 colour(i).stroke_width(4),
             )])?;
-            // A little up and down by turns, so that equal figures do not hide each other.
+            // Points are shifted up and down alternately, so that equal figures do not hide each other.
             let dots = values
                 .iter()
                 .enumerate()
@@ -173,10 +173,10 @@ pub fn boxes(title: &str, names: &[String], series: &[(Option<Summary>, Vec<f64>
     })
 }
 
-/// Letters of a value under an axis at most.
+/// The maximum length of a value under an axis, in letters.
 const VALUE_MAX: usize = 12;
 
-/// A figure at each of some values, evenly spaced, from 0 on; a line a contestant. None stands for a missing point.
+/// A figure at each of some values, evenly spaced, from 0 on; one line per contestant. None stands for a missing point.
 pub fn lines(title: &str, values: &[String], series: &[Vec<Option<f64>>], unit: &str) -> Option<String> {
     let all = || series.iter().flatten().flatten().copied();
     let low = all().fold(f64::INFINITY, f64::min).min(0.0);
@@ -206,7 +206,7 @@ pub fn lines(title: &str, values: &[String], series: &[Vec<Option<f64>>], unit: 
             .x_label_formatter(&|_| String::new())
             .y_label_formatter(&|v| if unit == "ns" { duration(*v) } else { tick(*v) })
             .draw()?;
-        // Labels that would touch each other are left out.
+        // Labels that would overlap are left out.
         let longest = values.iter().map(|v| v.chars().count().min(VALUE_MAX)).max().unwrap_or(1);
         let every = (values.len() * (longest * 8 + 8)).div_ceil(WIDTH as usize - 94).max(1);
         for (i, value) in values.iter().enumerate().filter(|(i, _)| i % every == 0) {
@@ -228,7 +228,7 @@ pub fn lines(title: &str, values: &[String], series: &[Vec<Option<f64>>], unit: 
     })
 }
 
-/// The percentiles that get a mark on the axis, and their place: 1 / (1 - p).
+/// The percentiles that are marked on the axis, and their positions: 1 / (1 - p).
 const MARKS: &[(f64, &str)] = &[
     (1.0, "0"),
     (2.0, "50%"),
@@ -288,7 +288,7 @@ pub fn curves(title: &str, names: &[String], histograms: &[Option<Histogram<u64>
             let (x, y) = chart.backend_coord(&last);
             ends.push((y, x, *i));
         }
-        // Names of curves with equal ends stand below each other, where the curves are not.
+        // Names of curves with equal ends are listed one below the other, beside the curves.
         ends.sort_unstable();
         let mut free = i32::MIN;
         for (y, x, i) in ends {
@@ -316,11 +316,11 @@ fn steps(h: &Histogram<u64>, right: f64) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Columns of a strip at most; groups beyond share a column.
+/// The maximum number of columns of a strip; if there are more groups, several share a column.
 const COLUMNS: u64 = 128;
 
-/// The number of blocks in each block group: a strip a contestant, in stronger colour for more blocks. `groups` is one
-/// past the last.
+/// The number of blocks in each block group: one strip per contestant, in stronger colour for more blocks. `groups` is
+/// one past the last.
 pub fn strips(title: &str, names: &[String], groups: u32, series: &[Vec<(u32, u64)>]) -> Option<String> {
     if groups == 0 || series.iter().all(Vec::is_empty) {
         return None;

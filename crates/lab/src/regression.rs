@@ -1,10 +1,10 @@
-//! Whether a contestant does something worse than the baseline: one answer a workload.
+//! Whether a contestant is worse than the baseline: one answer per workload.
 //!
 //! Main items: [`judge`], [`Finding`], [`Answer`], [`status`]. `compare` decides whether a difference is shown; this
-//! module decides whether a loss of [`LIMIT`] can be excluded: the 95 % confidence interval of the headline lies above
-//! it. If the times scatter too much for that, counts decide: a contestant with exactly the same requests, commits and
-//! allocations in every round did the same work. An interval below the limit is a regression, with any counts. Anything
-//! else is undecided, which is no "no".
+//! module decides whether a loss of [`LIMIT`] can be excluded, because the 95 % confidence interval of the headline
+//! lies above it. If the times vary too much for that, counts decide: a contestant with exactly the same requests,
+//! commits and allocations in every round did the same work. An interval below the limit is a regression, whatever the
+//! counts are. Anything else is undecided, which does not mean "no regression".
 //!
 //! It neither runs nor reads trials.
 //!
@@ -18,19 +18,19 @@ use crate::figure::{Direction, direction, figures, is_count};
 use crate::stats::{Comparison, Design, Form};
 use crate::table::{percent, plain};
 
-/// The loss that must be excluded: showing a smaller one is not worth the rounds.
+/// The loss that must be excluded. Excluding a smaller loss is not worth the rounds.
 pub const LIMIT: f64 = -0.03;
 
-/// Exit status when nothing regressed, but something is undecided.
+/// The exit status if nothing regressed, but something is undecided.
 pub const UNDECIDED: u8 = 4;
 
-/// Most counts that are named in a line.
+/// The maximum number of counts that are named in a line.
 const NAMED_MAX: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     NoRegression,
-    /// The times do not decide; the work was the same.
+    /// The times do not decide, but the work was the same.
     CountsEqual,
     /// A loss of more than [`LIMIT`] is shown.
     Regressed,
@@ -38,27 +38,28 @@ pub enum Answer {
     Undecided,
 }
 
-/// One contestant against the baseline in one workload. Its text is a line.
+/// One contestant against the baseline in one workload. Its text is one line.
 #[derive(Clone, Debug)]
 pub struct Finding {
     pub workload: String,
     pub contestant: String,
     pub answer: Answer,
     figure: String,
-    /// Change and the ends of its interval, positive is better. None: too few rounds, or figures without a ratio.
+    /// The change and the ends of its interval; positive is better. None if there are too few rounds, or the figures
+    /// have no ratio.
     change: Option<[f64; 3]>,
     rounds: usize,
     counts: Counts,
-    /// Rounds that would decide, if nothing changed. None: more than are sensible.
+    /// The number of rounds that would decide, if nothing changed. None if it is unreasonably large.
     rounds_to_decide: Option<usize>,
 }
 
 /// The comparison of the counts of two contestants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Counts {
-    /// So many, each the same in every round of both.
+    /// This many counts, each the same in every round of both.
     Equal(usize),
-    /// These are not the same in every round of both.
+    /// Counts that are not the same in every round of both.
     Differ(Vec<String>),
     /// Neither target has counts.
     None,
@@ -101,9 +102,9 @@ pub fn status(findings: &[Finding]) -> u8 {
     }
 }
 
-/// Change and interval as a rate's: a time that doubles is a loss of 50 %.
+/// The change and its interval, expressed as for a rate: a time that doubles is a loss of 50 %.
 fn change(c: &Comparison, direction: Direction) -> Option<[f64; 3]> {
-    // Different runs have no interval that could exclude anything.
+    // For different runs there is no interval that could exclude anything.
     if c.form != Form::Ratio || c.design != Design::Paired {
         return None;
     }
@@ -120,7 +121,7 @@ fn counts(base: &Series, other: &Series) -> Counts {
     let mut names: Vec<String> = trials().flat_map(figures).map(|(name, _)| name).filter(|n| is_count(n)).collect();
     names.sort();
     names.dedup();
-    // The number of files left shows that the work was done, not how.
+    // The number of files left shows that the work was done, but not how.
     if names.iter().all(|n| n == "files_left") {
         return Counts::None;
     }

@@ -1,11 +1,12 @@
-//! Tests of [`super`]: which loss is a regression, which is excluded, and the messages.
+//! Tests of [`super`]: which losses are regressions, which are excluded, and the messages.
 
 use super::*;
 use crate::compare::groups_of;
 use crate::compare::tests_support::trial;
 use crate::result::Trial;
 
-/// Ten rounds in which the contestant takes `factor` as long, give or take `noise` by turns; and its trials' counts.
+/// Ten rounds in which the contestant takes `factor` times as long, alternately plus and minus `noise`; also the counts
+/// of its trials.
 fn group(factor: f64, noise: f64, counts: impl Fn(&mut Trial)) -> Vec<Group> {
     let mut all = Vec::new();
     for round in 0..10 {
@@ -37,7 +38,7 @@ fn one_write_more(t: &mut Trial) {
 
 #[test]
 fn an_interval_above_the_limit_excludes_it() {
-    // Slower by 2 %, shown beyond doubt (`compare` says "worse"): no regression by [`LIMIT`].
+    // Slower by 2 %, shown with certainty (`compare` says "worse"): no regression by [`LIMIT`].
     let groups = group(1.02, 0.001, one_write_more);
     assert_eq!(crate::compare::judge(&groups).regressions.len(), 1);
     let (is, line) = answer(&groups);
@@ -64,7 +65,7 @@ fn counts_decide_what_times_cannot() {
     let (is, line) = answer(&group(1.0, 0.2, one_write_more));
     assert_eq!(is, Answer::Undecided, "{line}");
     assert!(line.contains("undecided") && line.contains("; about ") && line.ends_with("would decide"), "{line}");
-    // A count that scatters between rounds proves nothing, even where it is the same on both sides.
+    // A count that varies between rounds proves nothing, even if it is the same on both sides.
     let scatter = |t: &mut Trial| {
         t.measures.insert("device_writes".into(), f64::from(t.round));
     };

@@ -1,11 +1,11 @@
 //! One HTML file about a result: verdicts, box plots, latency curves, maps of block groups, tables, and the
 //! configuration.
 //!
-//! Main items: [`command`] (`extant lab report`), [`html`], [`escape`]. The file needs nothing but itself: style and
-//! pictures are inline, there is no script, and a content security policy says so to the browser. It follows the
-//! reader's light or dark setting, and fits a phone.
+//! Main items: [`command`] (`extant lab report`), [`html`], [`escape`]. The file is self-contained: style and pictures
+//! are inline, there is no script, and a content security policy enforces that in the browser. It follows the reader's
+//! light or dark setting, and is legible on a phone.
 //!
-//! Strings of a result come from elsewhere, so every one goes through [`escape`]. It computes no statistics.
+//! Strings of a result are untrusted, so every one goes through [`escape`]. It computes no statistics.
 //!
 //! # Locking
 //! None.
@@ -29,13 +29,13 @@ use crate::table::{advice, answer, change, number, percent};
 /// Name of the report in a directory of results.
 pub const REPORT: &str = "report.html";
 
-/// Workloads of a result that its title names.
+/// How many workloads of a result its title names.
 const TITLES_MAX: usize = 3;
 
 /// Bytes of a program's output that the page shows.
 const OUTPUT_MAX: usize = 8 << 10;
 
-/// Most trials that are listed one by one.
+/// The maximum number of trials that are listed individually.
 const LISTED_MAX: usize = 500;
 
 /// Writes the report of `result` to `output`, or beside the trials. Returns its path.
@@ -49,14 +49,14 @@ pub fn command(result: &Path, output: Option<&Path>) -> Result<PathBuf, Error> {
     if output.file_name().is_some_and(|n| n == TRIALS) {
         return Err(Error::Nothing { why: format!("{} would be overwritten", output.display()) });
     }
-    // Of "." and "..", too.
+    // Also for "." and "..".
     let spelt = result.canonicalize().unwrap_or_else(|_| result.to_owned());
     let name = spelt.file_name().unwrap_or(spelt.as_os_str()).to_string_lossy().into_owned();
     std::fs::write(&output, html(&name, &groups)).map_err(|source| Error::Read { path: output.clone(), source })?;
     Ok(output)
 }
 
-/// Text for HTML, in content and in quoted attributes. Control characters, which can turn text around, are replaced.
+/// Text for HTML, in content and in quoted attributes. Control characters, which can reorder text, are replaced.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -68,7 +68,7 @@ pub fn escape(text: &str) -> String {
             '\'' => out.push_str("&#39;"),
             '\n' => out.push('\n'),
             c if c.is_control() => out.push('\u{fffd}'),
-            // Marks that reorder what follows.
+            // Marks that reorder the following text.
             '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -165,7 +165,7 @@ fn unit_of(group: &Group) -> String {
     names::unit(&group.workload.name, &group.headline)
 }
 
-/// The headline of each contestant; also the legend of the pictures.
+/// The headline of each contestant, which is also the legend of the pictures.
 fn verdicts(page: &mut String, group: &Group, names: &[String]) {
     let unit = &unit_of(group);
     let comparisons = group.comparisons(&group.headline);
@@ -271,7 +271,7 @@ fn map(page: &mut String, group: &Group, names: &[String]) {
         })
         .collect();
     let last = series.iter().flatten().map(|(g, _)| *g).max();
-    // Groups of the usual 128 MiB: up to the image's end, if the trials give its size.
+    // Groups of the usual 128 MiB: up to the end of the image, if the trials contain its size.
     let image =
         group.series.iter().flat_map(Series::trials).map(|t| t.environment.image_bytes.div_ceil(128 << 20)).max();
     let groups = last.map(|l| u64::from(l) + 1).max(image).and_then(|g| u32::try_from(g).ok());
@@ -294,7 +294,7 @@ fn map(page: &mut String, group: &Group, names: &[String]) {
     }
 }
 
-/// The mmtests table, with colours where a difference is shown.
+/// The mmtests table, with colours for differences that are shown.
 fn table(page: &mut String, group: &Group, names: &[String]) {
     let (differ, rest): (Vec<TableRow>, Vec<TableRow>) = group
         .table()
@@ -353,7 +353,7 @@ fn locks(page: &mut String, group: &Group, names: &[String]) {
                     r.acquired = r.acquired.saturating_add(l.acquired);
                     r.total_wait_ns = r.total_wait_ns.saturating_add(l.total_wait_ns);
                     r.max_wait_ns = r.max_wait_ns.max(l.max_wait_ns);
-                    // The shortest wait of none is not 0.
+                    // If there was no wait, the minimum is not 0.
                     r.min_wait_ns = match (r.contended, l.contended) {
                         (0, _) => l.min_wait_ns,
                         (_, 0) => r.min_wait_ns,
@@ -441,7 +441,7 @@ fn trials(page: &mut String, group: &Group, names: &[String]) {
     page.push_str("</details>\n");
 }
 
-/// The whole configuration; equal values of the contestants only once.
+/// The whole configuration; values that contestants share appear once.
 fn configuration(page: &mut String, group: &Group, names: &[String]) {
     page.push_str("<h3>Configuration</h3><div class=\"scroll\"><table class=\"left\"><tbody>");
     type Get = fn(&Trial) -> String;
@@ -482,7 +482,7 @@ fn configuration(page: &mut String, group: &Group, names: &[String]) {
     page.push_str("</tbody></table></div>\n");
 }
 
-/// Colours that differ in lightness too, for readers who cannot distinguish hues.
+/// Colours that also differ in lightness, for readers who cannot distinguish hues.
 const STYLE: &str = "
 :root{--ink:#1d2430;--paper:#fbfaf7;--card:#fff;--grid:#d9d6ce;--dim:#667085;--good:#0a7d4f;--bad:#b3261e;
 --s0:#3659a8;--s1:#c4620a;--s2:#0f8a7e;--s3:#a23a8f;--s4:#6b7f16;--s5:#c2342f;--s6:#7657c9;--s7:#5e6573}

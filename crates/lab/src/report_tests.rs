@@ -1,4 +1,4 @@
-//! Tests of [`super`]: the page needs no other file, and no result can put markup into it.
+//! Tests of [`super`]: the page needs no other file, and no result can inject markup into it.
 
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ fn result() -> Vec<Trial> {
     all
 }
 
-/// The page without its pictures' and its own markup must balance; a crude check that finds a forgotten end.
+/// The markup of the page must balance. This is a crude check that finds a forgotten end tag.
 fn balanced(page: &str) {
     for tag in
         ["section", "div", "table", "thead", "tbody", "figure", "details", "svg", "pre", "p", "h3", "code", "main"]
@@ -60,7 +60,7 @@ fn the_page_has_everything_and_stands_alone() {
         "prefers-color-scheme",
         "var(--s1)",
         "var(--ink)",
-        // Every figure with its unit, and what stands behind it by its name.
+        // Every figure has its unit, and each detail is named.
         "work.ops_per_s [1/s]",
         "<th>work.seconds <small>[s]</small></th>",
         "<th>groups_used <small>[count]</small></th>",
@@ -103,7 +103,7 @@ fn hostile_strings_stay_text() {
     );
 }
 
-/// Cells whose differences are shown singly but not as a family stay without colour.
+/// Cells whose differences are shown only individually, and not as a family, have no colour.
 #[test]
 fn colours_are_those_of_the_whole_table() {
     let mut trials = result();
@@ -126,7 +126,7 @@ fn colours_are_those_of_the_whole_table() {
     assert!(page.contains("<th>latency.fsync.p999_ns</th>"), "1999 samples a trial have one");
 }
 
-/// A record that is damaged, or empty, costs its curve and nothing else.
+/// A record that is damaged, or empty, loses only its own curve.
 #[test]
 fn damaged_histograms() {
     let mut trials = result();
@@ -147,7 +147,7 @@ fn written_beside_the_trials() {
     std::fs::write(dir.path().join(TRIALS), text).unwrap();
     let path = command(dir.path(), None).unwrap();
     assert_eq!(path, dir.path().join(REPORT));
-    // The page has the directory's name in any spelling of its path.
+    // The page has the directory's name, however its path is written.
     let name = dir.path().file_name().unwrap().to_string_lossy().into_owned();
     let spelt = dir.path().join("..").join(&name).join(".");
     let page = std::fs::read_to_string(command(&spelt, None).unwrap()).unwrap();
@@ -157,13 +157,13 @@ fn written_beside_the_trials() {
     assert!(matches!(command(&dir.path().join("nothing"), None), Err(Error::Read { .. })));
 }
 
-/// A change of a file before it is read.
+/// A change to a file before it is read.
 #[derive(Clone, Debug)]
 enum Damage {
     Cut(usize),
     Byte(usize, u8),
     Twice(usize),
-    /// A number, by its place among all, becomes this one.
+    /// The number at this position among all numbers becomes this one.
     Number(usize, &'static str),
 }
 
@@ -207,7 +207,8 @@ fn damaged(mut text: Vec<u8>, damage: &Damage) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// A file with any content is compared, reported and judged, or refused with a message that begins with the file.
+    /// A file with any content is compared, reported and judged, or is refused with a message that begins with its
+    /// name.
     #[test]
     fn damaged_files_get_an_answer(all in proptest::collection::vec(damage(), 1..4)) {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! The record of one trial: a line of NDJSON with the figures and their whole origin.
+//! The record of one trial: a line of NDJSON with the figures and where they come from.
 //!
-//! Main type: [`Trial`]. A directory of results has `trials.ndjson` (one line a trial, appended as each ends, so that
-//! finished trials are usable when a run is cut off) and the files of a report. Fields have stable names; a change of
-//! meaning raises [`SCHEMA`]. A measure that a target does not provide is absent, never zero.
+//! Main type: [`Trial`]. A directory of results has `trials.ndjson` and the files of a report. A line is appended when
+//! a trial ends, so finished trials are usable if a run is interrupted. Fields have stable names; a change of their
+//! meaning increases [`SCHEMA`]. A measure that a target does not provide is absent, never zero.
 //!
 //! It does no statistics.
 //!
@@ -28,43 +28,42 @@ pub struct Trial {
     pub workload: WorkloadRun,
     /// The contestant.
     pub contestant: Contestant,
-    /// The values of a sweep that this trial belongs to, by name; empty outside of a sweep's merged result.
+    /// The values of a sweep that this trial belongs to, by name; empty outside the merged result of a sweep.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub point: BTreeMap<String, String>,
     /// Round of the run, from 0. Trials of one round are paired in comparisons.
     pub round: u32,
-    /// Place within its round, from 0, drawn from the run's seed.
+    /// The position within its round, from 0, drawn from the run's seed.
     pub place: u32,
     /// Seconds since the epoch at the start.
     pub started_s: u64,
-    /// Nanoseconds of the start, beside the seconds.
+    /// The nanosecond part of the start.
     #[serde(default)]
     pub started_ns: u32,
-    /// The machine and the program, as far as a reader needs them.
+    /// The machine and the program, as far as a reader needs to know.
     pub environment: Environment,
-    /// The parts that were recorded beside the clock and the counters that always are, as `--record` names them.
-    /// `None`: written before trials had this field.
+    /// The optional parts that were recorded, as in `--record`. `None` if the trial is older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<String>,
-    /// Everything that shapes a trial of this run, by name. `None`: written before trials had this field.
+    /// Everything that affects a trial of this run, by name. `None` if the trial is older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
     /// Whether the figures may be used.
     pub outcome: Outcome,
-    /// Differences from the workload's expectations, though nothing failed. Such trials are used, and the reader sees
+    /// Deviations from the workload's expectations, although nothing failed. Such trials are used, and the reader sees
     /// the flaws.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flaws: Vec<String>,
-    /// The output of the user's program: its beginning and its end, if it was long.
+    /// The output of the user's program; its beginning and its end if it was long.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub output: String,
     /// Timed parts, in order.
     pub phases: Vec<Phase>,
     /// Latency of each kind of operation.
     pub latency: BTreeMap<String, Latency>,
-    /// Figures by name (docs/lab.md lists names and units). Absent: the target does not provide them.
+    /// Figures by name (docs/lab.md lists names and units). A figure is absent if the target does not provide it.
     pub measures: BTreeMap<String, f64>,
-    /// Lock table of the target, the longest waits first. Empty: the target has none.
+    /// The lock table of the target, longest waits first. Empty if the target has none.
     #[serde(default)]
     pub locks: Vec<LockRow>,
     /// Blocks allocated in each block group, by group number.
@@ -75,9 +74,9 @@ pub struct Trial {
     pub chunks: Vec<u32>,
 }
 
-/// The values that must be equal for trials to belong to one run: the workload with its parameters and seed, lists of
-/// operations by their hash, the image, the recorded parts, the memory, the program. Contestants differ by their
-/// labels, which have their options and policies.
+/// The values that must be equal for trials to belong to one run. They are the workload with its parameters and seed,
+/// lists of operations by their hash, the image, the recorded parts, the memory, and the program. Contestants differ in
+/// their labels, which include their options and policies.
 pub type Identity = BTreeMap<String, String>;
 
 /// A workload with the parameters of this run.
@@ -87,7 +86,7 @@ pub struct WorkloadRun {
     pub name: String,
     /// 1.0: the parameters of the workload's source.
     pub scale: f64,
-    /// Seed of everything random in it.
+    /// Seed of all random numbers in it.
     pub seed: u64,
     /// Parameters after scaling.
     pub parameters: BTreeMap<String, serde_json::Value>,
@@ -98,15 +97,16 @@ pub struct WorkloadRun {
 /// A target with its options and policies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Contestant {
-    /// Its name, or its kind and options, policies appended; no path but a directory's. Unique within a run.
+    /// Its name, or its kind and options followed by the policies; it contains no path except for a directory. Unique
+    /// within a run.
     pub label: String,
     /// `engine`, `mount`, `kernel`, `fuse2fs`, `dir`.
     pub kind: String,
     /// Mount options as given.
     pub options: String,
-    /// Policies chosen, by name.
+    /// The chosen policies, by name.
     pub policies: BTreeMap<String, String>,
-    /// The version of its own program, if it is not the one that measures.
+    /// The version of its own program, if that is not the measuring program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
 }
@@ -116,40 +116,40 @@ pub struct Contestant {
 pub struct Environment {
     /// Version of Extant.
     pub version: String,
-    /// Commit that the program was built from, `-modified` appended when files had changed; "unknown": not in a
+    /// The commit that the program was built from, with `-modified` if files had been changed; "unknown" outside a
     /// checkout.
     pub commit: String,
-    /// How it was built: `release`, `debug`.
+    /// The build profile: `release`, `debug`.
     #[serde(default)]
     pub profile: String,
     /// Versions of the tools that made, checked or served the image, by name.
     #[serde(default)]
     pub tools: BTreeMap<String, String>,
-    /// When the kernel writes dirty pages back: `vm.dirty_*`.
+    /// The settings for writing back dirty pages: `vm.dirty_*`.
     #[serde(default)]
     pub sysctls: BTreeMap<String, String>,
-    /// Limits of the control group that the command was given in, by file.
+    /// Limits of the control group in which the command was run, by file.
     #[serde(default)]
     pub cgroup: BTreeMap<String, String>,
-    /// Processes that could run, on average over the minute before the trial.
+    /// The number of runnable processes, on average over the minute before the trial.
     #[serde(default)]
     pub load: f64,
-    /// Bytes of memory that its control group had (`--memory`). `None`: no limit of the lab's.
+    /// The memory limit of its control group (`--memory`), in bytes. `None` if the lab sets no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,
     /// Mount options as the kernel shows them; empty for the engine.
     #[serde(default)]
     pub mount_options: String,
-    /// Directory that the command was given in.
+    /// The directory in which the command was run.
     #[serde(default)]
     pub directory: String,
     /// `uname -r`.
     pub kernel: String,
     /// Model name of the processor.
     pub cpu: String,
-    /// Cores this process may use.
+    /// The number of cores that this process may use.
     pub cores: u32,
-    /// Bytes of memory of the machine.
+    /// The memory of the machine, bytes.
     pub memory_bytes: u64,
     /// File system and device under the image (or the directory).
     pub device: String,
@@ -171,7 +171,7 @@ pub enum Outcome {
     Checked,
     /// The workload ended; there is no image to check.
     Unchecked,
-    /// The workload or the check failed, and how.
+    /// The workload or the check failed, with the reason.
     Failed(String),
 }
 
@@ -182,11 +182,11 @@ pub struct Phase {
     pub name: String,
     /// Wall time in seconds.
     pub seconds: f64,
-    /// Operations done (the workload says of which kind).
+    /// Completed operations (the workload defines their kind).
     pub operations: u64,
     /// Bytes of file data read or written.
     pub bytes: u64,
-    /// Figures of a single phase: of the engine its processor time, write requests and flushes.
+    /// Figures of a single phase: for the engine, its processor time, write requests and flushes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub measures: BTreeMap<String, f64>,
 }
@@ -217,11 +217,11 @@ pub struct Latency {
 pub struct LockRow {
     /// Name of the lock's class.
     pub name: String,
-    /// Times taken.
+    /// How often it was acquired.
     pub acquired: u64,
-    /// Times another thread held it.
+    /// How often another thread held it.
     pub contended: u64,
-    /// Mean wait of the contended ones.
+    /// Mean wait of contended acquisitions.
     pub avg_wait_ns: f64,
     /// Sum of waits.
     pub total_wait_ns: u64,

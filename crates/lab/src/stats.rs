@@ -1,24 +1,24 @@
-//! Statistics of a handful of figures: summary, difference with its confidence interval, and the number of rounds for a
+//! Statistics of a few figures: summary, difference with its confidence interval, and the number of rounds for a
 //! verdict.
 //!
-//! Main types: [`Summary`] (of one contestant) and [`Comparison`] (of another with the baseline); [`compare`] for
+//! Main types: [`Summary`] (of one contestant) and [`Comparison`] (of another with the baseline); [`compare`] is for
 //! contestants of one run, [`compare_runs`] for those of different runs, each a [`Sitting`].
 //!
-//! Times and rates are positive and disturbances multiply (a slower disk, a busier machine: "3 % longer", not "2 ms
-//! longer"), so two contestants are compared by the *logarithm of the ratio*. Its spread does not grow with the figure,
-//! and it is symmetric for heavy tails to the right where a difference is not. The answer is a percentage, and time and
-//! rate of the same work give the same verdict. If a figure is zero somewhere (a count of swaps), there is no ratio and
-//! plain differences are used. Both go through Student's t test. It is paired by round when the contestants ran in the
-//! same rounds, which removes the effects of a round's moment on both; otherwise it is Welch's, which does not need
-//! equal variances.
+//! Times and rates are positive, and disturbances multiply (a slower disk, a busier machine: "3 % longer", not "2 ms
+//! longer"). So two contestants are compared by the *logarithm of the ratio*. Its spread does not grow with the figure,
+//! and it is symmetric for heavy right tails, unlike a difference. The answer is a percentage, and time and rate of the
+//! same work give the same verdict. If some figure is zero (a count of swaps), there is no ratio, and plain differences
+//! are used. Both use Student's t test. It is paired by round if the contestants ran in the same rounds, which removes
+//! effects that a round has on both. Otherwise it is Welch's test, which does not need equal variances.
 //!
-//! Trials of one sitting resemble each other: the machine was busy, warm, fragmented as it was then. Their spread says
-//! nothing about the next sitting, so a test that takes them for independent finds differences between a run and its
-//! repetition (tests/resampling.rs: in up to four of ten). Runs are therefore judged by one value a sitting, and only
-//! when the two sides took turns at least [`SITTINGS_MIN`] times; otherwise the difference is printed and not judged.
+//! Trials of one sitting resemble each other, because the machine's load, temperature and fragmentation are the same.
+//! Their spread says nothing about the next sitting. So a test that treats them as independent finds differences
+//! between a run and its repetition (tests/resampling.rs: in up to four of ten). Runs are therefore judged by one value
+//! per sitting, and only if the two sides took turns at least [`SITTINGS_MIN`] times. Otherwise the difference is
+//! printed and not judged.
 //!
-//! With outliers the t test loses power, not honesty: the error stays at or below 5 % (docs/lab.md has the measured
-//! rates). Distributions and moments are statrs'.
+//! With outliers the t test loses power, but its error rate stays at or below 5 % (docs/lab.md has the measured rates).
+//! Distributions and moments come from `statrs`.
 //!
 //! It does not know the meaning of figures; `figure` knows which direction is good.
 //!
@@ -32,22 +32,22 @@ use statrs::statistics::{Data, OrderStatistics, Statistics};
 
 use crate::figure::Direction;
 
-/// Chance of finding a difference where there is none.
+/// The probability of finding a difference where there is none.
 pub const ALPHA: f64 = 0.05;
 
-/// Chance of finding a difference that is there: "could have shown" and "rounds proposed" promise it.
+/// The probability of finding an existing difference; "could have shown" and "rounds proposed" are based on it.
 pub const POWER: f64 = 0.80;
 
-/// Difference for which [`Comparison::rounds_to_show`] proposes rounds by default.
+/// The difference for which [`Comparison::rounds_to_show`] proposes rounds by default.
 pub const DEFAULT_EFFECT: f64 = 0.05;
 
-/// No proposal exceeds this: beyond it a quieter machine is needed.
+/// The largest number of rounds that is proposed; beyond it, a quieter machine is needed.
 pub const ROUNDS_MAX: usize = 10_000;
 
-/// Sittings of each side, taken by turns, below which different runs get no verdict.
+/// The number of alternating sittings per side below which different runs get no verdict.
 pub const SITTINGS_MIN: usize = 5;
 
-/// Logarithms of ratios below this are rounding, not difference: equal counts must compare equal.
+/// Logarithms of ratios below this are rounding errors, not differences: equal counts must compare as equal.
 const ROUNDING: f64 = 1e-12;
 
 /// One contestant's figures.
@@ -62,14 +62,14 @@ pub struct Summary {
     /// 75th percentile.
     pub upper_quartile: f64,
     pub mean: f64,
-    /// Standard deviation of the sample (n - 1). None: one figure has no spread.
+    /// Standard deviation of the sample (n - 1). None for a single figure, which has no spread.
     pub sd: Option<f64>,
-    /// Coefficient of variation: `sd / |mean|`. None also where the mean is 0.
+    /// Coefficient of variation: `sd / |mean|`. None also if the mean is 0.
     pub cv: Option<f64>,
 }
 
 impl Summary {
-    /// None: there is nothing, or something that is not a number.
+    /// The summary of `values`. None if there are none, or if one is not a number.
     pub fn of(values: &[f64]) -> Option<Summary> {
         if values.is_empty() || values.iter().any(|v| !v.is_finite()) {
             return None;
@@ -100,14 +100,14 @@ pub enum Form {
     Difference,
 }
 
-/// The way in which the two sides are compared.
+/// How the two sides are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Design {
     /// Round by round, n pairs.
     Paired,
-    /// One value a sitting (Welch).
+    /// One value per sitting (Welch).
     Sittings,
-    /// Every trial, of sittings that are too few to be the unit (Welch): it gives a difference, not a verdict.
+    /// Every trial is a value, because there are too few sittings (Welch): this gives a difference, not a verdict.
     Trials,
 }
 
@@ -119,32 +119,33 @@ pub enum Verdict {
     /// A difference is shown, in a figure without a better direction.
     Different,
     NoDifferenceShown,
-    /// Different runs, and not [`SITTINGS_MIN`] sittings of each by turns: the sittings may cause the difference.
+    /// The runs differ, and there are not [`SITTINGS_MIN`] alternating sittings of each: the sittings may cause the
+    /// difference.
     NotJudged,
 }
 
-/// Another contestant against the baseline, in one figure.
+/// The comparison of another contestant with the baseline, in one figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     pub form: Form,
     pub design: Design,
-    /// Figures of the baseline and of the other that entered; equal when paired.
+    /// The numbers of figures of the baseline and of the other that were used; equal if paired.
     pub n: (usize, usize),
     /// See [`Form`].
     pub estimate: f64,
     /// Ends of the 95 % confidence interval of `estimate`.
     pub interval: (f64, f64),
-    /// Two-sided; 0 when every round shows exactly the same difference. It means nothing for a comparison that is not
+    /// Two-sided; 0 if every round shows exactly the same difference. It has no meaning for a comparison that is not
     /// judged.
     pub p: f64,
     pub freedom: f64,
     pub verdict: Verdict,
     /// The better direction of the figure.
     pub direction: Direction,
-    /// Smallest difference (in the unit of `estimate`, always positive) that this number of rounds would show with
+    /// The smallest difference (in the unit of `estimate`, always positive) that this number of rounds would show with
     /// [`POWER`].
     pub detectable: f64,
-    /// Standard deviation of the contribution of one round, on the scale of [`Form`] before its exponential.
+    /// Standard deviation of the contribution of one round, on the scale of [`Form`] before exponentiation.
     spread: f64,
 }
 
@@ -166,16 +167,17 @@ impl Sample {
     }
 }
 
-/// A run, as a part of one side: a visit to the machine, whose trials resemble each other.
+/// A run, as a part of one side. It is one visit to the machine, whose trials resemble each other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sitting {
-    /// The start of its first trial, nanoseconds since the epoch: it shows whether the sides took turns.
+    /// The start of its first trial, in nanoseconds since the epoch: it shows whether the sides took turns.
     pub started_ns: u64,
     pub figures: Vec<f64>,
 }
 
-/// Compares `other` with `base`: paired when at least two rounds are in both (rounds without a partner are left out),
-/// otherwise trial by trial and not judged. None: fewer than two figures on a side, or one that is not a number.
+/// Compares `other` with `base`. If at least two rounds are in both, they are paired (rounds without a partner are left
+/// out). Otherwise the comparison is trial by trial and not judged. None if a side has fewer than two figures, or a
+/// figure is not a number.
 pub fn compare(base: &Sample, other: &Sample, direction: Direction) -> Option<Comparison> {
     let pairs = pairs(base, other);
     if pairs.len() < 2 {
@@ -185,9 +187,9 @@ pub fn compare(base: &Sample, other: &Sample, direction: Direction) -> Option<Co
     lay(&a, &b, Design::Paired, direction)
 }
 
-/// Compares runs with runs. With [`SITTINGS_MIN`] turns each sitting that was part of one is a value, and the
-/// comparison is judged. Without, it is not; the unit is the sitting if there are several on both sides, otherwise the
-/// trial.
+/// Compares runs with runs. With [`SITTINGS_MIN`] turns, each sitting that was part of one is a value, and the
+/// comparison is judged. With fewer, it is not judged. Its unit is then the sitting if both sides have several,
+/// otherwise the trial.
 pub fn compare_runs(base: &[Sitting], other: &[Sitting], direction: Direction) -> Option<Comparison> {
     let all = || base.iter().chain(other).flat_map(|s| &s.figures);
     let value = |s: &Sitting| match all().all(|v| *v > 0.0) {
@@ -209,8 +211,8 @@ pub fn compare_runs(base: &[Sitting], other: &[Sitting], direction: Direction) -
     lay(&a, &b, design, direction).map(Comparison::not_judged)
 }
 
-/// Pairs of sittings that followed one another, one of each side, in either order. Sittings of one side that followed
-/// each other have one turn between them: otherwise a change over time would count for a side.
+/// Pairs of successive sittings, one of each side, in either order. Successive sittings of one side count for one turn:
+/// otherwise a change over time would be attributed to a side.
 pub fn turns<'a>(base: &'a [Sitting], other: &'a [Sitting]) -> Vec<(&'a Sitting, &'a Sitting)> {
     let mut all: Vec<(bool, &Sitting)> =
         base.iter().map(|s| (false, s)).chain(other.iter().map(|s| (true, s))).collect();
@@ -249,7 +251,7 @@ fn pairs(base: &Sample, other: &Sample) -> Vec<(f64, f64)> {
         rounds.dedup();
         rounds.len() == s.figures.len()
     };
-    // A round that is there twice ran twice: it is unknown which one belongs to the partner.
+    // A round that occurs twice ran twice: it is unknown which one belongs to the partner.
     if !once(base) || !once(other) {
         return Vec::new();
     }
@@ -302,7 +304,7 @@ impl Moments {
             mean: if mean.abs() < ROUNDING { 0.0 } else { mean },
             error,
             freedom,
-            // As if both had as many rounds as the smaller side, and a round contributed one figure of each.
+            // As if both sides had as many rounds as the smaller one, and each round contributed one figure of each.
             spread: error * n.min(m).sqrt(),
         }
     }
@@ -345,16 +347,16 @@ impl Comparison {
         Comparison { verdict: Verdict::NotJudged, ..self }
     }
 
-    /// Whether a verdict was possible: only then does `p` belong into a family of tests.
+    /// Whether a verdict was possible: only then does `p` belong to a family of tests.
     pub fn judged(&self) -> bool {
         self.verdict != Verdict::NotJudged
     }
 
-    /// Rounds (of [`Design::Sittings`]: sittings of each side) that a *new* run needs to show a difference of `effect`
-    /// (0.05: 5 % of a ratio; else in the figure's unit) with [`POWER`]. None: more than [`ROUNDS_MAX`], no such
-    /// effect, or trials that promise nothing about another run.
+    /// How many rounds (for [`Design::Sittings`], sittings of each side) a *new* run needs to show a difference of
+    /// `effect` with [`POWER`]. For a ratio, 0.05 is 5 %; otherwise `effect` is in the figure's unit. None if there are
+    /// more than [`ROUNDS_MAX`], if there is no such effect, or if the trials do not predict another run.
     ///
-    /// The spread of a few rounds is itself an estimate, and one that is too small would give too few rounds. So it
+    /// The spread of a few rounds is itself an estimate, and too small an estimate would give too few rounds. So this
     /// uses the upper end of the one-sided 80 % confidence interval (Browne, "On the use of a pilot sample for sample
     /// size determination", Statistics in Medicine, 1995).
     pub fn rounds_to_show(&self, effect: f64) -> Option<usize> {
@@ -366,13 +368,13 @@ impl Comparison {
             return None;
         }
         let spread = self.spread * self.caution();
-        // A welch comparison has as many rounds on each side, and twice the freedom.
+        // A Welch comparison has as many rounds on each side, and twice the degrees of freedom.
         let freedom = |n: usize| if self.design == Design::Paired { n - 1 } else { 2 * (n - 1) } as f64;
         let enough = |n: usize| noncentrality(freedom(n)) * spread / (n as f64).sqrt() <= wanted;
         if !enough(ROUNDS_MAX) {
             return None;
         }
-        // `enough` stays true once it is: both factors fall with n.
+        // `enough` is monotonic: both factors decrease with n.
         let (mut low, mut high) = (1, ROUNDS_MAX);
         while high - low > 1 {
             let middle = low + (high - low) / 2;
@@ -381,14 +383,15 @@ impl Comparison {
         Some(if self.design == Design::Sittings { high.max(SITTINGS_MIN) } else { high })
     }
 
-    /// The factor by which the observed spread is multiplied so that the true one is below it four times in five.
+    /// The factor by which the observed spread is multiplied, so that the true spread is below the product in four of
+    /// five cases.
     fn caution(&self) -> f64 {
         ChiSquared::new(self.freedom).map_or(1.0, |c| (self.freedom / c.inverse_cdf(1.0 - POWER)).sqrt().max(1.0))
     }
 }
 
-/// Which of the `p` of one family stay below `alpha` as a family (Holm's step-down): for the verdict over many
-/// workloads, where single tests at 5 % would be wrong in one run of three.
+/// Which of the `p` of one family are significant at `alpha` as a family (Holm's step-down). Used for the verdict over
+/// many workloads, where single tests at 5 % would be wrong in one run of three.
 pub fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
@@ -402,7 +405,7 @@ pub fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
     shown
 }
 
-/// A spread that is only rounding counts as none.
+/// Treats a spread that is only rounding as zero.
 fn still(sd: f64) -> f64 {
     if sd.is_nan() || sd < ROUNDING { 0.0 } else { sd }
 }
@@ -416,8 +419,7 @@ fn quantile(p: f64, freedom: f64) -> f64 {
 }
 
 /// The distance in standard errors at which a true difference is found with [`POWER`]: the usual sum of two quantiles
-/// of t. It is exact in the limit; the power that it gives is 0.73 with 2 rounds, 0.77 with 3 and 0.79 to 0.80 from 4
-/// on.
+/// of t. It is exact in the limit; the actual power is 0.73 with 2 rounds, 0.77 with 3, and 0.79 to 0.80 from 4 on.
 fn noncentrality(freedom: f64) -> f64 {
     quantile(1.0 - ALPHA / 2.0, freedom) + quantile(POWER, freedom)
 }

@@ -34,7 +34,7 @@ fn summary_as_ministat() {
     assert_eq!((c.verdict, c.design, c.n), (Verdict::NotJudged, Design::Trials, (7, 5)));
 }
 
-/// Cushny and Peebles' sleep data (R's `sleep`): hours gained under two drugs. The values are those of R's manual:
+/// Cushny and Peebles' sleep data (R's `sleep`): hours gained under two drugs. The values are those in R's manual:
 /// `t.test(extra ~ group)`, and the same with `paired = TRUE`.
 #[test]
 fn student_and_welch_as_r() {
@@ -100,12 +100,12 @@ fn only_rounds_of_both_are_paired() {
     // A round that ran twice has no unique partner.
     let twice = Sample { figures: vec![(1, 2.2), (1, 2.3), (2, 4.4)] };
     assert_eq!(compare(&base, &twice, LOWER).unwrap().design, Design::Trials);
-    // One common round is no pairing.
+    // One common round is not enough for pairing.
     let apart = Sample { figures: vec![(3, 8.8), (4, 2.2)] };
     assert_eq!(compare(&base, &apart, LOWER).unwrap().design, Design::Trials);
 }
 
-/// Counts that are the same every round: a difference is a difference, none is none.
+/// Counts that are the same in every round: any difference is shown, and equal counts show none.
 #[test]
 fn exact_counts() {
     let c = compare(&Sample::rounds(&[120.0; 4]), &Sample::rounds(&[96.0; 4]), LOWER).unwrap();
@@ -138,7 +138,7 @@ fn by_turns(a: &[f64], b: &[f64]) -> (Vec<Sitting>, Vec<Sitting>) {
     (side(a, 0), side(b, 1))
 }
 
-/// Rounds of one run, or sittings by turns of as many runs.
+/// Rounds of one run, or alternating sittings of as many runs.
 fn by(paired: bool, a: &[f64], b: &[f64]) -> Comparison {
     if paired {
         return compare(&Sample::rounds(a), &Sample::rounds(b), LOWER).unwrap();
@@ -155,14 +155,14 @@ fn runs_are_judged_by_sittings_that_took_turns() {
     let c = compare_runs(&a, &b, LOWER).unwrap();
     assert_eq!((c.design, c.n, c.verdict), (Design::Sittings, (5, 5), Verdict::Worse));
     assert!(c.rounds_to_show(0.5).unwrap() >= SITTINGS_MIN);
-    // Trials of a sitting are one value: ten times the trials are not ten times the evidence.
+    // The trials of a sitting count as one value: ten times as many trials are not ten times the evidence.
     let often = |side: &[Sitting]| -> Vec<Sitting> {
         side.iter().map(|s| Sitting { figures: vec![s.figures[0]; 10], ..*s }).collect()
     };
     let many = compare_runs(&often(&a), &often(&b), LOWER).unwrap();
     assert_eq!((many.n, many.verdict), ((5, 5), Verdict::Worse));
     near(many.p, c.p, 1e-9);
-    // Four turns, or all of one side first: the difference and its interval, and no verdict.
+    // Four turns, or all of one side first: the difference and its interval, but no verdict.
     let four = compare_runs(&a[..4], &b, LOWER).unwrap();
     assert_eq!((four.design, four.verdict, four.judged()), (Design::Sittings, Verdict::NotJudged, false));
     near(four.estimate, 0.9726, 0.05);
@@ -178,7 +178,7 @@ fn runs_are_judged_by_sittings_that_took_turns() {
     assert_eq!(compare_runs(&one_sitting(&[]), &b, LOWER), None);
 }
 
-/// A sum beyond the largest number is no mean, and its comparison is None.
+/// A sum beyond the largest number has no mean, and its comparison is None.
 #[test]
 fn figures_at_the_end_of_numbers() {
     let huge = Sample::rounds(&[f64::MAX, f64::MAX, 0.0]);
@@ -211,7 +211,7 @@ proptest! {
         prop_assert_eq!(by_time.rounds_to_show(0.05), by_rate.rounds_to_show(0.05));
     }
 
-    /// The choice of the baseline changes the sign, not whether there is a difference.
+    /// The choice of the baseline changes the sign, but not whether there is a difference.
     #[test]
     fn sides_can_be_swapped(a in positive(), b in positive(), paired: bool) {
         let there = by(paired, &a, &b);
@@ -225,7 +225,7 @@ proptest! {
         prop_assert_eq!(back.verdict, swapped);
     }
 
-    /// The interval holds the estimate, and leaves out "no difference" exactly when one is shown.
+    /// The interval contains the estimate, and excludes "no difference" exactly if a difference is shown.
     #[test]
     fn interval_and_verdict_agree(a in positive(), b in positive(), paired: bool) {
         let c = by(paired, &a, &b);
@@ -238,7 +238,7 @@ proptest! {
         prop_assert!(c.detectable >= 0.0);
     }
 
-    /// Smaller effects take more rounds.
+    /// Smaller effects need more rounds.
     #[test]
     fn proposals_fall_with_the_effect(a in positive(), b in positive(), paired: bool) {
         let c = by(paired, &a, &b);

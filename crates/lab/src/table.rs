@@ -1,11 +1,12 @@
-//! Tables in ministat's and in mmtests' form.
+//! Tables in the formats of ministat and mmtests.
 //!
 //! Main items: [`ministat`] (one figure, all contestants, the difference and its certainty), [`mmtests`] (many figures,
-//! one column a contestant, change against the first in brackets), [`answer`] and [`advice`] (the verdict in words).
+//! one column per contestant, change against the first in parentheses), [`answer`] and [`advice`] (the verdict in
+//! words).
 //!
-//! The change in brackets follows mmtests: positive is better, in either direction of the figure; so a time that falls
-//! from 12 to 7 reads `( 41.67%)`, and so does the percentage of a verdict. If neither direction is better, there is no
-//! percentage, and none against a baseline of 0.
+//! The change in parentheses follows mmtests: positive is better, whatever the better direction of the figure is. So a
+//! time that falls from 12 to 7 is printed as `( 41.67%)`. The percentage of a verdict has the same sign. There is no
+//! percentage if neither direction is better, or if the baseline is 0.
 //!
 //! It decides nothing.
 //!
@@ -17,23 +18,23 @@ use std::fmt::Write as _;
 use crate::figure::Direction;
 use crate::stats::{Comparison, Design, Form, Summary, Verdict};
 
-/// ministat's signs of its data sets; after the last, the first again.
+/// The signs that ministat uses for its data sets; after the last, they repeat.
 const SIGNS: &[char] = &['x', '+', '*', '%', '#', '@', 'O'];
 
-/// Rounds below which no interval is printed: Student's t of one degree of freedom makes it twelve standard errors wide
-/// to each side, which says nothing.
+/// The number of rounds below which no interval is printed. With one degree of freedom, Student's t makes it twelve
+/// standard errors wide on each side, which is meaningless.
 const INTERVAL_MIN: usize = 3;
 
 /// Width of one contestant's column of [`mmtests`]: `      4208.00 (   0.00%)`.
 const COLUMN: usize = 25;
 
-/// Words from a result for a terminal: control characters are replaced.
+/// Text from a result for a terminal: control characters are replaced.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Change of `value` against `base` as mmtests prints it: 0.05 is 5 % better. None: there is no percentage of 0, nor of
-/// a growth that became a decrease, nor where no direction is better.
+/// The change of `value` relative to `base` as mmtests prints it; 0.05 is 5 % better. None if there is no percentage:
+/// if `base` is 0, if the sign changes, or if no direction is better.
 pub fn change(base: f64, value: f64, direction: Direction) -> Option<f64> {
     let change = match direction {
         Direction::LowerIsBetter => (base - value) / base.abs(),
@@ -46,7 +47,7 @@ pub fn change(base: f64, value: f64, direction: Direction) -> Option<f64> {
 /// A figure with about six significant digits.
 pub fn number(v: f64) -> String {
     match v.abs() {
-        // Counts are counts.
+        // Counts are printed as integers.
         a if v.fract() == 0.0 && a < 1e15 => format!("{v:.0}"),
         a if a >= 1e15 => format!("{v:.6e}"),
         a if a >= 1000.0 => format!("{v:.2}"),
@@ -56,14 +57,14 @@ pub fn number(v: f64) -> String {
     }
 }
 
-/// `+3.2 %`
+/// A percentage, such as `+3.2 %`.
 pub fn percent(v: f64) -> String {
     let v = v * 100.0;
     if v.abs() >= 1000.0 { format!("{v:+.0} %") } else { format!("{v:+.2} %") }
 }
 
-/// The block that ministat prints: first a line of signs, then N to Stddev in `unit`, then each contestant's difference
-/// to the first. CV is the coefficient of variation: the standard deviation in per cent of the mean.
+/// The output of ministat: first a line of signs, then N to Stddev in `unit`, then each contestant's difference from
+/// the first. CV is the coefficient of variation: the standard deviation in per cent of the mean.
 pub fn ministat(
     figure: &str,
     unit: &str,
@@ -147,7 +148,7 @@ fn sign_of(v: f64) -> &'static str {
     if v < 0.0 { "-" } else { "+" }
 }
 
-/// The difference that so many rounds could have shown, when none was found.
+/// The difference that this many rounds could have shown, if none was found.
 pub fn advice(c: &Comparison, effect: f64, unit: &str) -> Option<String> {
     if c.verdict != Verdict::NoDifferenceShown || c.n.0.min(c.n.1) < INTERVAL_MIN {
         return None;
@@ -182,11 +183,11 @@ pub struct Row {
     pub name: String,
     pub direction: Direction,
     pub unit: &'static str,
-    /// Mean of each contestant; None is printed as blank.
+    /// The mean of each contestant; None is printed as blank.
     pub means: Vec<Option<f64>>,
 }
 
-/// The table of mmtests: one column a contestant, the first is the baseline.
+/// The table of mmtests: one column per contestant; the first is the baseline.
 pub fn mmtests(labels: &[String], rows: &[Row]) -> String {
     let names: Vec<String> = rows.iter().map(|r| format!("{} [{}]", plain(&r.name), r.unit)).collect();
     let name_width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0) + 4;
@@ -195,7 +196,7 @@ pub fn mmtests(labels: &[String], rows: &[Row]) -> String {
     for line in 0..wrapped.iter().map(Vec::len).max().unwrap_or(0) {
         let mut text = " ".repeat(name_width);
         for label in &wrapped {
-            // Short labels stand on the last lines, next to their figures.
+            // Short labels are aligned with the last lines, next to their figures.
             let deepest = wrapped.iter().map(Vec::len).max().unwrap_or(0);
             let part = (line + label.len()).checked_sub(deepest).and_then(|i| label.get(i));
             let _ = write!(text, "{:>COLUMN$}", part.map_or("", String::as_str));
@@ -221,7 +222,7 @@ pub fn mmtests(labels: &[String], rows: &[Row]) -> String {
     out
 }
 
-/// Digits behind the point: two, as in mmtests, unless these would not show the differences.
+/// Digits after the decimal point: two, as in mmtests, unless these would not show the differences.
 fn digits(means: &[Option<f64>]) -> usize {
     let all = || means.iter().flatten().map(|v| v.abs());
     match all().fold(0.0, f64::max) {
@@ -232,7 +233,7 @@ fn digits(means: &[Option<f64>]) -> usize {
     }
 }
 
-/// Pieces of at most `width` characters, cut behind a comma, colon, slash or blank where there is one.
+/// Pieces of at most `width` characters, split after a comma, colon, slash or space where possible.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line: Vec<char> = Vec::new();

@@ -1,4 +1,4 @@
-//! Tests of [`super`], against tables as the threads printed them.
+//! Tests of [`super`], against tables as printed in mailing-list threads.
 
 use super::*;
 use crate::stats::{Sample, Sitting, compare, compare_runs};
@@ -98,7 +98,7 @@ fn two_rounds_have_no_interval() {
     assert!(answer(Some(&of(3)), "s").contains("] at 95% confidence") && advice(&of(3), 0.05, "s").is_some());
 }
 
-/// A reader of a card and of the table must not see two signs for one figure.
+/// A verdict and the table must not show two signs for one figure.
 #[test]
 fn percentages_of_verdicts_have_the_signs_of_the_table() {
     let (a, b) = (Sample::rounds(&[10.0, 11.0, 9.0]), Sample::rounds(&[5.0, 5.5, 4.5]));
@@ -114,8 +114,8 @@ fn percentages_of_verdicts_have_the_signs_of_the_table() {
     }
 }
 
-/// A difference without a percentage has the figure's unit; a comparison that is not judged has no p, and names its
-/// unit.
+/// A difference without a percentage has the figure's unit. A comparison that is not judged has no p, and names the
+/// unit that it compares.
 #[test]
 fn words_carry_their_unit_and_ground() {
     let c = compare(&Sample::rounds(&[0.0; 3]), &Sample::rounds(&[5.0; 3]), Direction::LowerIsBetter);

@@ -1,4 +1,4 @@
-//! Ageing an image, and the figures of its layout: against e2fsck, dumpe2fs and debugfs.
+//! Ageing an image, and the figures of its layout, compared with e2fsck, dumpe2fs and debugfs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn config(image: &Path, settings: &[&str]) -> Config {
 fn points(config: &Config) -> extant_lab::Result<Vec<Point>> {
     let mut all = Vec::new();
     let mut at = |point: &Point| {
-        // Unmounted and written home, at each point.
+        // At each point, the image is unmounted and its log has been checkpointed.
         expect_clean(&config.image).expect("clean");
         all.push(point.clone());
         Ok(())
@@ -59,7 +59,7 @@ fn an_aged_image_has_the_given_fill_and_is_clean_after_each_half_turnover() {
         let names: Vec<&str> = all.iter().map(|p| p.phase.as_str()).collect();
         assert_eq!(names, ["fill", "turn-0.5", "turn-1.0"]);
         for point in &all {
-            // All room for files was free at first, except for the root directory and lost+found.
+            // At first, all space for files was free, except for the root directory and lost+found.
             let used = 100.0 * (1.0 - point.layout.free_blocks as f64 / fresh.free_blocks as f64);
             assert!((used - fill as f64).abs() < 1.0, "{mkfs:?} {}: {used} % of {fill}", point.phase);
             assert!(point.layout.files > 20 && point.layout.directory_blocks >= 5, "{point:?}");
@@ -73,7 +73,7 @@ fn an_aged_image_has_the_given_fill_and_is_clean_after_each_half_turnover() {
 /// The ratio of e2fsck's time to that of Extant's checker, on an image this small.
 const RATIO: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 
-/// Checks of the image are timed while it is open, in spite of its locks.
+/// Checks of the image are timed while it is open, despite its locks.
 #[test]
 fn checks_are_timed_at_each_point() {
     let dir = tempfile::tempdir().expect("directory");
@@ -94,7 +94,7 @@ fn checks_are_timed_at_each_point() {
     assert!(points(&c).expect_err("nothing to check").to_string().contains("leave the option out"));
 }
 
-/// The blocks of maps that debugfs names, in its order, which is that of a checker.
+/// The map blocks that debugfs lists, in its order, which is that of a checker.
 fn map_blocks_of(image: &Path, file: &str) -> Vec<(String, u64)> {
     let text = debugfs(image, format!("stat {file}")).expect("debugfs");
     let named = |entry: &str| {
@@ -113,7 +113,7 @@ fn the_layout_has_the_map_blocks_that_debugfs_names() {
         let settings = ["fill=70", "turnovers=1", "directories=2", "step_bytes=4096", "sizes=log-uniform"];
         let all = points(&config(&path, &settings)).expect("aged");
         let aged = &all.last().expect("a point").layout;
-        // By inode.
+        // Map blocks by inode.
         let mut maps = BTreeMap::from([(8, map_blocks_of(&path, "<8>"))]);
         for directory in ["a0", "a1"] {
             let list = debugfs(&path, format!("ls -p {directory}")).expect("debugfs");

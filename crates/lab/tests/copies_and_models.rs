@@ -1,5 +1,5 @@
-//! Runs on copies of images and on modelled devices, and of `age`. In a process of their own: the tests in `runs` count
-//! the whole process's operations.
+//! Runs on copies of images and on modelled devices, and of `age`. They have a separate process, because the tests in
+//! `runs` count the whole process's operations.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn a_run_can_begin_with_a_copy_of_an_image() {
     assert!(!trial.environment.features.iter().any(|f| f == "extent"), "{:?}", trial.environment.features);
     assert!(trial.environment.mkfs.starts_with("cp --sparse=always worn.img IMAGE # SHA-256 "));
     assert!(trial.flaws.is_empty(), "{:?}", trial.flaws);
-    // A change in the image makes it another run.
+    // With a changed image, it is another run.
     extant_oracle::debugfs_write(&original, "mkdir more").expect("changed");
     c.rounds = 2;
     assert!(go(&c).expect_err("another image").to_string().contains("another run"));
@@ -69,8 +69,8 @@ fn trials_of_age_have_exact_counts_and_the_same_work_for_every_policy() {
     assert!(vanilla[0].2[0] == inline[0].2[0] && vanilla[0].2[1] < inline[0].2[1], "{vanilla:?} {inline:?}");
 }
 
-/// The modelled device's figures depend only on the requests: they are the same in a file and in memory, in each round,
-/// and also when data is dropped.
+/// The modelled device's figures depend only on the requests. They are the same in a file and in memory, in each round,
+/// and when data is dropped.
 #[test]
 fn device_seconds_are_exact_for_one_process() {
     let dir = tempfile::tempdir().expect("directory");
@@ -96,7 +96,7 @@ fn device_seconds_are_exact_for_one_process() {
         assert_eq!(bytes.is_some(), t.contestant.label.contains("store="), "{}", t.contestant.label);
         assert!(bytes.is_none_or(|bytes| bytes > 1000.0), "{bytes:?}");
     }
-    // With several processes it varies, as a time does, and is a figure all the same.
+    // With several processes it varies like a time, but it is a figure all the same.
     let mut several = config(&dir.path().join("several"), "small-files", &targets[..1]);
     (several.recorded, several.settings, several.rounds) = (Recorded::NONE, vec!["processes=2".into()], 1);
     assert_eq!(go(&several).expect("runs").usable, 1);

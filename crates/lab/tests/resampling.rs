@@ -1,13 +1,13 @@
-//! Does the judge keep its promises on real figures, not only on a textbook's?
+//! Whether comparisons keep their promised error rates on real figures.
 //!
-//! Pools are A/A trials (one contestant, again and again); both sides of a comparison come from the same pool, so every
+//! Pools are A/A trials: one contestant, repeatedly. Both sides of a comparison come from the same pool, so every
 //! difference that is "shown" is a false positive. Two pools were recorded (the command is in their files); the others
-//! are invented, to be worse than a disk.
+//! are artificial, and worse than a disk.
 //!
 //! Rounds of one run are drawn with replacement: a round's two trials are paired, and effects that rounds share cancel.
-//! Runs are stretches of the recorded pools, because a run is one: trials that follow each other resemble each other
-//! (the correlation of neighbours is 0.3 and 0.4, and that of trials ten apart still 0.2 in memory). The same draws
-//! with one side slowed show which differences are found.
+//! Runs are consecutive parts of the recorded pools, because successive trials resemble each other. (The correlation of
+//! neighbours is 0.3 and 0.4; that of trials ten apart is still 0.2 in memory.) The same draws with one side slowed
+//! down show which differences are found.
 
 use extant_lab::figure::Direction;
 use extant_lab::stats::{Comparison, POWER, SITTINGS_MIN, Sample, Sitting, Verdict, compare, compare_runs};
@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 const RESAMPLINGS: usize = 10_000;
 
-/// Fewer where each is two runs of a thousand rounds.
+/// There are fewer if each is two runs of a thousand rounds.
 const RUNS: usize = 2_000;
 
 /// A small generator with a fixed seed, so that the rates below are the same on every machine (SplitMix64: Steele, Lea,
@@ -31,7 +31,7 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    /// From 0 to 1, neither included.
+    /// A number between 0 and 1, excluding both.
     fn unit(&mut self) -> f64 {
         ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
@@ -64,8 +64,8 @@ fn file() -> Vec<f64> {
     recorded(include_str!("data/pool-file.json"))
 }
 
-/// One trial in ten takes longer by a half on average, exponentially: at times it takes twice or thrice the time, or
-/// more.
+/// One trial in ten takes on average half as long again, exponentially distributed: at times it takes two or three
+/// times as long, or more.
 fn heavy() -> Vec<f64> {
     let mut draw = Draw(3);
     (0..1000)
@@ -76,7 +76,7 @@ fn heavy() -> Vec<f64> {
         .collect()
 }
 
-/// Pareto with exponent 1.5: it has no variance at all.
+/// Pareto-distributed with exponent 1.5: the variance is infinite.
 fn pareto() -> Vec<f64> {
     let mut draw = Draw(4);
     (0..1000).map(|_| draw.unit().powf(-1.0 / 1.5)).collect()
@@ -89,15 +89,15 @@ fn one(draw: &mut Draw, pool: &[f64], n: usize, factor: f64) -> Comparison {
     compare(&Sample::rounds(&a), &Sample::rounds(&b), Direction::LowerIsBetter).expect("rounds enough")
 }
 
-/// Share of resamplings in which a contestant is called different from itself.
+/// The fraction of resamplings in which a contestant is reported as different from itself.
 fn false_positives(pool: &[f64], n: usize) -> f64 {
     let mut draw = Draw(1);
     let shown = (0..RESAMPLINGS).filter(|_| one(&mut draw, pool, n, 1.0).verdict != Verdict::NoDifferenceShown);
     shown.count() as f64 / RESAMPLINGS as f64
 }
 
-/// The share in which a slowdown by 5 % is found (as worse) when a first look of `pilot` rounds proposes how many to
-/// run, and the median of the proposals.
+/// The fraction in which a slowdown by 5 % is found (as worse) when a pilot of `pilot` rounds proposes how many to run,
+/// and the median of the proposals.
 fn found(pool: &[f64], pilot: usize) -> (f64, usize) {
     let mut draw = Draw(2);
     let mut proposals = Vec::new();
@@ -118,15 +118,15 @@ fn a_contestant_differs_from_itself_once_in_twenty() {
         for n in [5, 10, 20] {
             let rate = false_positives(&pool, n);
             println!("{name} n={n} rounds: {:.2} %", rate * 100.0);
-            // The band holds from ten rounds on. With five, a t test on times with two humps (the file's) errs to the
-            // cautious side; docs/lab.md has the amount. It must not err to the other.
+            // The bounds hold from ten rounds on. With five rounds, a t test on bimodal times (those of the file) is
+            // too cautious; docs/lab.md has the amount. It must not err in the other direction.
             let least = if n < 10 { 0.0 } else { 0.04 };
             assert!((least..=0.06).contains(&rate), "{name}, {n} rounds: {rate}");
         }
     }
 }
 
-/// The trials of a run that began at `at`; behind its last trial the pool begins again.
+/// The trials of a run that began at `at`; the pool is cyclic.
 fn stretch(pool: &[f64], at: usize, n: usize) -> Vec<f64> {
     (0..n).map(|i| pool[(at + i) % pool.len()]).collect()
 }
@@ -136,9 +136,9 @@ fn shown(base: &[Sitting], other: &[Sitting]) -> bool {
     !matches!(c.verdict, Verdict::NoDifferenceShown | Verdict::NotJudged)
 }
 
-/// A run before a change and a run after it, where nothing changed: two stretches of the pool, one behind the other, as
-/// the machine gave them. Welch's test of their trials calls 4, 11 and 29 % of such pairs different (memory), and 15,
-/// 25 and 38 % (file).
+/// A run before a change and a run after it, where nothing changed: two consecutive parts of the pool, as the machine
+/// produced them. Welch's test of their trials reports 4, 11 and 29 % of such pairs as different (memory), and 15, 25
+/// and 38 % (file).
 #[test]
 fn two_runs_one_behind_the_other_do_not_differ() {
     for (name, pool) in [("memory", memory()), ("file", file())] {
@@ -152,8 +152,8 @@ fn two_runs_one_behind_the_other_do_not_differ() {
     }
 }
 
-/// Five runs of each side, ten stretches one behind the other, from anywhere in the pool: in each turn a coin decides
-/// which comes first. `factor` slows one side.
+/// Five runs of each side: ten consecutive parts, from a random place in the pool. In each turn, which side comes first
+/// is random. `factor` slows one side down.
 fn sittings(draw: &mut Draw, pool: &[f64], n: usize, factor: f64) -> (Vec<Sitting>, Vec<Sitting>) {
     let at = (draw.next() % pool.len() as u64) as usize;
     let mut sides = (Vec::new(), Vec::new());
@@ -169,8 +169,8 @@ fn sittings(draw: &mut Draw, pool: &[f64], n: usize, factor: f64) -> (Vec<Sittin
     sides
 }
 
-/// Sittings that take turns get a verdict, which is false in 6 % at most. And it is no empty word: it finds a side that
-/// takes a quarter longer.
+/// Sittings that take turns get a verdict, which is false in at most 6 % of cases. The verdict also has power: it finds
+/// a side that takes a quarter longer.
 #[test]
 fn sittings_by_turns_are_judged() {
     for (name, pool) in [("memory", memory()), ("file", file())] {
@@ -191,8 +191,8 @@ fn sittings_by_turns_are_judged() {
     }
 }
 
-/// The same sittings, but one side's all before the other's: Welch's test of them errs in 47 %, because the
-/// machine drifts. They get no verdict.
+/// The same sittings, but all of one side before the other's. Welch's test of them errs in 47 % of cases, because the
+/// machine drifts. So they get no verdict.
 #[test]
 fn sittings_one_side_first_are_not_judged() {
     let (pool, n) = (memory(), 10);
@@ -205,7 +205,7 @@ fn sittings_one_side_first_are_not_judged() {
     }
 }
 
-/// A t test on tails that no disk has: it finds less, it does not lie more.
+/// A t test on tails that no disk has finds fewer differences, but does not report more false ones.
 #[test]
 fn heavy_tails_make_it_cautious() {
     for (name, pool) in [("heavy", heavy()), ("pareto", pareto())] {
@@ -217,15 +217,15 @@ fn heavy_tails_make_it_cautious() {
     }
 }
 
-/// The other promise: a slowdown by 5 % is found in at least four of five runs of as many rounds as were proposed,
-/// on the recorded pools.
+/// The other promise: a slowdown by 5 % is found in at least four of five runs with as many rounds as were proposed, on
+/// the recorded pools.
 #[test]
 fn five_percent_are_found_with_the_rounds_proposed() {
     for (name, pool) in [("memory", memory()), ("file", file()), ("heavy", heavy())] {
         for pilot in [5, 10] {
             let (rate, rounds) = found(&pool, pilot);
             println!("{name} pilot={pilot}: {:.1} % found, {rounds} rounds (median)", rate * 100.0);
-            // A first look that saw none of the rare slow trials cannot know of them: no promise holds there.
+            // A pilot without any of the rare slow trials cannot account for them, so no promise holds there.
             assert!(rate >= if name == "heavy" { 0.6 } else { POWER }, "{name}, pilot of {pilot}: {rate}");
         }
     }

@@ -1,4 +1,4 @@
-//! Whole runs: on the engine and on a directory; continuing a run; refusals, which write nothing.
+//! Whole runs on the engine and on a directory, continued runs, and refusals, which write nothing.
 
 mod common;
 
@@ -17,9 +17,9 @@ fn engine_and_directory() {
     let engine = format!("engine:{},io=memory", image.display());
     let mut c = config(dir.path(), "small-files", &[engine, format!("dir:{}", dir.path().display())]);
     c.policies = vec!["mb_policy=vanilla,goal-first".into()];
-    // It leaves nothing behind.
+    // A warm-up round leaves nothing behind.
     c.warmup = 1;
-    // In three parts, one of them twice, one of them empty: a part is made of whole rounds.
+    // In three parts, one of which runs twice and one is empty: a part consists of whole rounds.
     for (part, usable) in [(0, 3), (1, 3), (1, 0), (2, 0)] {
         c.shard = Some((part, 3));
         let summary = go(&c).expect("run");
@@ -55,7 +55,7 @@ fn engine_and_directory() {
     c.shard = None;
     let summary = go(&c).expect("run");
     assert_eq!((summary.usable, summary.skipped), (0, 6));
-    // Half a line, left by a crash, is cut off; more rounds follow behind it.
+    // Half a line that a crash has left is cut off, and more rounds are appended.
     let file = c.output.join(TRIALS);
     let mut text = std::fs::read(&file).expect("results");
     text.extend_from_slice(b"{\"schema\":1,");
@@ -63,7 +63,7 @@ fn engine_and_directory() {
     c.rounds = 3;
     assert_eq!(go(&c).expect("run").usable, 3);
     assert_eq!(trials(&c).len(), 9);
-    // Another configuration does not mix, nor do results with other recorded parts.
+    // Results of another configuration are not mixed in, nor are results with other recorded parts.
     c.recorded = Recorded::FAIR;
     assert!(
         go(&c).expect_err("other parts").to_string().contains("recorded: latency,locks,events there, latency here")
@@ -72,7 +72,7 @@ fn engine_and_directory() {
     c.scale = 0.03;
     assert!(go(&c).expect_err("other scale").to_string().contains("another run (parameter "));
 
-    // With cold caches, files that stay, and an image file below.
+    // With cold caches, files that are kept, and an image file as the device.
     let mut c = config(dir.path(), "kernel-tree", &[format!("engine:{},io=buffered", image.display())]);
     c.output = dir.path().join("tree");
     c.settings = vec!["files=60".into()];
@@ -86,7 +86,7 @@ fn engine_and_directory() {
     assert!(all[0].measures["files_left"] > 60.0 && all[0].measures["extents_per_file"] >= 1.0);
     assert!(all[0].measures["device_read_bytes"] > 60.0 * 1000.0, "it was read cold");
 
-    // Bare: times, no more.
+    // Without optional parts: only times.
     c.recorded = Recorded::NONE;
     c.output = dir.path().join("bare");
     assert_eq!(go(&c).expect("run").failed, []);

@@ -1,11 +1,11 @@
-//! [`Allocator`], the public interface, and the life of a request: claim blocks, try a preallocation, choose a size,
-//! search, hand out. Linux: `ext4_mb_new_blocks`, `ext4_free_blocks`, fs/ext4/mballoc.c.
+//! [`Allocator`], the public interface, and the steps of a request: claim blocks, try a preallocation, choose a size,
+//! search, allocate. Linux: `ext4_mb_new_blocks`, `ext4_free_blocks`, fs/ext4/mballoc.c.
 //!
-//! What it does not do: search (`search`), build buddies (`load`), decide sizes (`prealloc::normalize`).
+//! What it does not do: it does not search (`search`), build buddies (`load`) or decide sizes (`prealloc::normalize`).
 //!
 //! # Locking
-//! See the crate's page. No lock is held between the steps of a request: blocks in flight are held, so no other
-//! request gets them.
+//! See the crate's page. No lock is held between the steps of a request. Blocks in flight are marked as held, so no
+//! other request gets them.
 
 use std::sync::Arc;
 
@@ -35,31 +35,31 @@ use crate::{
     Request, RequestFlags, Statistics,
 };
 
-/// Choices at mount.
+/// Options chosen at mount.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub policy: Policy,
-    /// Which policy places metadata.
+    /// The policy that places metadata.
     pub meta_policy: MetaPolicy,
     /// Blocks reserved for requests with USE_ROOT_RESERVE (`s_r_blocks_count`).
     pub root_reserve: u64,
     /// Blocks reserved for requests with USE_RESERVED (Linux: `s_resv_clusters`, at most 2 % and 4096).
     pub pool_reserve: u64,
-    /// Preallocation for locality groups, in blocks; 0 switches them off (Linux: `mb_group_prealloc`, 512). A quarter
-    /// of a group at most.
+    /// Preallocation for locality groups, in blocks; 0 disables it (Linux: `mb_group_prealloc`, 512). At most a quarter
+    /// of a group.
     pub group_prealloc: u32,
     /// Files up to this many blocks are small (Linux: `mb_stream_req`, 16).
     pub stream_request: u32,
-    /// Preallocation for inodes.
+    /// Whether to preallocate for inodes.
     pub inode_prealloc: bool,
-    /// The most, and the fewest, free extents to measure in one search (Linux: `mb_max_to_scan`, `mb_min_to_scan`).
+    /// How many free extents one search measures at most, and at least (Linux: `mb_max_to_scan`, `mb_min_to_scan`).
     pub max_to_scan: u32,
     pub min_to_scan: u32,
-    /// Power-of-two requests from this order on use the buddy directly (Linux: `mb_order2_req`).
+    /// Power-of-two requests of at least this order use the buddy directly (Linux: `mb_order2_req`).
     pub order2_requests: u32,
     /// Locality groups; 0 for one per processor.
     pub locality_groups: usize,
-    /// Goals for streams; 0 for the policy's choice, one or one per processor. At most groups / 4.
+    /// Goals for streams; 0 for the policy's choice: one, or one per processor. At most groups / 4.
     pub stream_goals: usize,
 }
 
@@ -89,28 +89,28 @@ pub type FreedExtents = Vec<(BlockNr, u32)>;
 /// One group as the allocator sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupState {
-    /// Blocks that can be handed out now.
+    /// Blocks that can be allocated now.
     pub free: u32,
     /// Runs of free blocks; 0 while unknown.
     pub fragments: u32,
-    /// log2 of the largest free buddy; None when nothing is free or while unknown.
+    /// log2 of the largest free buddy; None if no block is free, or while unknown.
     pub largest_order: Option<u8>,
     /// Free blocks set aside for metadata; not counted in `free`.
     pub set_aside: u32,
-    /// The buddy is in memory.
+    /// Whether the buddy is in memory.
     pub loaded: bool,
-    /// The bitmap is unreliable; nothing is allocated or freed here.
+    /// Whether the bitmap is unreliable; nothing is allocated or freed here.
     pub bad: bool,
 }
 
-/// Blocks that were chosen and are not yet marked ([`Allocator::choose`]): `len` blocks from `start` on, inside one
+/// Blocks that have been chosen and not yet marked ([`Allocator::choose`]): `len` blocks from `start` on, inside one
 /// group.
 #[derive(Debug)]
 #[must_use = "chosen blocks must be marked or cancelled"]
 pub struct Chosen {
     pub start: BlockNr,
     pub len: u32,
-    /// They belong to a promise ([`Allocator::reserve`]).
+    /// Whether they belong to a promise ([`Allocator::reserve`]).
     reserved: bool,
 }
 
@@ -123,13 +123,13 @@ impl Chosen {
     }
 }
 
-/// How often a request searches again while other threads hold blocks in flight, with a short wait each time.
+/// How often a request searches again, after a short wait, while other threads hold blocks in flight.
 const TURNS_MAX: u32 = 1000;
-/// The same if its blocks may be where it must not go.
+/// As [`TURNS_MAX`], for a request that may not use all groups.
 const TURNS_FEW: u32 = 8;
 
-/// The divisor that bounds one preallocation of a growing file ([`Growth::Times`]). It divides the blocks that may be
-/// set aside for all files together: three quarters of the free blocks.
+/// The divisor that bounds one preallocation of a growing file ([`Growth::Times`]). The dividend is the number of
+/// blocks that may be set aside for all files together: three quarters of the free blocks.
 const SPARE: u64 = 16;
 
 /// The allocator of one mount. Linux: the `s_mb_*` part of `struct ext4_sb_info`.
@@ -142,12 +142,12 @@ pub struct Allocator<S: GroupStore> {
     pub(crate) space: Space,
     pub(crate) in_transit: InTransit,
     pub(crate) choice: Latest<Box<dyn GroupChoice>>,
-    /// Groups that the policy has room for.
+    /// The number of groups that the policy has space for.
     pub(crate) choice_groups: AtomicU32,
     pub(crate) rules: &'static Rules,
     pub(crate) meta: Box<dyn MetaPlace>,
     pub(crate) meta_zones: Option<MetaZones>,
-    /// Each processor has counters of its own: too many bytes to move an allocator about with them.
+    /// Each processor has its own counters. They are boxed because an allocator that is moved would copy them all.
     pub(crate) counters: Box<Counters>,
     /// Where each stream last got blocks: group << 32 | index (Linux: `s_mb_last_groups`).
     pub(crate) streams: Box<[AtomicU64]>,
@@ -162,19 +162,19 @@ fn is_finished(request: &Request<'_>) -> bool {
     request.flags.contains(RequestFlags::CLOSED) && u64::from(logical.0) + u64::from(request.len) >= file_blocks
 }
 
-/// How a data request is served.
+/// How to serve a data request.
 enum Plan<'a> {
     /// Exactly the requested blocks.
     Plain,
-    /// A chunk for this processor's small files.
+    /// With a chunk for this processor's small files.
     Group,
-    /// A chunk for the file.
+    /// With a chunk for the file.
     Inode(&'a InodePreallocation, Normalized),
 }
 
 impl<S: GroupStore> Allocator<S> {
-    /// `groups` has one entry per group of the geometry; a group with more free blocks than it has blocks is bad from
-    /// the start. Does no I/O.
+    /// `groups` has one entry per group of the geometry. A group whose summary has more free blocks than the group has
+    /// blocks is bad from the start. Does no I/O.
     pub fn new(store: Arc<S>, geometry: Geometry, groups: &[GroupSummary], options: Options) -> crate::Result<Self> {
         geometry.check()?;
         if groups.len() != geometry.groups as usize {
@@ -184,7 +184,7 @@ impl<S: GroupStore> Allocator<S> {
         }
         let mut free = 0u64;
         for (nr, g) in (0..).map(GroupNr).zip(groups) {
-            // An impossible descriptor makes its group unusable, not the mount.
+            // An impossible descriptor makes only its group unusable, not the mount.
             if g.free <= geometry.blocks_in_group(nr) {
                 free += u64::from(g.free);
             }
@@ -194,7 +194,7 @@ impl<S: GroupStore> Allocator<S> {
         let meta_zones = meta.zoning().map(|zoning| MetaZones::new(zoning, &geometry, groups));
         let groups: AppendVec<Group> = groups.iter().map(|g| Group::new(g.free, g.block_uninit)).collect();
         let counters = Box::<Counters>::default();
-        // From the last group down: then lists begin with the last group, as they do where bitmaps are read ahead
+        // From the last group down, so that lists begin with the last group, as they do where bitmaps are read ahead
         // (Linux: `ext4_mb_prefetch_fini`).
         for (nr, group) in groups.iter().enumerate().rev() {
             if group.free() > geometry.blocks_in_group(GroupNr(nr as u32)) {
@@ -232,9 +232,9 @@ impl<S: GroupStore> Allocator<S> {
         })
     }
 
-    /// Protects ranges (first block, length): they are never handed out nor freed, whatever the bitmaps say. Meant
-    /// for superblocks, descriptors, bitmaps, inode tables, the journal. Adds to earlier calls. Parts outside the
-    /// file system are ignored.
+    /// Protects ranges (first block, length): they are never allocated or freed, whatever the bitmaps say. Meant for
+    /// superblocks, descriptors, bitmaps, inode tables, the journal. Adds to earlier calls. Parts outside the file
+    /// system are ignored.
     pub fn protect(&mut self, ranges: impl IntoIterator<Item = (BlockNr, u64)>) {
         let end = self.geometry.blocks_count;
         self.zones.add(ranges.into_iter().map(|(start, len)| (start.0, start.0.saturating_add(len).min(end))));
@@ -254,7 +254,7 @@ impl<S: GroupStore> Allocator<S> {
         &self.geometry
     }
 
-    /// The policy's rules, for itself and for the placement of directories.
+    /// The policy's rules, for the allocator and for the placement of directories.
     pub fn rules(&self) -> &'static Rules {
         self.rules
     }
@@ -263,7 +263,7 @@ impl<S: GroupStore> Allocator<S> {
     /// [`Allocator::choose`], then [`Allocator::mark`].
     ///
     /// # Errors
-    /// Those of the two; then nothing is allocated.
+    /// Those of the two; nothing is allocated then.
     pub fn allocate(&self, txn: &mut S::Txn, request: &Request<'_>) -> Result<Allocation, S::Error> {
         let chosen = self.choose(request)?;
         match self.mark(txn, &chosen) {
@@ -275,14 +275,14 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Chooses at least 1 and at most `request.len` blocks inside one group. From here on no other request gets them,
-    /// but on disk they are free until [`Allocator::mark`]: after a crash in between they are simply free. So data
-    /// can be written before anything points to it. Needs no handle. Chosen blocks must be marked or cancelled
+    /// Chooses at least 1 and at most `request.len` blocks inside one group. From then on no other request gets them,
+    /// but they are free on disk until [`Allocator::mark`]. If the system crashes in between, they remain free. So data
+    /// can be written before anything points to it. Needs no journal handle. Chosen blocks must be marked or cancelled
     /// ([`Allocator::cancel`]).
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; [`Error::NoSpaceUntilCommit`] if freed blocks wait for their commit (stop the handle,
-    /// force a commit, try again, a bounded number of times); the store's error if no readable group is left.
+    /// [`Error::NoSpace`]; [`Error::NoSpaceUntilCommit`] if freed blocks wait for their commit (stop the handle, force
+    /// a commit, retry a bounded number of times); the store's error if no readable group is left.
     pub fn choose(&self, request: &Request<'_>) -> Result<Chosen, S::Error> {
         Ok(self.choose_with(request, 0)?.0)
     }
@@ -292,10 +292,10 @@ impl<S: GroupStore> Allocator<S> {
         self.rules.together
     }
 
-    /// The same, and up to `more` blocks behind those of the request: for small files that will be written next and
-    /// belong beside this one ([`Allocator::hand_over`]). Chooses more only if the blocks of the request were
-    /// promised, the policy puts such files together, and plenty of unpromised space is free. Then another writer of
-    /// one of these files still finds the blocks of its promise.
+    /// As [`Allocator::choose`], and up to `more` blocks behind those of the request. They are for small files that
+    /// will be written next and belong beside this one ([`Allocator::hand_over`]). Chooses more only if the blocks of
+    /// the request were promised, the policy puts such files together, and there is plenty of unpromised space. Then
+    /// another writer of one of these files still finds the blocks of its promise.
     ///
     /// # Errors
     /// As [`Allocator::choose`].
@@ -324,7 +324,7 @@ impl<S: GroupStore> Allocator<S> {
                 return Err(Error::NoSpace { wanted: u64::from(request.len) }.into());
             }
         } else if more > 0 {
-            // The files that will use them already have a promise for as many blocks. Claiming them as well counts
+            // The files that will use these blocks already have a promise for as many, so claiming the blocks counts
             // them twice. Near the end of the disk, a writer would then be refused blocks that exist.
             more = more.min(self.geometry.blocks_per_group - len);
             more = if self.space.claim_spare(u64::from(more)) { more } else { 0 };
@@ -347,8 +347,7 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Assigns blocks that were chosen in advance ([`Allocator::choose_with`]) to a file that has a promise for as
-    /// many.
+    /// Assigns blocks chosen in advance ([`Allocator::choose_with`]) to a file that has a promise for as many.
     pub fn hand_over(&self, chosen: &mut Chosen) {
         if !std::mem::replace(&mut chosen.reserved, true) {
             self.space.unclaim(u64::from(chosen.len));
@@ -367,8 +366,7 @@ impl<S: GroupStore> Allocator<S> {
         let goal_only = request.flags.contains(RequestFlags::GOAL_ONLY);
         let limit = self.group_limit(request.max_block);
         let wanted = u64::from(request.len);
-        // The claimed blocks exist and only have to become visible, unless they may lie where this request must not
-        // go.
+        // The claimed blocks exist and only have to become visible, unless they are in groups that may not be used.
         let anywhere = limit == self.geometry.groups && self.counters.groups_bad.get() == 0;
         let mut first_error = None;
         let mut turn = 0;
@@ -377,14 +375,14 @@ impl<S: GroupStore> Allocator<S> {
             match self.use_set_aside(request, len, &lead, limit) {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {}
-                // There is one usable group fewer, so the loop ends.
+                // There is one usable group less, so the loop ends.
                 Err(e) => {
                     first_error.get_or_insert(e);
                     continue;
                 }
             }
             let turns = self.in_transit.turns();
-            // Under pressure no request sets aside more than it needs.
+            // Under pressure, no request sets aside more than it needs.
             let plan = if turn == 0 { self.plan(request, len) } else { Plan::Plain };
             let want = self.want(request, &plan, len, lead.len() as u32, limit);
             if let Some(found) = self.find(&want)? {
@@ -404,12 +402,12 @@ impl<S: GroupStore> Allocator<S> {
             if self.discard_everything() > 0 {
                 continue;
             }
-            // One area, and again: each step frees blocks, so the loop reaches the claimed block.
+            // Lends one area and repeats: each step frees blocks, so the loop reaches the claimed block.
             if !self.waits_rather_than_borrows(request) && self.lend(want.goal.map(|(group, _)| group), limit) {
                 turn = 1;
                 continue;
             }
-            // After a commit the caller tries again. Without pending blocks, another thread holds the claimed ones in
+            // After a commit the caller retries. If no blocks are pending, another thread holds the claimed ones in
             // flight.
             match self.pending_blocks() {
                 0 if self.in_transit.in_flight() || self.in_transit.turns() != turns => {
@@ -431,7 +429,7 @@ impl<S: GroupStore> Allocator<S> {
     /// Marks chosen blocks used in `txn`.
     ///
     /// # Errors
-    /// The store's, and [`Error::Corrupt`]. Then nothing has changed, and the blocks are still chosen.
+    /// The store's, and [`Error::Corrupt`]. Nothing has changed then, and the blocks are still chosen.
     pub fn mark(&self, txn: &mut S::Txn, chosen: &Chosen) -> Result<(), S::Error> {
         let place = self.geometry.locate(chosen.start);
         let corrupt = |detail: &str| {
@@ -450,7 +448,7 @@ impl<S: GroupStore> Allocator<S> {
         let held = inner.unhold(start, chosen.len);
         debug_assert!(held, "chosen blocks are held");
         if inner.buddy.is_none() {
-            // A bitmap that is being loaded now may or may not have these blocks.
+            // A bitmap that is being loaded may or may not include this change.
             inner.generation = inner.generation.wrapping_add(1);
         }
         drop(inner);
@@ -461,7 +459,7 @@ impl<S: GroupStore> Allocator<S> {
         Ok(())
     }
 
-    /// Makes chosen blocks free again. If they belonged to a promise, the promise stays.
+    /// Makes chosen blocks free again. If they belonged to a promise, the promise remains.
     pub fn cancel(&self, chosen: Chosen) {
         if let Some((group, start)) = self.geometry.locate(chosen.start) {
             self.give_back(group, [(start, chosen.len)], None);
@@ -471,15 +469,15 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// The number of groups that lie wholly at or below `max_block`.
+    /// The number of groups that lie entirely at or below `max_block`.
     fn group_limit(&self, max_block: Option<BlockNr>) -> u32 {
         let Some(max) = max_block.filter(|m| m.0 < self.geometry.blocks_count - 1) else { return self.geometry.groups };
         let blocks = (max.0 + 1).saturating_sub(self.geometry.first_data_block);
         (blocks / u64::from(self.geometry.blocks_per_group)) as u32
     }
 
-    /// Small files share chunks, growing files get their own, finished files get the requested blocks.
-    /// Linux: `ext4_mb_group_or_file`, `ext4_mb_normalize_request`.
+    /// Chooses how to serve a request: small files share chunks, growing files get their own chunks, and finished files
+    /// get exactly the requested blocks. Linux: `ext4_mb_group_or_file`, `ext4_mb_normalize_request`.
     fn plan<'a>(&self, request: &Request<'a>, len: u32) -> Plan<'a> {
         let Kind::Data { owner, logical, file_blocks, left, right, .. } = request.kind else { return Plan::Plain };
         let flags = request.flags;
@@ -492,7 +490,7 @@ impl<S: GroupStore> Allocator<S> {
         if !self.options.inode_prealloc || is_finished(request) {
             return Plan::Plain;
         }
-        // A caller that names a goal block without a neighbour continues the block before the goal.
+        // If a caller names a goal block without a neighbour, the request continues the block before the goal.
         let continues = flags.contains(RequestFlags::TRY_GOAL) && left.is_none();
         let before = request.goal.filter(|_| continues).and_then(|goal| {
             let (logical, block) = (logical.0.checked_sub(1)?, goal.0.checked_sub(1)?);
@@ -521,14 +519,14 @@ impl<S: GroupStore> Allocator<S> {
         Plan::Inode(owner, range)
     }
 
-    /// Blocks that may be set aside in addition.
+    /// The number of blocks that may still be set aside.
     fn spare(&self) -> u64 {
         let spent = self.counters.pa_spent.get();
         let aside = self.counters.pa_blocks.get().saturating_sub(spent);
         (self.space.available(Privilege::Normal) / 4 * 3).saturating_sub(aside)
     }
 
-    /// Linux: `ext4_mb_group_or_file`.
+    /// Whether the file is small. Linux: `ext4_mb_group_or_file`.
     fn is_small(&self, request: &Request<'_>) -> bool {
         let Kind::Data { logical, file_blocks, .. } = request.kind else { return false };
         let end = u64::from(logical.0) + u64::from(request.len);
@@ -538,13 +536,13 @@ impl<S: GroupStore> Allocator<S> {
         small && !apart && !grows && self.options.group_prealloc > 0
     }
 
-    /// Files of the same home share chunks.
+    /// The home of a small file; files with the same home share chunks.
     fn home(&self, request: &Request<'_>) -> u32 {
         let goal = request.goal.and_then(|goal| self.geometry.locate(goal)).map_or(0, |(group, _)| group.0);
         self.choice.home(goal, request.flags.contains(RequestFlags::SYNCED))
     }
 
-    /// `lead`: blocks in front of those `len`.
+    /// The search for a request. `lead`: the number of blocks in front of its `len` blocks.
     fn want(&self, request: &Request<'_>, plan: &Plan<'_>, len: u32, lead: u32, limit: u32) -> Want {
         let mut goal = request.goal;
         let mut try_goal = request.flags.contains(RequestFlags::TRY_GOAL);
@@ -552,7 +550,7 @@ impl<S: GroupStore> Allocator<S> {
         let mut waits = false;
         match request.kind {
             Kind::Data { owner, logical, left, .. } => {
-                // Continue the block before.
+                // Continues the block before.
                 if let Some(left) = left
                     && left.logical.0.checked_add(1) == Some(logical.0)
                     && !try_goal
@@ -614,7 +612,8 @@ impl<S: GroupStore> Allocator<S> {
         pa.group.0 < limit && self.group_ref(pa.group).is_some_and(|g| !g.has(BAD))
     }
 
-    /// Serves the request from blocks that were set aside earlier. `lead`: pointer blocks that it wants in front.
+    /// Serves the request from blocks that were set aside earlier. `lead`: pointer blocks that it wants in front of the
+    /// data.
     fn use_set_aside(
         &self,
         request: &Request<'_>,
@@ -637,7 +636,7 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Linux: `ext4_mb_use_preallocated`.
+    /// Serves the request from a preallocation. Linux: `ext4_mb_use_preallocated`.
     fn use_preallocated(
         &self,
         request: &Request<'_>,
@@ -649,7 +648,7 @@ impl<S: GroupStore> Allocator<S> {
         if request.flags.contains(RequestFlags::GOAL_ONLY) {
             return Ok(None);
         }
-        // Counted before the cut: otherwise another thread may conclude meanwhile that these blocks do not exist.
+        // Counted before the cut. Otherwise another thread may meanwhile conclude that these blocks do not exist.
         self.in_transit.begin(u64::from(len));
         if let Some((pa, cut)) = owner.cut(logical.0, len, |pa| self.usable(pa, limit)) {
             self.in_transit.end(u64::from(len - cut.len));
@@ -678,7 +677,7 @@ impl<S: GroupStore> Allocator<S> {
         self.settle_cut(request, &pa, cut, lead).map(Some)
     }
 
-    /// Hands out the blocks of `cut`, the first of them for `lead`.
+    /// Chooses the blocks of `cut`, the first of them for `lead`.
     pub(crate) fn settle_cut(
         &self,
         request: &Request<'_>,
@@ -694,7 +693,7 @@ impl<S: GroupStore> Allocator<S> {
         Ok(got)
     }
 
-    /// Splits the found extent into the blocks for `lead`, the part to hand out and a preallocation.
+    /// Splits the found extent into the blocks for `lead`, the part to allocate, and a preallocation.
     fn settle_extent(
         &self,
         request: &Request<'_>,
@@ -709,7 +708,7 @@ impl<S: GroupStore> Allocator<S> {
             Kind::Metadata(_) => 0,
         };
         let plain = Extent { len: found.len.min(len), ..found };
-        // The part to hand out, and the logical block that the first found block stands for.
+        // The part to allocate, and the logical block of the first block found.
         let (part, first_logical) = match &plan {
             Plan::Plain => (plain, 0),
             Plan::Group => (plain, self.home(request)),
@@ -762,8 +761,9 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// `found` is held and in flight. Afterwards `part` is chosen, and the rest belongs to the `new` preallocations.
-    /// If the group turns out to be unusable, it is marked bad, and all of `found` is given up.
+    /// Completes a request whose blocks, `found`, are held and in flight. Afterwards `part` is chosen, and the rest
+    /// belongs to the `new` preallocations. If the group turns out to be unusable, it is marked bad, and all of `found`
+    /// is given up.
     pub(crate) fn settle<'p>(
         &self,
         found: Extent,
@@ -772,7 +772,7 @@ impl<S: GroupStore> Allocator<S> {
         spent: Option<&Arc<Preallocation>>,
     ) -> Result<Allocation, S::Error> {
         let mut new = new.into_iter().peekable();
-        // Counted before other threads can see it, because a thread that discards it counts that, too.
+        // Counted before other threads can see it, because a thread that discards it decreases the count.
         let aside = u64::from(found.len - part.len);
         self.counters.pa_blocks.add(aside);
         let result = self.store.check(found.group).inspect_err(|_| self.counters.pa_spent.add(aside));
@@ -818,8 +818,7 @@ impl<S: GroupStore> Allocator<S> {
         Ok(pieces)
     }
 
-    /// Makes freed blocks available again, because their transaction is durable. Ranges may be merged across calls of
-    /// `free`.
+    /// Makes freed blocks available again, once their transaction is durable. Ranges of several calls may be merged.
     pub fn release(&self, freed: &[(BlockNr, u32)]) {
         for &(start, len) in freed {
             let Ok(pieces) = self.split(start, u64::from(len)) else {
@@ -834,8 +833,8 @@ impl<S: GroupStore> Allocator<S> {
     }
 
     /// Calls `visit` with each free range of at least `min_len` blocks among the `len` blocks from `start` on, cut at
-    /// group borders. These blocks are not handed out meanwhile. Unusable groups are skipped
-    /// ([`GroupStore::damaged`]). Linux: `ext4_trim_fs`.
+    /// group borders. These blocks are not allocated meanwhile. Unusable groups are skipped ([`GroupStore::damaged`]).
+    /// Linux: `ext4_trim_fs`.
     ///
     /// # Errors
     /// The first error of `visit`.
@@ -847,7 +846,7 @@ impl<S: GroupStore> Allocator<S> {
         mut visit: impl FnMut(BlockNr, u32) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         for piece in self.split(start, len).unwrap_or_default() {
-            // Counted first: otherwise another thread may conclude meanwhile that these blocks do not exist.
+            // Counted first. Otherwise another thread may meanwhile conclude that these blocks do not exist.
             self.in_transit.begin(u64::from(piece.len));
             let visited = self.visit_free_in(&piece, min_len.max(1), &mut visit);
             self.in_transit.end(u64::from(piece.len));
@@ -871,7 +870,7 @@ impl<S: GroupStore> Allocator<S> {
             let Some((start, end)) = found else { break };
             at = end;
             let (block, len) = (self.geometry.block(piece.group, start), end - start);
-            // A damaged bitmap may call the file system's own blocks free.
+            // A damaged bitmap may show the file system's own blocks as free.
             if len < min_len || self.is_protected(block, u64::from(len)) {
                 continue;
             }
@@ -901,12 +900,13 @@ impl<S: GroupStore> Allocator<S> {
         if self.space.promise(blocks, who) { Ok(()) } else { Err(Error::NoSpace { wanted: blocks }) }
     }
 
-    /// Promises as many of `blocks` as are available to delayed allocation; returns their number.
+    /// Promises to delayed allocation as many of `blocks` as are available; returns their number.
     pub fn reserve_up_to(&self, blocks: u64, root: bool) -> u64 {
         self.space.promise_up_to(blocks, if root { Privilege::Root } else { Privilege::Normal })
     }
 
-    /// Promises blocks even if none are free: those that the caller has just freed, for delayed data that lies in them.
+    /// Promises blocks even if none are free: blocks that the caller has just freed, for delayed data that will replace
+    /// them.
     pub fn reserve_freed(&self, blocks: u64) {
         self.space.promise_freed(blocks);
     }
@@ -926,7 +926,7 @@ impl<S: GroupStore> Allocator<S> {
     }
 
     /// Discards the preallocations of all inodes and locality groups; returns the number of blocks that became free.
-    /// `allocate` does this by itself before it reports that nothing is free.
+    /// `allocate` does this itself before it reports that no block is free.
     pub fn discard_all_under_pressure(&self) -> u64 {
         self.discard_everything()
     }
@@ -942,8 +942,8 @@ impl<S: GroupStore> Allocator<S> {
         self.space.promised()
     }
 
-    /// Blocks that a reservation could get: free on disk, minus the promised ones, minus the reserves that the caller
-    /// may not use (statfs `f_bavail` with `root` false).
+    /// Blocks that a reservation could get: those free on disk, minus the promised ones, minus the reserves that the
+    /// caller may not use (statfs `f_bavail` with `root` false).
     pub fn available_blocks(&self, root: bool) -> u64 {
         self.space.available(if root { Privilege::Root } else { Privilege::Normal })
     }
@@ -954,7 +954,7 @@ impl<S: GroupStore> Allocator<S> {
         self.counters.blocks_freed.get().saturating_sub(released)
     }
 
-    /// The state of one group; None beyond the last.
+    /// The state of one group; None for a group behind the last.
     pub fn group(&self, group: GroupNr) -> Option<GroupState> {
         let g = self.group_ref(group)?;
         Some(GroupState {
@@ -967,7 +967,7 @@ impl<S: GroupStore> Allocator<S> {
         })
     }
 
-    /// Free blocks that wait for metadata ([`crate::meta_place`]).
+    /// Free blocks that are set aside for metadata ([`crate::meta_place`]).
     pub fn set_aside_blocks(&self) -> u64 {
         self.meta_zones.as_ref().map_or(0, MetaZones::total)
     }
@@ -976,13 +976,13 @@ impl<S: GroupStore> Allocator<S> {
         self.counters.snapshot()
     }
 
-    /// Drops buddies that were not used since the last call (then others) until `target` bytes are free; returns the
-    /// bytes freed. Never waits for a lock.
+    /// Drops buddies until `target` bytes are free, first those not used since the last call; returns the bytes freed.
+    /// Never waits for a lock.
     pub fn drop_unused_buddies(&self, target: usize) -> usize {
         self.shrink(target)
     }
 
-    /// Bytes of its fixed memory, which grow with the disk.
+    /// Bytes of the allocator's fixed memory, which grows with the disk.
     pub fn memory_fixed(&self) -> usize {
         let zones = self.meta_zones.as_ref().map_or(0, MetaZones::bytes);
         self.groups.len() * size_of::<Group>() + self.choice.bytes() + zones

@@ -1,31 +1,31 @@
 //! The buddy of one group: [`Buddy`]. Linux: `struct ext4_buddy` and the counters of `struct ext4_group_info`.
 //!
 //! A bit of order k is clear when all 2^k blocks under it are free; order 0 is the block bitmap itself. (Linux clears
-//! only the bit of the *largest* free buddy; here every order speaks for itself, which makes both updates and run
-//! searches plain word operations. A buddy is largest when its parent's bit is set.)
+//! only the bit of the *largest* free buddy. Here the bits of every order are complete, so updates and run searches are
+//! plain word operations. A buddy is maximal if its parent's bit is set.)
 //!
-//! What it does not do: know why a block is in use.
+//! What it does not do: it does not record why a block is in use.
 //!
 //! # Locking
-//! None; lives under its group's lock.
+//! None; protected by its group's lock.
 
-/// Orders at most: 64 KiB blocks have 2^(16+1) as their highest.
+/// The maximum number of orders: with blocks of 64 KiB, the largest buddy has 2^(16+1) blocks.
 const ORDERS_MAX: usize = 18;
 
-/// Free space of one group, at every power of two.
+/// The free space of one group, at every power of two.
 #[derive(Clone, Debug)]
 pub struct Buddy {
     blocks: u32,
     orders: u32,
-    /// All orders one after the other.
+    /// The bits of all orders, one after the other.
     words: Box<[u64]>,
     offset: [u32; ORDERS_MAX],
     /// Clear bits per order.
     clear: [u32; ORDERS_MAX],
     fragments: u32,
-    /// There is no free block below this one.
+    /// No block below this one is free.
     first_free: u32,
-    /// The longest known free run; no run is longer by more than a third (see [`Buddy::long_run`]).
+    /// The longest known free run; no run is more than a third longer (see [`Buddy::long_run`]).
     long: Run,
     /// The length of `long` at the last survey of all runs; 0 if a new survey is due.
     surveyed: u32,
@@ -38,10 +38,10 @@ pub struct Run {
     pub len: u32,
 }
 
-/// Up to this length the largest buddy suffices as an estimate of the longest run.
+/// For runs up to this length, the largest buddy suffices as an estimate of the longest run.
 const SHORT: u32 = 8;
 
-/// The even bits of `x`, moved together.
+/// Packs the even bits of `x`.
 fn gather_even(mut x: u64) -> u64 {
     x &= 0x5555_5555_5555_5555;
     x = (x | x >> 1) & 0x3333_3333_3333_3333;
@@ -51,7 +51,7 @@ fn gather_even(mut x: u64) -> u64 {
     (x | x >> 16) & 0x0000_0000_FFFF_FFFF
 }
 
-/// Each of the low 32 bits of `x`, twice.
+/// Duplicates each of the low 32 bits of `x`.
 fn double_bits(mut x: u64) -> u64 {
     x &= 0x0000_0000_FFFF_FFFF;
     x = (x | x << 16) & 0x0000_FFFF_0000_FFFF;
@@ -66,13 +66,13 @@ fn words_for(bits: u32) -> u32 {
     bits.div_ceil(64).max(1)
 }
 
-/// Bits `from..to` of one word (`to` at most 64).
+/// A mask of bits `from..to` of one word (`to` at most 64).
 fn span(from: u32, to: u32) -> u64 {
     let upper = if to >= 64 { u64::MAX } else { (1u64 << to) - 1 };
     upper & (u64::MAX << from)
 }
 
-/// Calls `f` with each word that holds bits of `lo..hi`, and the mask of those bits.
+/// Calls `f` with each word that contains bits of `lo..hi`, and the mask of those bits.
 fn for_words(words: &mut [u64], lo: u32, hi: u32, mut f: impl FnMut(&mut u64, u64)) {
     let mut at = lo;
     while at < hi {
@@ -84,7 +84,8 @@ fn for_words(words: &mut [u64], lo: u32, hi: u32, mut f: impl FnMut(&mut u64, u6
 }
 
 impl Buddy {
-    /// Builds the buddy of `blocks` blocks from used-bits; `used` may be longer or shorter (missing bits are used).
+    /// Builds the buddy of `blocks` blocks from a bitmap in which a set bit means used. `used` may be longer or shorter
+    /// (missing bits count as used).
     pub fn new(used: &[u64], blocks: u32, block_bits: u32) -> Buddy {
         let orders = (block_bits + 2).min(ORDERS_MAX as u32);
         let mut offset = [0u32; ORDERS_MAX];
@@ -140,8 +141,8 @@ impl Buddy {
         buddy
     }
 
-    /// The length of a run that certainly exists: at least three quarters of the longest, or the largest buddy if
-    /// that has no more than [`SHORT`] blocks.
+    /// The length of a run that definitely exists: at least three quarters of the longest run. If the largest buddy has
+    /// at most [`SHORT`] blocks, it is that buddy.
     pub fn long_run(&self) -> u32 {
         self.long.len.max(self.largest_order().map_or(0, |o| 1 << o))
     }
@@ -158,8 +159,7 @@ impl Buddy {
                 open += 64;
                 continue;
             }
-            // The run from the left ends in this word, and another may leave it on the right; those between are
-            // short.
+            // The run from the left ends in this word, and another may begin at its right end; runs between are short.
             let (head, tail) = (used.trailing_zeros(), used.leading_zeros());
             if open == 0 {
                 start = base;
@@ -200,7 +200,7 @@ impl Buddy {
         }
         let (left, right) = (start.saturating_sub(long.start), long_end.saturating_sub(end));
         self.long = if left > right { Run { start: long.start, len: left } } else { Run { start: end, len: right } };
-        // Others that are longer by now are at most a third longer.
+        // Other runs that are longer now are at most a third longer.
         if self.long.len < self.surveyed - self.surveyed / 4 {
             self.surveyed = 0;
             self.survey_if_long();
@@ -214,7 +214,7 @@ impl Buddy {
         }
     }
 
-    /// Updates `long` after blocks became free, perhaps beside other free ones.
+    /// Updates `long` after blocks became free, perhaps next to other free blocks.
     fn lengthen(&mut self, mut start: u32, mut end: u32) {
         let long = self.long;
         let long_end = long.start + long.len;
@@ -234,7 +234,7 @@ impl Buddy {
         self.survey_if_long();
     }
 
-    /// The start of the run that contains, or ends at, `at`.
+    /// The start of the run that contains `at`, or ends there.
     fn run_start(&self, at: u32) -> u32 {
         let words = self.order(0);
         let mut i = at / 64;
@@ -254,7 +254,7 @@ impl Buddy {
         if len > 64 { self.first_long_run(len) } else { self.first_short_run(len) }
     }
 
-    /// A run of `len` blocks contains a buddy of at least half as many.
+    /// Searches for a run of more than 64 blocks. A run of `len` blocks contains a buddy of at least half as many.
     fn first_long_run(&self, len: u32) -> Option<u32> {
         let k = (len.ilog2() - 1).min(self.orders - 1);
         let words = self.order(k);
@@ -285,7 +285,7 @@ impl Buddy {
                 continue;
             }
             let next = words.get(i + 1).copied().unwrap_or(u64::MAX);
-            // A bit stays set while it and its successors, `have` in all, are free.
+            // A bit remains set if it and its successors, `have` in total, are free.
             let mut free = u128::from(!used) | u128::from(!next) << 64;
             let mut have = 1;
             while have < len && free as u64 != 0 {
@@ -324,7 +324,7 @@ impl Buddy {
         self.clear[0]
     }
 
-    /// Runs of free blocks.
+    /// The number of runs of free blocks.
     pub fn fragments(&self) -> u32 {
         self.fragments
     }
@@ -374,7 +374,7 @@ impl Buddy {
         (i * 64 + w.trailing_zeros()).min(limit)
     }
 
-    /// Free blocks from `start` on, at most `wanted`.
+    /// The number of free blocks from `start` on, at most `wanted`.
     pub fn run_len(&self, start: u32, wanted: u32) -> u32 {
         self.next_used(start, start.saturating_add(wanted)).saturating_sub(start)
     }
@@ -385,14 +385,14 @@ impl Buddy {
 
     pub fn is_used(&self, start: u32, len: u32) -> bool {
         match start.checked_add(len) {
-            // next_free starts at first_free, below which all is used.
+            // next_free starts at first_free, below which all blocks are used.
             Some(end) if end <= self.blocks => self.next_free(start).is_none_or(|f| f >= end),
             _ => false,
         }
     }
 
-    /// The start of the first maximal buddy of the smallest order that is at least `order` and has one: best fit, so
-    /// that large buddies stay whole.
+    /// The start of the first maximal buddy of the smallest sufficient order (at least `order`). This is best fit:
+    /// large buddies stay whole.
     pub fn first_buddy(&self, order: u32) -> Option<u32> {
         (order..self.orders).find_map(|k| self.first_maximal(k).map(|i| i << k))
     }
@@ -417,7 +417,7 @@ impl Buddy {
         None
     }
 
-    /// Takes a free range out. Returns false, without a change, if part of it is used.
+    /// Removes a free range. Returns false, without a change, if part of it is used.
     #[must_use]
     pub fn mark_used(&mut self, start: u32, len: u32) -> bool {
         if len == 0 || !self.is_free(start, len) {
@@ -448,7 +448,7 @@ impl Buddy {
         true
     }
 
-    /// Puts a used range back. Returns false, without a change, if part of it is free.
+    /// Adds a used range. Returns false, without a change, if part of it is free.
     #[must_use]
     pub fn mark_free(&mut self, start: u32, len: u32) -> bool {
         if len == 0 || !self.is_used(start, len) {
@@ -463,7 +463,7 @@ impl Buddy {
             if lo >= hi {
                 break;
             }
-            // Entirely inside the range, or decided by the two children.
+            // A bit is entirely inside the range, or depends on its two children.
             let (whole_lo, whole_hi) = (start.div_ceil(1 << k).min(hi), (end >> k).min(hi));
             let mut changed = 0;
             for_words(self.order_mut(k), whole_lo, whole_hi, |w, m| {
@@ -521,7 +521,7 @@ mod tests {
         }
     }
 
-    /// The longest run is known within a quarter; a run of `len` blocks is found if there is one.
+    /// Checks that the longest run is known within a quarter, and that a run of `len` blocks is found if there is one.
     fn check_runs(b: &Buddy, model: &[bool], len: u32) {
         let mut runs: Vec<Run> = Vec::new();
         for (i, _) in (0..).zip(model).filter(|(_, used)| !**used) {
@@ -584,7 +584,7 @@ mod tests {
 
     #[test]
     fn first_buddy_spares_larger_buddies() {
-        // Blocks 0..8 free but 3; a whole free area from 64 on.
+        // Blocks 0..8 are free except block 3; from 64 on, a whole area is free.
         let mut b = Buddy::new(&[!0xF7, 0], 128, 12);
         assert_eq!(b.first_buddy(0), Some(2), "the single block");
         assert_eq!(b.first_buddy(1), Some(0));

@@ -9,7 +9,7 @@ pub enum Error {
     #[error("no space for {wanted} blocks")]
     NoSpace { wanted: u64 },
     /// No block is free now, but `pending` blocks will be once the running transaction is durable and released: stop
-    /// the handle, force a commit, try again.
+    /// the handle, force a commit, retry.
     #[error("no space for {wanted} blocks until a commit returns {pending}")]
     NoSpaceUntilCommit { wanted: u64, pending: u64 },
     /// The bitmap and the request contradict each other: double free, block outside the file system, block of the

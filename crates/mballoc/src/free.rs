@@ -2,7 +2,7 @@
 //!
 //! Main items: [`Allocator::free`], [`Allocator::check_free`], [`Allocator::next_freeable`].
 //!
-//! What it does not do: make them available again ([`Allocator::release`]).
+//! What it does not do: it does not make them available again ([`Allocator::release`]).
 //!
 //! # Locking
 //! See the crate's page.
@@ -27,8 +27,8 @@ impl<S: GroupStore> Allocator<S> {
     /// change; the store's.
     pub fn free(&self, txn: &mut S::Txn, start: BlockNr, len: u64) -> Result<FreedExtents, S::Error> {
         let pieces = self.pieces_to_free(start, len)?;
-        // If the second piece's bitmap cannot be read, the first piece must stay unmarked. Prepared bitmaps are not
-        // read again.
+        // If the bitmap of the second piece cannot be read, the first piece must stay unmarked. Prepared bitmaps are
+        // not read again.
         let mut prepared = Vec::with_capacity(pieces.len());
         for piece in &pieces {
             prepared.push(self.store.prepare(txn, piece.group)?);
@@ -42,7 +42,7 @@ impl<S: GroupStore> Allocator<S> {
             self.store.mark(txn, piece.group, prepared, piece.start..piece.start + piece.len, false)?;
             inner.hold(piece.start, piece.len);
             drop(inner);
-            // In this order: a request that is promised these blocks and does not find them must see that a commit
+            // The order matters: a request that is promised these blocks and does not find them must see that a commit
             // will free them.
             self.counters.blocks_freed.add(u64::from(piece.len));
             sim::point("free: counted");
@@ -61,8 +61,8 @@ impl<S: GroupStore> Allocator<S> {
         Ok(())
     }
 
-    /// The first run that [`Allocator::free`] would free, among `len` blocks from `start` on that lie in one group
-    /// and contain no metadata of the file system. `None`: there is none, or the group's bitmap is bad.
+    /// The first run that [`Allocator::free`] would free, among `len` blocks from `start` on that lie in one group and
+    /// contain no metadata of the file system. `None` if there is none, or if the group's bitmap is bad.
     ///
     /// # Errors
     /// Those of the store.
@@ -92,8 +92,8 @@ impl<S: GroupStore> Allocator<S> {
         Ok(None)
     }
 
-    /// Whether the block is known to be free, or freed by a transaction that is not durable yet. Then no inode can
-    /// own it. Reads nothing: if the group's bitmap is not in memory, only the latter is known.
+    /// Whether the block is known to be free, or freed by a transaction that is not durable yet. Then no inode can own
+    /// it. Reads nothing: if the group's bitmap is not in memory, only blocks freed by such a transaction are known.
     pub fn is_known_free(&self, block: BlockNr) -> bool {
         let Some((nr, index)) = self.geometry.locate(block) else { return false };
         let Some(group) = self.group_ref(nr) else { return false };
@@ -102,7 +102,7 @@ impl<S: GroupStore> Allocator<S> {
         free || inner.held().is_some_and(|h| h.overlaps(index, 1))
     }
 
-    /// Whether a group's bitmap has been found bad: its blocks are neither handed out nor freed any more.
+    /// Whether a group's bitmap has been found bad: its blocks are no longer allocated or freed.
     pub fn is_bad(&self, group: GroupNr) -> bool {
         self.group_ref(group).is_none_or(|g| g.has(BAD))
     }
@@ -118,7 +118,7 @@ impl<S: GroupStore> Allocator<S> {
         Ok(pieces)
     }
 
-    /// Locks a group in which `piece` may be freed: all of its blocks are used, on disk too.
+    /// Locks a group if `piece` may be freed there: all of its blocks are in use, on disk too.
     fn lock_to_free(&self, piece: &Extent) -> Result<MutexGuard<'_, GroupInner>, S::Error> {
         let corrupt = |index: u32, detail: &str| {
             let block = self.geometry.named(self.geometry.block(piece.group, index));

@@ -9,27 +9,27 @@ use extant_ondisk::{BlockNr, GroupNr};
 
 use crate::{Error, Result};
 
-/// The shape of the file system, from the superblock.
+/// The geometry of the file system, from the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Blocks of the file system, `first_data_block` included (Linux: `s_blocks_count`).
+    /// Blocks of the file system, including `first_data_block` (Linux: `s_blocks_count`).
     pub blocks_count: u64,
     /// 1 with blocks of 1 KiB, else 0.
     pub first_data_block: u64,
     pub blocks_per_group: u32,
     pub groups: u32,
-    /// log2 of the file system's blocks that a block here stands for (`bigalloc`).
+    /// log2 of the number of file-system blocks that one block here represents (`bigalloc`).
     pub cluster_bits: u32,
     /// Groups per flex group; 1 without `flex_bg`.
     pub flex_bg_size: u32,
     /// RAID stripe in blocks; 0 or 1 for none.
     pub stripe: u32,
-    /// Bytes of the file system's blocks, of which a bitmap takes one; a power of two.
+    /// Bytes of a file-system block, which is also the size of a bitmap; a power of two.
     pub block_size: u32,
 }
 
 impl Geometry {
-    /// Refuses shapes for which the arithmetic here does not work.
+    /// Refuses geometries for which the arithmetic here does not work.
     pub fn check(&self) -> Result<()> {
         let bad = |detail: &str| Err(Error::Invalid { detail: detail.to_owned() });
         if !self.block_size.is_power_of_two() || !(1024..=65536).contains(&self.block_size) {
@@ -56,7 +56,7 @@ impl Geometry {
         BlockNr(self.first_data_block + u64::from(group.0) * u64::from(self.blocks_per_group))
     }
 
-    /// Blocks in a group: `blocks_per_group`, or fewer in the last one; 0 beyond it.
+    /// Blocks in a group: `blocks_per_group`, or fewer in the last one; 0 behind it.
     pub fn blocks_in_group(&self, group: GroupNr) -> u32 {
         let left = self.blocks_count.saturating_sub(self.group_start(group).0);
         left.min(u64::from(self.blocks_per_group)) as u32
@@ -77,12 +77,12 @@ impl Geometry {
         BlockNr(self.group_start(group).0 + u64::from(index))
     }
 
-    /// The block of the file system with which a block here begins: for messages.
+    /// The first file-system block of a block here, for messages.
     pub(crate) fn named(&self, block: BlockNr) -> BlockNr {
         BlockNr(block.0 << self.cluster_bits)
     }
 
-    /// The highest order that buddies have.
+    /// The highest order of a buddy.
     pub(crate) fn highest_order(&self) -> u32 {
         self.block_bits() + 1
     }
@@ -92,7 +92,7 @@ impl Geometry {
         self.block_size.trailing_zeros()
     }
 
-    /// log2 of the bytes of what a bit stands for.
+    /// log2 of the bytes that one bit represents.
     pub(crate) fn unit_bits(&self) -> u32 {
         self.block_bits() + self.cluster_bits
     }

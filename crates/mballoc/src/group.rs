@@ -1,13 +1,13 @@
 //! One block group in core: [`Group`]. Linux: `struct ext4_group_info`, fs/ext4/ext4.h.
 //!
-//! The policies need free blocks, fragments and largest buddy. These are readable without the lock and survive the
-//! buddy being dropped. Held blocks (see the crate's page) are recorded beside the buddy, so that the buddy can be
-//! rebuilt from the on-disk bitmap at any time.
+//! The policies need free blocks, fragments and largest buddy. These are readable without the lock and stay available
+//! when the buddy is dropped. Held blocks (see the crate's page) are recorded beside the buddy, so that the buddy can
+//! be rebuilt from the on-disk bitmap at any time.
 //!
-//! What it does not do: call the store.
+//! What it does not do: it does not call the store.
 //!
 //! # Locking
-//! [`crate::lock::GROUP`] around [`GroupInner`]; the atomics are written under it and read freely.
+//! [`crate::lock::GROUP`] protects [`GroupInner`]; the atomics are written under it and read without it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,7 +32,7 @@ pub const BAD: u8 = 2;
 pub const UNINIT: u8 = 4;
 /// The buddy is in memory.
 pub const LOADED: u8 = 8;
-/// The buddy was used since the last round of [`crate::Allocator::drop_unused_buddies`].
+/// The buddy has been used since the last round of [`crate::Allocator::drop_unused_buddies`].
 pub const REFERENCED: u8 = 16;
 /// There may be preallocations here.
 pub const PREALLOCATED: u8 = 32;
@@ -54,23 +54,23 @@ pub struct Group {
 pub struct GroupInner {
     /// Changes whenever a bitmap that is being loaded would become stale.
     pub generation: u32,
-    /// Blocks of system zones that the bitmap calls free; they count as used.
+    /// Blocks of system zones that the bitmap shows as free; they count as used.
     pub masked: u32,
     pub buddy: Option<Box<Buddy>>,
-    /// None if there are no held blocks and no preallocations, so that a file system of half a million groups needs
-    /// little memory.
+    /// None if there are no held blocks and no preallocations, to save memory: a file system may have half a million
+    /// groups.
     outside: Option<Box<Outside>>,
 }
 
-/// Blocks that are used in core and free on disk, with their reasons.
+/// Blocks that are used in core and free on disk, by reason.
 #[derive(Default)]
 pub struct Outside {
     pub held: RangeSet,
-    /// The held blocks that wait for metadata ([`crate::meta_place`]).
+    /// The held blocks that are set aside for metadata ([`crate::meta_place`]).
     pub set_aside: RangeSet,
     /// The home of each page of the group, 0 for none; empty where zones have no pages.
     pub pages: Vec<u8>,
-    /// The living preallocations, by start and address.
+    /// The live preallocations, by start and address.
     pub preallocations: BTreeMap<(u32, usize), Arc<Preallocation>>,
 }
 
@@ -91,7 +91,7 @@ impl GroupInner {
         self.outside.get_or_insert_default().held.insert(start, len)
     }
 
-    /// Releases held blocks. If they are set aside, [`GroupInner::take_aside`] comes first.
+    /// Releases held blocks. If they are set aside, [`GroupInner::take_aside`] must come first.
     pub fn unhold(&mut self, start: u32, len: u32) -> bool {
         let Some(outside) = &mut self.outside else { return false };
         let ok = !outside.set_aside.overlaps(start, len) && outside.held.remove(start, len);
@@ -126,7 +126,7 @@ impl GroupInner {
         }
     }
 
-    /// Blocks that were set aside get another purpose; they are still held.
+    /// Ends setting blocks aside for metadata, for another purpose; they are still held.
     pub fn take_aside(&mut self, start: u32, len: u32) -> bool {
         self.outside.as_mut().is_some_and(|o| o.set_aside.remove(start, len))
     }
@@ -178,7 +178,7 @@ impl Group {
     }
 
     pub fn set(&self, flags: u8) {
-        // Written only on a change: every search for a group reads this cache line.
+        // Written only if it changes, because every search for a group reads this cache line.
         if self.flags.load(Ordering::Relaxed) & flags != flags {
             self.flags.fetch_or(flags, Ordering::Relaxed);
         }
@@ -190,7 +190,7 @@ impl Group {
         }
     }
 
-    /// Free blocks that can be handed out.
+    /// Free blocks that can be allocated.
     pub fn free(&self) -> u32 {
         self.free.load(Ordering::Relaxed)
     }

@@ -1,6 +1,6 @@
-//! More blocks and groups, while requests are served. Linux: `ext4_mb_add_groupinfo`, `ext4_group_add_blocks`.
+//! Adds blocks and groups while requests are served. Linux: `ext4_mb_add_groupinfo`, `ext4_group_add_blocks`.
 //!
-//! What it does not do: decide where the new groups' own blocks lie; write anything.
+//! What it does not do: it does not decide where the new groups' own blocks are, and it writes nothing.
 //!
 //! # Locking
 //! [`crate::lock::GROUP`], one at a time. One thread at a time may grow an allocator.
@@ -12,11 +12,12 @@ use crate::allocator::Allocator;
 use crate::group::{BAD, Group, KNOWN, UNINIT};
 use crate::{Geometry, GroupStore, GroupSummary};
 
-/// The room for groups grows at least by this part, so that many small growths do not copy it each time.
+/// The capacity for groups grows at least by one part in this many, so that many small growths do not copy it each
+/// time.
 const ROOM_STEP: u32 = 4;
 
 impl<S: GroupStore> Allocator<S> {
-    /// Gives the policy room for this many groups. Requests that run meanwhile wait rather than miss a free block.
+    /// Gives the policy capacity for this many groups. Requests that run meanwhile wait rather than miss a free block.
     pub fn make_room(&self, groups: u32) {
         let room = self.choice_groups.load(Ordering::Relaxed);
         if groups <= room {
@@ -27,8 +28,7 @@ impl<S: GroupStore> Allocator<S> {
         let highest = self.geometry.highest_order();
         let all = || (0..self.groups.len() as u32).rev().filter_map(|nr| Some((nr, self.group_ref(GroupNr(nr))?)));
         all().for_each(|(nr, group)| choice.changed(nr, group.info(None, highest)));
-        // In flight until every group is published as it is: otherwise another thread may conclude that nothing is
-        // free.
+        // In flight until every group has been published: otherwise another thread may conclude that no block is free.
         self.in_transit.begin(1);
         self.choice.publish(choice);
         for (nr, group) in all() {
@@ -40,7 +40,7 @@ impl<S: GroupStore> Allocator<S> {
         self.in_transit.end(1);
     }
 
-    /// The last group gets longer, up to block `end`. `change` marks the blocks free in the on-disk bitmap, under the
+    /// Extends the last group up to block `end`. `change` marks the blocks free in the on-disk bitmap, under the
     /// group's lock; on an error nothing may have changed.
     ///
     /// # Errors
@@ -52,10 +52,10 @@ impl<S: GroupStore> Allocator<S> {
         let Some(group) = self.group_ref(nr) else { return change() };
         let mut inner = group.lock();
         change()?;
-        // The buddy has the old length, and areas for metadata may lie elsewhere now.
+        // The buddy has the old length, and areas for metadata may be elsewhere now.
         let aside = self.forget_aside(nr, &mut inner);
         self.drop_buddy(group, &mut inner);
-        // A bitmap that is being loaded now may or may not have these blocks.
+        // A bitmap that is being loaded may or may not have these blocks.
         inner.generation = inner.generation.wrapping_add(1);
         self.geometry.publish(longer);
         if group.has(BAD) {
@@ -71,8 +71,8 @@ impl<S: GroupStore> Allocator<S> {
         Ok(())
     }
 
-    /// Groups join behind the last one, which must be whole: `geometry` is that of the larger file system. `zones` are
-    /// their own blocks, as for [`Allocator::protect`]. The store knows these groups already.
+    /// Adds groups behind the last one, which must be complete: `geometry` is that of the larger file system. `zones`
+    /// are the groups' own blocks, as for [`Allocator::protect`]. The store already knows these groups.
     pub fn append(&self, geometry: Geometry, groups: &[GroupSummary], zones: impl IntoIterator<Item = (BlockNr, u64)>) {
         self.make_room(geometry.groups);
         let (first, end) = (self.geometry.groups, geometry.blocks_count);
@@ -83,7 +83,7 @@ impl<S: GroupStore> Allocator<S> {
         self.geometry.publish(geometry);
         for nr in (first..first + groups.len() as u32).rev() {
             if let Some(group) = self.group_ref(GroupNr(nr)) {
-                // Under the lock: a request may have found the group already.
+                // Under the lock, because a request may already have found the group.
                 let inner = group.lock();
                 self.choice.changed(nr, group.info(inner.buddy.as_deref(), highest));
             }
@@ -92,7 +92,7 @@ impl<S: GroupStore> Allocator<S> {
         self.in_transit.turned();
     }
 
-    /// Changes the blocks that are reserved ([`crate::Options`]).
+    /// Changes how many blocks are reserved ([`crate::Options`]).
     pub fn set_reserves(&self, root: u64, pool: u64) {
         self.space.set_reserves(root, pool);
     }

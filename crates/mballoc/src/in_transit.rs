@@ -1,11 +1,11 @@
-//! [`InTransit`]: are blocks in flight between two places?
+//! [`InTransit`]: tracks whether blocks are in flight between two places.
 //!
-//! A thread that finds nothing free must not report "no space" while another thread holds more than it will need: an
-//! extent that is about to become a preallocation, or a preallocation that is being discarded. This counts both, and
-//! the moments at which such blocks become visible again.
+//! A thread that finds no free block must not report "no space" while another thread holds more than it will need. That
+//! may be an extent that is about to become a preallocation, or a preallocation that is being discarded. This counts
+//! both, and the moments at which such blocks become visible again.
 //!
 //! # Locking
-//! [`crate::lock::IN_TRANSIT`] around the waiting, which happens only after a request found nothing.
+//! [`crate::lock::IN_TRANSIT`] while waiting, which happens only after a request has found nothing.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use extant_base::sync::{Condvar, Mutex};
 
 use crate::lock;
 
-/// The bound of one wait. The other thread may be reading a bitmap from disk.
+/// The maximum time of one wait. The other thread may be reading a bitmap from disk.
 const WAIT_MAX: Duration = Duration::from_millis(5);
-/// How long a request that has searched often lets other threads run.
+/// How long a request that has already searched several times lets other threads run.
 const PAUSE: Duration = Duration::from_millis(1);
 
 pub struct InTransit {
@@ -44,20 +44,22 @@ impl Default for InTransit {
 }
 
 impl InTransit {
-    /// Blocks left the buddy or a preallocation, and only one thread has them.
+    /// Reports that blocks have left the buddy or a preallocation, and only one thread has them.
     pub fn begin(&self, blocks: u64) {
         self.begun.add(blocks);
     }
 
-    /// Other threads can see the blocks again.
+    /// Reports that other threads can see the blocks again.
     pub fn end(&self, blocks: u64) {
         self.ended.add(blocks);
     }
 
-    /// Waits until blocks became visible after `turns` was read, nothing is in flight, or a short while has passed.
+    /// Waits until blocks have become visible since `turns` was read, nothing is in flight, or a short while has
+    /// passed.
     ///
-    /// `again`: the caller has searched several times. On a busy disk blocks become visible all the time, while the
-    /// missing ones may belong to a thread that waits for a processor. So the caller sleeps to free its own.
+    /// `again`: the caller has searched several times. On a busy disk, blocks become visible all the time, while the
+    /// missing ones may belong to a thread that waits for a processor. So the caller sleeps to release its own
+    /// processor.
     pub fn wait(&self, turns: u64, again: bool) {
         if again {
             Clock::real().sleep(PAUSE);
@@ -71,8 +73,8 @@ impl InTransit {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Blocks became visible: handed out, made a preallocation, or freed. A concurrent search may have missed a group
-    /// that was just changing its place in the policy's sets.
+    /// Reports that blocks became visible: allocated, preallocated, or freed. A concurrent search may have missed a
+    /// group that was just changing its place in the policy's sets.
     pub fn turned(&self) {
         self.turns.inc();
         if self.waiting.load(Ordering::SeqCst) > 0 {

@@ -1,7 +1,7 @@
 //! Extant's multi-block allocator: *where* blocks go. Linux: fs/ext4/mballoc.c.
 //!
-//! Purpose: hands out runs of blocks near a goal, keeps a buddy bitmap per group, preallocates for growing and for
-//! small files, counts free and promised blocks, and makes freed blocks unavailable until their transaction is
+//! Purpose: allocates runs of blocks near a goal, keeps a buddy bitmap per group, and preallocates for growing and for
+//! small files. It counts free and promised blocks, and makes freed blocks unavailable until their transaction is
 //! durable.
 //!
 //! Main types: [`Allocator`] (one per mount), [`GroupStore`] (its interface to the file system), [`Request`] and
@@ -9,14 +9,14 @@
 //! [`MetaPolicy`] (where metadata goes).
 //!
 //! A block has three states: *used on disk*; *held*; *free*. A held block is free in the on-disk bitmap but
-//! unavailable: preallocated, freed in a transaction that is not yet durable, or chosen and not yet marked because
-//! its data is being written. The buddy of a group records "not free". The held ranges are recorded beside it, so
-//! that a buddy can be dropped and rebuilt at any time.
+//! unavailable. It is preallocated, or freed in a transaction that is not yet durable, or chosen and not yet marked
+//! because its data is being written. The buddy of a group records "not free". The held ranges are recorded beside it,
+//! so that a buddy can be dropped and rebuilt at any time.
 //!
 //! Under `bigalloc` a block is a cluster everywhere in this crate, and the file system translates.
 //!
-//! What it does not do: I/O (the store loads and journals bitmaps), choosing a goal for data (Orlov and friends live
-//! in `fs`), knowing which blocks of a cluster are used.
+//! What it does not do: it does no I/O (the store loads and journals bitmaps) and chooses no goals for data (the Orlov
+//! allocator and others are in `fs`). It does not know which blocks of a cluster are used.
 //!
 //! # Locking
 //! In order of rank: [`lock::OWNER`] (an inode's list of preallocations) or [`lock::LOCALITY`] (a locality group's) →

@@ -1,4 +1,4 @@
-//! Building buddies from bitmaps, dropping them, and moving ranges between "held" and "free".
+//! Builds buddies from bitmaps, drops them, and moves ranges between "held" and "free".
 //!
 //! # Locking
 //! [`crate::lock::GROUP`], one at a time; never while the store loads a bitmap (but see [`Allocator::lock_loaded`]).
@@ -18,18 +18,18 @@ use crate::{Error, GroupStore};
 
 /// Why a group cannot be used.
 pub(crate) enum Unusable<E> {
-    /// Found bad before.
+    /// It was found bad earlier.
     Bad,
-    /// Found bad now: the store could not load it, and was notified.
+    /// It was found bad now: the store could not load it, and was notified.
     Store(E),
-    /// Another thread has the lock and the caller does not wait.
+    /// Another thread holds the lock, and the caller does not wait.
     Busy,
 }
 
-/// Bitmaps read ahead at once: the flex groups that mke2fs makes are smaller, others are legal.
+/// The maximum number of bitmaps read ahead at once. Flex groups made by mke2fs are smaller, but larger ones are legal.
 const READ_AHEAD_MAX: u32 = 64;
 
-/// Attempts to install a freshly loaded bitmap before the load is repeated under the lock.
+/// How often to try to install a newly loaded bitmap before loading it under the lock.
 const LOAD_ATTEMPTS: u32 = 8;
 
 impl<S: GroupStore> Allocator<S> {
@@ -37,8 +37,8 @@ impl<S: GroupStore> Allocator<S> {
         self.groups.get(nr.0 as usize)
     }
 
-    /// Locks a group and makes sure that its buddy is in memory. The bitmap is loaded without the lock; if other
-    /// threads keep changing the group meanwhile, the last attempt loads it under the lock.
+    /// Locks a group and ensures that its buddy is in memory. The bitmap is loaded without the lock. If other threads
+    /// keep changing the group meanwhile, the last attempt loads it under the lock.
     pub(crate) fn lock_loaded(
         &self,
         nr: GroupNr,
@@ -135,7 +135,7 @@ impl<S: GroupStore> Allocator<S> {
     }
 
     /// Reads the bitmaps of the flex group in one request, before the bitmap of this group is needed. Afterwards the
-    /// policy knows the numbers of all of its groups. Linux: `ext4_mb_prefetch`.
+    /// policy knows the numbers of all its groups. Linux: `ext4_mb_prefetch`.
     pub(crate) fn read_ahead(&self, nr: u32) {
         let together = self.geometry.flex_bg_size.clamp(1, READ_AHEAD_MAX);
         let first = nr - nr % together;
@@ -149,14 +149,14 @@ impl<S: GroupStore> Allocator<S> {
         }
         self.counters.read_aheads.inc();
         self.store.read_ahead(&unknown);
-        // From the last group down, as Linux does: lists begin with it.
+        // From the last group down, as in Linux: lists begin with it.
         for group in unknown.into_iter().rev().filter(|g| g.0 != nr) {
             self.survey(group);
         }
     }
 
-    /// Publishes the numbers of a group's bitmap without keeping a buddy. If the bitmap cannot be read, the error is
-    /// left for the request that needs it.
+    /// Publishes the numbers of a group's bitmap without keeping a buddy. If the bitmap cannot be read, the request
+    /// that needs it reports the error.
     fn survey(&self, nr: GroupNr) {
         let Some(group) = self.group_ref(nr).filter(|g| !g.has(KNOWN | BAD)) else { return };
         let Some(before) = group.try_lock().map(|inner| inner.generation) else { return };
@@ -176,13 +176,13 @@ impl<S: GroupStore> Allocator<S> {
         self.choice.changed(nr.0, group.info(inner.buddy.as_deref(), self.geometry.highest_order()));
     }
 
-    /// The group contradicts itself: marks it bad and notifies the store.
+    /// Handles a group whose state is inconsistent: marks it bad and notifies the store.
     fn distrust(&self, nr: GroupNr, group: &Group, inner: &mut GroupInner, detail: String) {
         self.mark_bad(nr, group, inner, &detail);
         self.store.damaged(nr, &Error::corrupt(nr, self.geometry.named(self.geometry.group_start(nr)), detail).into());
     }
 
-    /// From now on nothing is allocated or freed in the group, and its free blocks do not count.
+    /// Marks a group bad: from now on nothing is allocated or freed in it, and its free blocks do not count.
     pub(crate) fn mark_bad(&self, nr: GroupNr, group: &Group, inner: &mut GroupInner, why: &str) {
         if group.has(BAD) {
             return;
@@ -207,7 +207,7 @@ impl<S: GroupStore> Allocator<S> {
         bytes
     }
 
-    /// Takes free blocks out of the buddy of a locked group; from now on they are held and in flight.
+    /// Removes free blocks from the buddy of a locked group; from now on they are held and in flight.
     pub(crate) fn take(&self, nr: GroupNr, inner: &mut GroupInner, start: u32, len: u32) -> bool {
         let Some(group) = self.group_ref(nr) else { return false };
         if !inner.buddy.as_mut().is_some_and(|b| b.mark_used(start, len)) {
@@ -220,7 +220,7 @@ impl<S: GroupStore> Allocator<S> {
         true
     }
 
-    /// Makes held blocks free; with `pa`, the group forgets that preallocation. Returns their number.
+    /// Makes held blocks free; with `pa`, the group forgets that preallocation. Returns the number of blocks.
     pub(crate) fn give_back(
         &self,
         nr: GroupNr,
@@ -243,7 +243,7 @@ impl<S: GroupStore> Allocator<S> {
                 Some(true) => {}
                 Some(false) => {
                     self.distrust(nr, group, &mut inner, "a held block was free".to_owned());
-                    // These are neither held nor free any more.
+                    // These blocks are now neither held nor free.
                     self.space.disk_forgotten(u64::from(len));
                 }
                 None => {
@@ -268,7 +268,7 @@ impl<S: GroupStore> Allocator<S> {
     pub(crate) fn shrink(&self, target: usize) -> usize {
         let n = self.groups.len() as u32;
         let mut freed = 0;
-        // The first round spares buddies that were used since the last one.
+        // The first round spares buddies that were used since the last round.
         for _ in 0..2u64 * u64::from(n) {
             if freed >= target || self.buddy_bytes.load(Ordering::Relaxed) == 0 {
                 break;
@@ -292,7 +292,7 @@ impl<S: GroupStore> Allocator<S> {
         freed
     }
 
-    /// Drops every buddy, because the system zones changed. Before the allocator is shared.
+    /// Drops every buddy, because the system zones changed. Must be called before the allocator is shared.
     pub(crate) fn forget_buddies(&self) {
         for (nr, group) in self.groups.iter().enumerate() {
             let mut inner = group.lock();
@@ -308,7 +308,7 @@ impl<S: GroupStore> Allocator<S> {
 
     /// Frees a preallocation's remaining blocks.
     pub(crate) fn discard(&self, pa: &Arc<Preallocation>) -> u32 {
-        // Counted as in flight: otherwise another thread may conclude meanwhile that these blocks do not exist.
+        // Counted as in flight. Otherwise another thread may meanwhile conclude that these blocks do not exist.
         self.in_transit.begin(1);
         let ranges = pa.take_all();
         let mut freed = 0;
@@ -324,8 +324,8 @@ impl<S: GroupStore> Allocator<S> {
     }
 
     pub(crate) fn discard_everything(&self) -> u64 {
-        // In flight from the first flag cleared to the last block freed: otherwise another thread may conclude that
-        // nothing is left.
+        // In flight from clearing the first flag to freeing the last block: otherwise another thread may conclude that
+        // no block is left.
         self.in_transit.begin(1);
         let mut freed = 0;
         for group in self.groups.iter().filter(|g| g.has(PREALLOCATED)) {

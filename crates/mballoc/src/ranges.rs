@@ -1,11 +1,11 @@
 //! [`RangeSet`]: a set of blocks, stored as merged ranges.
 //!
 //! # Locking
-//! None; the owner locks.
+//! None; the owner provides locking.
 
 use std::collections::BTreeMap;
 
-/// Disjoint, non-touching ranges of u32.
+/// A set of disjoint, non-adjacent ranges of u32.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeSet {
     /// start → end (exclusive)

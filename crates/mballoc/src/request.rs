@@ -14,15 +14,15 @@ use crate::InodePreallocation;
 /// One request for blocks. Linux: `struct ext4_allocation_request`, fs/ext4/ext4.h.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The best place for the blocks. With [`RequestFlags::TRY_GOAL`] exactly there if free; otherwise its group is
-    /// where the search starts. A goal outside the file system counts as none (group 0). Metadata has none: its
+    /// The best place for the blocks. With [`RequestFlags::TRY_GOAL`], exactly there if free; otherwise the search
+    /// starts in its group. A goal outside the file system counts as no goal (group 0). Metadata has no goal: its
     /// policy computes one from the facts in [`MetaRequest`].
     pub goal: Option<BlockNr>,
-    /// Blocks wanted, at least 1. The answer may be shorter, never longer.
+    /// The number of blocks wanted, at least 1. The answer may be shorter, never longer.
     pub len: u32,
     pub kind: Kind<'a>,
     pub flags: RequestFlags,
-    /// The highest block that the caller can address (indirect-mapped files: 2^32 - 1). Groups that extend beyond it
+    /// The highest block that the caller can address (2^32 - 1 for indirect-mapped files). Groups that extend beyond it
     /// are not used at all.
     pub max_block: Option<BlockNr>,
     /// For a policy that puts pointer blocks in front of their data ([`crate::Allocator::puts_pointers_in_front`]).
@@ -33,10 +33,10 @@ pub struct Request<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Pointers<'a> {
     pub owner: &'a InodePreallocation,
-    /// Data: the pointer blocks that the map needs for the first block and lacks, the uppermost first. A pointer
-    /// block: itself.
+    /// For data: the pointer blocks that the map needs for the first block and lacks, the uppermost first. For a
+    /// pointer block: the block itself.
     pub blocks: &'a [PointerBlock],
-    /// Data: the logical block behind the last one that the same array of pointers maps. The answer ends before it.
+    /// For data: the logical block behind the last one that the same array of pointers maps. The answer ends before it.
     pub end: u64,
 }
 
@@ -48,26 +48,26 @@ pub enum Kind<'a> {
         owner: &'a InodePreallocation,
         /// The first logical block to be mapped.
         logical: LogicalBlock,
-        /// Size of the file in blocks, rounded up, delayed writes included.
+        /// Size of the file in blocks, rounded up, including delayed writes.
         file_blocks: u64,
         /// True if delayed allocation has reserved the blocks: the allocation consumes that reservation (the caller
-        /// must not unreserve it again). False: it consumes available blocks.
+        /// must not unreserve it again). If false, it consumes available blocks.
         reserved: bool,
         /// The nearest mapped block before `logical`, if any. Without it, TRY_GOAL means that `goal` continues the
-        /// block before `logical`. With neither, a preallocation may be laid out for blocks that are already mapped,
-        /// which only wastes space.
+        /// block before `logical`. With neither, a preallocation may cover blocks that are already mapped, which only
+        /// wastes space.
         left: Option<Neighbour>,
         /// The nearest mapped block after the request, if any.
         right: Option<Neighbour>,
     },
-    /// Everything else. Never preallocated.
+    /// Everything else. It is never preallocated.
     Metadata(MetaRequest),
 }
 
 /// The role of a block of metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaRole {
-    /// A block of pointers of a file without extents: indirect, double or triple indirect.
+    /// A block of pointers of a file without extents: indirect, double indirect or triple indirect.
     Indirect,
     /// A node of an extent tree.
     ExtentNode,
@@ -82,19 +82,18 @@ impl MetaRole {
         [MetaRole::Indirect, MetaRole::ExtentNode, MetaRole::Directory, MetaRole::Xattr, MetaRole::Symlink];
 }
 
-/// The known facts about a block of metadata before it has a place. The policy ([`crate::MetaPolicy`]) chooses the
-/// place.
+/// The known facts about a metadata block before it is placed. The policy ([`crate::MetaPolicy`]) chooses the place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetaRequest {
     pub role: MetaRole,
-    /// The inode that it belongs to.
+    /// The inode that owns the block.
     pub owner: InodeNr,
-    /// The first block of the group where the owner's blocks are best placed.
+    /// The first block of the group in which the owner's blocks are best placed.
     pub home: Option<BlockNr>,
-    /// Indirect blocks: the block that will point to it. Extent nodes: the node beside it. Directories: the block
-    /// before it.
+    /// For indirect blocks, the block that will point to this one; for extent nodes, the adjacent node; for
+    /// directories, the previous block.
     pub parent: Option<BlockNr>,
-    /// The data that it will map.
+    /// The data that the block will map.
     pub data: Option<BlockNr>,
 }
 
@@ -115,15 +114,15 @@ impl RequestFlags {
     pub const NO_PREALLOC: RequestFlags = RequestFlags(1);
     /// Use the goal block itself when it is free (Linux: `EXT4_MB_HINT_TRY_GOAL`).
     pub const TRY_GOAL: RequestFlags = RequestFlags(2);
-    /// The goal block or nothing (Linux: `EXT4_MB_HINT_GOAL_ONLY`); implies TRY_GOAL.
+    /// The goal block or no block (Linux: `EXT4_MB_HINT_GOAL_ONLY`); implies TRY_GOAL.
     pub const GOAL_ONLY: RequestFlags = RequestFlags(4);
     /// May use the blocks reserved for root (Linux: `EXT4_MB_USE_ROOT_BLOCKS`).
     pub const USE_ROOT_RESERVE: RequestFlags = RequestFlags(8);
     /// May use every block, including the pool for conversions that must not fail (Linux: `EXT4_MB_USE_RESERVED`).
     pub const USE_RESERVED: RequestFlags = RequestFlags(16);
-    /// The file is not open for writing, so it will hardly grow.
+    /// The file is not open for writing, so it is unlikely to grow.
     pub const CLOSED: RequestFlags = RequestFlags(32);
-    /// An fsync waits for it.
+    /// An fsync waits for the blocks.
     pub const SYNCED: RequestFlags = RequestFlags(64);
 
     pub fn contains(self, other: RequestFlags) -> bool {

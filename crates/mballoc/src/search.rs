@@ -1,10 +1,10 @@
-//! Finds a free extent: goal, then criterion after criterion over the groups that the policy names. Linux:
+//! Finds a free extent: first at the goal, then criterion by criterion in the groups that the policy names. Linux:
 //! `ext4_mb_regular_allocator` and its callees, fs/ext4/mballoc.c.
 //!
 //! Main types: [`Want`] (the goal of the search), [`Extent`] (its result: taken out of the buddy, held, in flight).
 //!
-//! One deliberate difference to Linux: the goal group's bitmap is loaded even by the picky criteria. Linux skips a
-//! group that it has not read yet, so that the first files after a mount miss their own group.
+//! One deliberate difference from Linux: the goal group's bitmap is loaded even at the strict criteria. Linux skips a
+//! group that it has not read yet, so the first files after a mount miss their own group.
 //!
 //! # Locking
 //! [`crate::lock::GROUP`], one at a time, dropped between groups.
@@ -20,38 +20,39 @@ use crate::group::{BAD, Group, GroupInner, KNOWN, LOADED, UNINIT};
 use crate::group_choice::policy::{Criterion, Growth, Pass, Within};
 use crate::load::Unusable;
 
-/// From this many groups per flex group on, the first one is reserved for directories (Linux:
+/// If flex groups have at least this many groups, the first one is reserved for directories (Linux:
 /// `EXT4_FLEX_SIZE_DIR_ALLOC_SCHEME`).
 const FLEX_SIZE_DIR_SCHEME: u32 = 4;
 
 /// A stream goal that has not been set.
 pub(crate) const NO_GOAL: u64 = u64::MAX;
 
-/// The goal of a search.
+/// The parameters of a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Want {
     pub goal: Option<(GroupNr, u32)>,
-    /// Blocks; never more than a group has.
+    /// The number of blocks; never more than a group has.
     pub len: u32,
-    /// The blocks that the caller needs now: a policy may search for less than `len`, but not for less than this.
+    /// The number of blocks that the caller needs now: a policy may search for fewer than `len`, but not for fewer than
+    /// this.
     pub least: u32,
     /// Try the goal block itself first.
     pub try_goal: bool,
-    /// … and nothing else; a shorter extent there suffices.
+    /// Try only the goal block; a shorter extent there suffices.
     pub goal_only: bool,
-    /// At the goal, the blocks that the caller needs now suffice.
+    /// At the goal, the number of blocks that the caller needs now suffices.
     pub continues: bool,
-    /// File data.
+    /// Whether the blocks are for file data.
     pub data: bool,
-    /// Follow, and move, this stream's goal.
+    /// Follow this stream's goal, and move it.
     pub stream: Option<usize>,
-    /// Wait for the lock of the goal's group.
+    /// Whether to wait for the lock of the goal's group.
     pub waits: bool,
-    /// Only groups below this.
+    /// Only groups below this one may be used.
     pub limit: u32,
 }
 
-/// Blocks of one group.
+/// Adjacent blocks of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub group: GroupNr,
@@ -65,14 +66,14 @@ struct Search {
     first: bool,
     measured: u32,
     best: Option<Extent>,
-    /// An extent this long ends the search even though it is too short.
+    /// An extent of this length ends the search even if it is too short.
     enough: u32,
     /// Stop measuring: the best extent so far must suffice.
     stop: bool,
 }
 
 impl<S: GroupStore> Allocator<S> {
-    /// Finds up to `want.len` blocks and takes them. None: nothing is free, or other threads were faster (see
+    /// Finds up to `want.len` blocks and takes them. None if no block is free, or other threads were faster (see
     /// [`crate::in_transit`]).
     pub(crate) fn find(&self, want: &Want) -> Result<Option<Extent>, S::Error> {
         let mut first_error = None;
@@ -117,7 +118,7 @@ impl<S: GroupStore> Allocator<S> {
 
     fn find_anywhere(&self, want: &Want, first_error: &mut Option<S::Error>) -> Option<Extent> {
         let order = want.len.max(1).ilog2();
-        // A buddy larger than the highest order does not exist. (Linux counts orders from 1 here.)
+        // There is no buddy above the highest order. (Linux counts orders from 1 here.)
         let power2 = want.len.is_power_of_two()
             && order + 1 >= self.options.order2_requests
             && order < self.geometry.block_bits() + 2;
@@ -139,7 +140,7 @@ impl<S: GroupStore> Allocator<S> {
             if let Some(found) = self.take_best(best, want.len) {
                 break Some(found);
             }
-            // Another thread was faster. The next extent is taken, however short.
+            // Another thread was faster. Take the next extent, however short.
             self.counters.lost.inc();
             search.first = true;
             search.stop = false;
@@ -152,8 +153,8 @@ impl<S: GroupStore> Allocator<S> {
         found
     }
 
-    /// Searches the groups that the policy names, one after the other. Returns no extent if nothing was found, or,
-    /// with `search.best` set, if the best extent must be taken from an earlier group.
+    /// Searches the groups that the policy names, one after the other. Returns no extent if it found none, or, with
+    /// `search.best` set, if the best extent must be taken from an earlier group.
     fn scan(
         &self,
         search: &mut Search,
@@ -175,7 +176,7 @@ impl<S: GroupStore> Allocator<S> {
             if !group.has(KNOWN | UNINIT) {
                 self.read_ahead(nr);
             }
-            // Under contention another group is better than waiting; but the last criterion skips no group.
+            // Under contention, using another group is better than waiting; but the last criterion skips no group.
             let anyway = pass.criterion == Criterion::Any || !self.rules.skips_busy || waits && nr == goal;
             let wait = anyway || !group.has(LOADED);
             let mut inner = match self.lock_loaded(GroupNr(nr), wait) {
@@ -205,7 +206,7 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Whether the group is worth its lock. Linux: `ext4_mb_good_group`.
+    /// Whether locking the group is worthwhile. Linux: `ext4_mb_good_group`.
     fn good(&self, group: &Group, nr: u32, pass: &Pass, goal: u32) -> bool {
         sim::line_read("group summary", group);
         let free = group.free();
@@ -267,15 +268,15 @@ impl<S: GroupStore> Allocator<S> {
         Some(Extent { group: nr, start, len })
     }
 
-    /// With a RAID stripe: the first stripe-aligned free run of a whole number of stripes.
-    /// Linux: `ext4_mb_scan_aligned`.
+    /// For a RAID stripe: the first stripe-aligned free run of a whole number of stripes. Linux:
+    /// `ext4_mb_scan_aligned`.
     fn aligned(&self, nr: GroupNr, buddy: &Buddy, len: u32) -> Option<(u32, u32)> {
         let stripe = self.geometry.stripe;
         if stripe <= 1 || !len.is_multiple_of(stripe) {
             return None;
         }
         let blocks = self.geometry.blocks_per_group;
-        // Stripes are counted from the start of the disk, which need not be a start of the group's stripes.
+        // Stripes are counted from the start of the disk, which need not be aligned with the start of the group.
         let first = self.geometry.group_start(nr).0;
         let mut at = 0u32;
         while at < blocks {
@@ -291,7 +292,7 @@ impl<S: GroupStore> Allocator<S> {
         None
     }
 
-    /// Walks the free runs of a group. Returns one to take now, or leaves the best so far in `search`. Linux:
+    /// Measures the free runs of a group. Returns one to take now, or leaves the best so far in `search`. Linux:
     /// `ext4_mb_complex_scan_group`, `ext4_mb_measure_extent`, `ext4_mb_check_limits`.
     fn measure_group(&self, search: &mut Search, wanted: u32, nr: GroupNr, buddy: &Buddy) -> Option<(u32, u32)> {
         let mut at = 0;
@@ -309,7 +310,7 @@ impl<S: GroupStore> Allocator<S> {
             }
             let better = match search.best {
                 None => true,
-                // Prefer longer runs while the best is too short, then shorter ones while it is too long.
+                // Prefer longer runs while the best is too short, then shorter runs while it is longer than needed.
                 Some(best) if best.len < wanted => len > best.len,
                 Some(best) => len > wanted && len < best.len,
             };
@@ -333,7 +334,7 @@ impl<S: GroupStore> Allocator<S> {
         chosen.or(here)
     }
 
-    /// Takes the part of an earlier extent that is still free. Linux: `ext4_mb_try_best_found`.
+    /// Takes as much of an earlier extent as is still free. Linux: `ext4_mb_try_best_found`.
     fn take_best(&self, best: Extent, len: u32) -> Option<Extent> {
         let mut inner = self.lock_loaded(best.group, true).ok()?;
         let run = inner.buddy.as_ref()?.run_len(best.start, best.len.min(len));

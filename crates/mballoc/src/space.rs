@@ -1,8 +1,8 @@
 //! [`Space`]: the number of free blocks. Linux: `s_freeclusters_counter` and `s_dirtyclusters_counter`.
 //!
-//! One pool counts the blocks that are free on disk and not promised. Far from zero, a thread takes blocks from its
-//! own shard, which it refills in batches. Near zero, every decision is taken under one lock over the exact sum. So
-//! no block is promised twice, and no request is refused while a block is free.
+//! One pool counts the blocks that are free on disk and not promised. While many blocks are free, a thread takes blocks
+//! from its own shard, which it refills in batches. When few are free, every decision is made under one lock on the
+//! exact sum. So no block is promised twice, and no request is refused while a block is free.
 //!
 //! # Locking
 //! [`crate::lock::SPACE`], only while few blocks are free.
@@ -18,7 +18,7 @@ use crate::lock;
 const SHARDS: usize = 16;
 /// Blocks that a shard takes from the pool at once.
 const BATCH: i64 = 64;
-/// The pool counts as far from zero if it exceeds its floor by this much: more than all shards can hold.
+/// The pool counts as large if it exceeds its floor by this much, which is more than all shards can hold.
 const LOW: i64 = SHARDS as i64 * BATCH * 4;
 
 #[repr(align(128))]
@@ -84,7 +84,7 @@ impl Space {
         }
     }
 
-    /// Above this number no request needs the exact sum.
+    /// If the pool exceeds this number, no request needs the exact sum.
     fn comfortable(&self) -> i64 {
         self.reserves() + LOW
     }
@@ -167,18 +167,18 @@ impl Space {
         }
     }
 
-    /// Blocks became free on disk.
+    /// Reports that blocks became free on disk.
     pub fn disk_gained(&self, blocks: u64) {
         self.disk_gained.add(blocks);
         self.unclaim(blocks);
     }
 
-    /// Claimed or promised blocks were marked used on disk.
+    /// Reports that claimed or promised blocks were marked used on disk.
     pub fn disk_used(&self, blocks: u64) {
         self.disk_lost.add(blocks);
     }
 
-    /// Free blocks turn out to be unusable (a bad group, system zones).
+    /// Reports that free blocks are unusable (a bad group, system zones).
     pub fn disk_forgotten(&self, blocks: u64) {
         self.disk_lost.add(blocks);
         self.pool.fetch_sub(blocks as i64, Ordering::Relaxed);
@@ -199,19 +199,19 @@ impl Space {
         got
     }
 
-    /// Promises blocks that were freed before, whoever may have claimed them meanwhile: then the pool has a debt until
-    /// more become free.
+    /// Promises blocks that were freed before, even if other requests have claimed them meanwhile: the pool then has a
+    /// debt until more blocks become free.
     pub fn promise_freed(&self, blocks: u64) {
         self.pool.fetch_sub(cap(blocks), Ordering::Relaxed);
         self.promised.add(blocks);
     }
 
-    /// A promise was fulfilled: its blocks are marked used.
+    /// Ends a promise that was fulfilled: its blocks are marked used.
     pub fn promise_kept(&self, blocks: u64) {
         self.promises_ended.add(blocks);
     }
 
-    /// A promise is no longer needed.
+    /// Ends a promise that is no longer needed.
     pub fn promise_returned(&self, blocks: u64) {
         self.promises_ended.add(blocks);
         self.unclaim(blocks);
@@ -222,7 +222,7 @@ impl Space {
     }
 
     pub fn promised(&self) -> u64 {
-        // The end is read first, so that it never exceeds the beginning.
+        // The end counter is read first, so that it never exceeds the beginning.
         let ended = self.promises_ended.get();
         self.promised.get().saturating_sub(ended)
     }
@@ -306,7 +306,7 @@ mod tests {
             })
             .collect();
         let total: u64 = threads.into_iter().map(|t| t.join().expect("joined")).sum();
-        // After a thread has stopped, another may have returned blocks.
+        // After a thread has finished, another may have returned blocks.
         assert_eq!(total + s.available(Privilege::All), 50_000);
         assert!(s.available(Privilege::All) < 4);
     }

@@ -11,7 +11,7 @@ macro_rules! statistics {
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Statistics {
             $($(#[$doc])* pub $name: u64,)*
-            /// Groups looked at without a lock, per criterion 0..=3.
+            /// Groups examined without a lock, per criterion 0..=3.
             pub groups_considered: [u64; 4],
             /// Searches that ended with blocks in criterion 0..=3.
             pub criterion_hits: [u64; 4],
@@ -42,7 +42,7 @@ statistics! {
     requests,
     /// Requests that got blocks.
     success,
-    /// Blocks handed out.
+    /// Blocks allocated.
     blocks_allocated,
     /// Blocks freed (in a transaction).
     blocks_freed,
@@ -68,29 +68,29 @@ statistics! {
     inode_pa_new,
     /// Preallocations made for locality groups.
     group_pa_new,
-    /// Blocks set aside by both.
+    /// Blocks set aside by inode and group preallocations.
     pa_blocks,
-    /// Blocks of those that were handed out or freed.
+    /// Blocks set aside by preallocations that were then allocated or freed.
     pa_spent,
     /// Preallocations discarded.
     pa_discarded,
-    /// Blocks freed with them.
+    /// Blocks freed with discarded preallocations.
     pa_discarded_blocks,
     /// Buddies built from a bitmap.
     buddies_loaded,
-    /// Bitmaps of a flex group read ahead of a search.
+    /// Bitmaps of a flex group read ahead for a search.
     read_aheads,
-    /// Buddies dropped for their memory.
+    /// Buddies dropped to free memory.
     buddies_dropped,
     /// Requests for metadata served from a zone ([`crate::meta_place`]).
     zone_hits,
-    /// Requests for metadata that belongs in a zone, when the zone had no block.
+    /// Requests for metadata that belongs in a zone, made when the zone had no block.
     zone_overflows,
     /// Activations of areas since the mount; an area that was lent and returns counts again.
     zone_areas_grown,
     /// Areas lent to data because nothing else was free.
     zone_areas_lent,
-    /// Blocks that data could use then.
+    /// Blocks that data could use because of lent areas.
     zone_blocks_lent,
     /// Groups found bad.
     groups_bad,
@@ -98,6 +98,6 @@ statistics! {
     groups_busy,
     /// Requests that found no free block.
     no_space,
-    /// Release calls for blocks that were not pending; always 0 unless the caller errs.
+    /// Releases of blocks that were not pending; always 0 unless the caller is wrong.
     bad_releases,
 }

@@ -20,14 +20,14 @@ pub trait GroupStore: Send + Sync {
     /// The blocks that [`GroupStore::prepare`] has read, pinned in memory for [`GroupStore::mark`].
     type Prepared;
 
-    /// The group's current on-disk block bitmap, verified, with the changes of running transactions; built if the
+    /// Loads the group's current block bitmap, verified, with the changes of running transactions; builds it if the
     /// group is BLOCK_UNINIT. One bit per block, least significant first, 1 = used. May do I/O. Called without the
     /// group's lock (except, rarely, when other threads keep changing the group during the load). An error makes the
     /// group unusable until the next mount, and so does a free count that disagrees with the descriptor's.
     fn load(&self, group: GroupNr) -> Result<Vec<u8>, Self::Error>;
 
-    /// The bitmaps of these groups, of one flex group and in order, will be loaded: reading them in one request is
-    /// best. Errors are left for the load. Called without locks.
+    /// Announces that the bitmaps of these groups will be loaded. They belong to one flex group and are in order, so
+    /// reading them in one request is best. Errors are left for the load. Called without locks.
     fn read_ahead(&self, groups: &[GroupNr]) {
         let _ = groups;
     }
@@ -40,15 +40,15 @@ pub trait GroupStore: Send + Sync {
         Ok(())
     }
 
-    /// The group turned out to be unusable because of `error`; the request continues without it. For `errors=`. May
-    /// be called with the group's lock held.
+    /// Reports that the group is unusable because of `error`; the request continues without it. The store applies
+    /// `errors=`. May be called with the group's lock held.
     fn damaged(&self, group: GroupNr, error: &Self::Error) {
         let _ = (group, error);
     }
 
-    /// Announces a [`GroupStore::mark`] of this group in `txn`: reads the bitmap and descriptor blocks and gets
-    /// journal access to them. They stay in memory while the returned value lives; meanwhile neither
-    /// [`GroupStore::load`] of this group nor the mark does I/O. May do I/O itself; called without locks.
+    /// Announces a [`GroupStore::mark`] of this group in `txn`: reads the bitmap and descriptor blocks and gets journal
+    /// access to them. They stay in memory while the returned value exists; meanwhile neither [`GroupStore::load`] of
+    /// this group nor the mark does I/O. May do I/O itself; called without locks.
     fn prepare(&self, txn: &mut Self::Txn, group: GroupNr) -> Result<Self::Prepared, Self::Error>;
 
     /// Journals a change: marks `range` of the group used or free in the on-disk bitmap, and updates the descriptor
@@ -69,8 +69,8 @@ pub trait GroupStore: Send + Sync {
 pub struct GroupSummary {
     /// Free blocks.
     pub free: u32,
-    /// BLOCK_UNINIT is set (and means something): loading the bitmap costs no I/O.
+    /// Whether BLOCK_UNINIT is set and valid: loading the bitmap then costs no I/O.
     pub block_uninit: bool,
-    /// An estimate of the map blocks of its inodes; rather too many than too few.
+    /// An estimate of the map blocks of its inodes; preferably too high.
     pub maps: u32,
 }

@@ -2,7 +2,7 @@
 //! fs/ext4/block_validity.c.
 //!
 //! # Locking
-//! None: the zones of the mount are complete before the allocator is shared, and later ones are appended.
+//! None: the initial zones are complete before the allocator is shared, and later ones are appended.
 
 use extant_base::append::AppendVec;
 
@@ -11,9 +11,9 @@ type Ranges = Vec<(u64, u64)>;
 
 /// The zones.
 pub struct SystemZones {
-    /// Those of the mount.
+    /// The zones at mount.
     base: Ranges,
-    /// Those of groups that joined later: the first block that such groups have, and their zones. In ascending order.
+    /// The zones of groups that were added later: the first block of these groups, and their zones. In ascending order.
     later: AppendVec<(u64, Ranges)>,
 }
 
@@ -48,7 +48,7 @@ impl SystemZones {
         self.later.push((first, merged(ranges.into_iter().collect())));
     }
 
-    /// The lists that may have ranges of `start..end`.
+    /// The lists that may have ranges in `start..end`.
     fn lists(&self, start: u64, end: u64) -> impl Iterator<Item = &Ranges> {
         let (mut low, mut high) = (0, self.later.len());
         while low < high {
@@ -61,7 +61,7 @@ impl SystemZones {
     }
 
     /// Whether a block of `start..end` is in a zone. Called for each extent that comes from disk (Linux:
-    /// `ext4_sb_block_valid`): a search among the merged ranges, which are one or two for each flex group.
+    /// `ext4_sb_block_valid`): it is a search among the merged ranges, of which each flex group has one or two.
     pub fn overlap(&self, start: u64, end: u64) -> bool {
         self.lists(start, end).any(|ranges| {
             let at = ranges.partition_point(|r| r.1 <= start);
@@ -77,7 +77,7 @@ impl SystemZones {
         })
     }
 
-    /// The parts of the zones inside `start..end`.
+    /// The parts of zones that are inside `start..end`.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.lists(start, end).flat_map(move |ranges| {
             let first = ranges.partition_point(|r| r.1 <= start);
@@ -124,8 +124,8 @@ mod tests {
         }
     }
 
-    /// The cost of a lookup, on 8 TiB of 4 KiB blocks in 65,536 groups: `cargo test --release -p extant-mballoc --lib
-    /// cost_of_a_lookup -- --ignored --nocapture`.
+    /// Measures the cost of a lookup on 8 TiB of 4 KiB blocks in 65,536 groups: `cargo test --release -p extant-mballoc
+    /// --lib cost_of_a_lookup -- --ignored --nocapture`.
     #[test]
     #[ignore = "a measurement"]
     fn cost_of_a_lookup() {

@@ -1,11 +1,11 @@
 //! The same workload through a mount under test and through the kernel: answers and trees must be equal.
 //!
-//! Main functions: [`writes`] (the mount under test writes, the kernel judges), [`reads`] (the kernel writes, the mount
+//! Main functions: [`writes`] (the mount under test writes, the kernel checks), [`reads`] (the kernel writes, the mount
 //! under test reads), [`alternates`] (both write the same image in turn), [`trees`] (a large tree, both ways). Main
 //! type: [`Plan`].
 //!
-//! The mount under test is a closure from image and directory to a mount, so the kernel can stand in for it: that
-//! proves the harness.
+//! The mount under test is a closure from image and directory to a mount, so the kernel can take its place, which tests
+//! the harness.
 //!
 //! # Locking
 //! None.
@@ -27,9 +27,9 @@ pub type MountFn<'a> = dyn Fn(&Path, &Path) -> Result<Box<dyn Mounted>> + 'a;
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub workload: Workload,
-    /// Operations in all.
+    /// The total number of operations.
     pub operations: usize,
-    /// Mounts that share them.
+    /// The number of mounts that share the operations.
     pub rounds: usize,
 }
 
@@ -39,7 +39,7 @@ impl Plan {
         Plan { workload: Workload::new(seed), operations, rounds: rounds.max(1) }
     }
 
-    /// The plan, with what only this kind of image can do.
+    /// The plan with the operations that only this kind of image supports.
     fn of(&self, kind: &ImageKind) -> Plan {
         let mut plan = *self;
         plan.workload.mix.large_values = kind.options.features.contains("ea_inode");
@@ -51,7 +51,7 @@ impl Plan {
     }
 }
 
-/// The kernel's own mount, in the shape of a mount under test.
+/// The kernel's own mount, as a mount under test.
 pub fn kernel(image: &Path, dir: &Path) -> Result<Box<dyn Mounted>> {
     Ok(Box::new(LoopMount::new(image, dir, "")?))
 }
@@ -62,7 +62,7 @@ pub fn extant<'a>(binary: &'a Path, options: &'a [&'a str]) -> impl Fn(&Path, &P
     move |image, dir| Ok(Box::new(ExtantMount::new(binary, options, image, dir)?))
 }
 
-/// An image in a directory of its own, and a place to mount it.
+/// An image in a separate directory, and a place to mount it.
 struct Bench {
     _dir: tempfile::TempDir,
     image: PathBuf,
@@ -123,8 +123,8 @@ fn expect_same_answers(what: String, left: &Report, right: &Report) -> Result<()
     }
 }
 
-/// The mount under test runs the workload with remounts in between. Each round's answers and tree must be those of the
-/// kernel on an image of its own; e2fsck must find nothing; the kernel must see the same tree in the image.
+/// The mount under test runs the workload with remounts in between. In each round, answers and tree must equal those of
+/// the kernel on a separate image. e2fsck must find nothing, and the kernel must see the same tree in the image.
 pub fn writes(under_test: &MountFn<'_>, kind: &ImageKind, plan: &Plan) -> Result<()> {
     let plan = &plan.of(kind);
     let (ours, reference) = (Bench::new(kind)?, Bench::new(kind)?);
@@ -177,7 +177,7 @@ pub fn alternates(under_test: &MountFn<'_>, kind: &ImageKind, plan: &Plan) -> Re
 /// it. First the mount under test writes and the kernel reads, then the reverse. Both trees must also be equal to one
 /// another, except for their times. Returns how many nodes each has.
 pub fn trees(under_test: &MountFn<'_>, kind: &ImageKind, files: usize, seed: u64) -> Result<usize> {
-    /// Room for one file, on average: they have 20 KiB.
+    /// The average space for one file; files have 20 KiB on average.
     const ROOM: u64 = 40 << 10;
     let mut kind = kind.clone();
     kind.options.size = kind.options.size.max(files as u64 * ROOM);
@@ -205,7 +205,8 @@ pub fn trees(under_test: &MountFn<'_>, kind: &ImageKind, files: usize, seed: u64
     };
     let ours = timeless(both_ways(under_test, &kernel, "as written / as the kernel reads it")?);
     if kind.options.features.contains("inline_data") {
-        // Linux 6.18 forgets a hole that it punches into a file in its inode, and finds the old bytes after a remount.
+        // Linux 6.18 forgets a hole that it punches into a file with inline data, and finds the old bytes after a
+        // remount.
         return Ok(ours.len());
     }
     let kernels = timeless(both_ways(&kernel, under_test, "kernel / read")?);

@@ -1,4 +1,4 @@
-//! The kinds of images that a differential test goes through.
+//! The kinds of images for differential tests.
 
 use crate::oracle::MkfsOptions;
 
@@ -28,7 +28,7 @@ pub fn kind(fs_type: &'static str, features: &str, inode_size: Option<u32>, bloc
     ImageKind { name, options }
 }
 
-/// The kinds of [`matrix`] that EXTANT_KINDS names (a comma between two); without it, all.
+/// The kinds of [`matrix`] that EXTANT_KINDS names, separated by commas; all of them if it is not set.
 pub fn chosen() -> Vec<ImageKind> {
     let Ok(names) = std::env::var("EXTANT_KINDS") else { return matrix() };
     let kinds: Vec<_> = matrix().into_iter().filter(|k| names.split(',').any(|n| n == k.name)).collect();
@@ -40,9 +40,9 @@ pub fn chosen() -> Vec<ImageKind> {
     kinds
 }
 
-/// ext2, ext3 and ext4 as mke2fs makes them, and ext4 with features that change the format most; each with 1 and 4 KiB
-/// blocks. Those with content in inodes come next: what fits depends on the size of an inode. Then come those with
-/// clusters, of a few blocks and of many, and last those with values of attributes in inodes of their own.
+/// The list begins with ext2, ext3 and ext4 as mke2fs makes them, and ext4 with the features that change the format
+/// most, each with blocks of 1 and 4 KiB. Next are kinds with inline data, whose capacity depends on the inode size.
+/// Then come kinds with clusters of few and of many blocks, and finally those with attribute values in separate inodes.
 pub fn matrix() -> Vec<ImageKind> {
     let each = |block_size| {
         [

@@ -1,14 +1,14 @@
-//! The effect of a large background write on all other clients, exactly: the whole engine with its threads on a device
-//! of a fixed rate, in virtual time.
+//! Measures the effect of a large background write on all other clients exactly: the whole engine runs with its threads
+//! on a device of a fixed rate, in virtual time.
 //!
 //! One client streams pieces of 1 MiB. Beside it others write 4 KiB, write 4 KiB and fsync, read cached data, read
 //! uncached data, look up and stat, and create files. The clock of the run ([`extant_base::sim`]) times each operation,
-//! so that a latency is a number and not a distribution over machines; the same seed gives the same figures.
+//! so a latency is a number and not a distribution over machines. The same seed gives the same figures.
 //!
 //! Main types: [`Setting`] (cache, rate, seed), [`Figures`] (the results), [`Operation`] (one client's work).
 //!
-//! The device stores metadata and drops data: otherwise a run would take as much memory as it writes, and no client
-//! looks at the content.
+//! The device stores metadata and drops data. Otherwise a run would need as much memory as it writes, although no
+//! client checks the content.
 //!
 //! # Locking
 //! None of its own.
@@ -30,29 +30,29 @@ use extant_fs::{Budget, Cred, Filesystem, InodeRef, MountOptions, Mounted, NewNo
 
 use crate::oracle::{MkfsOptions, make_image};
 
-/// The image: room for everything that a run writes.
+/// The size of the image, with space for everything that a run writes.
 const IMAGE_BYTES: u64 = 4 << 30;
 /// The length of the streaming client's writes.
 pub const PIECE_BYTES: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
-/// Larger than any cache.
+/// The size of a file that is larger than any cache.
 const COLD_BYTES: u64 = 512 << 20;
-/// The share is measured from then on: before, the cache absorbs the writes that the device cannot take.
+/// When the measurement of the share begins. Before, the cache absorbs the writes that the device cannot take.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub cache_bytes: u64,
-    /// Of the device, in bytes per second.
+    /// The rate of the device, bytes per second.
     pub rate: u64,
     pub seed: u64,
-    /// Bytes per second of a second device, whose mount shares the budget, and to which another client streams.
+    /// The rate of a second device, bytes per second. Its mount shares the budget, and another client streams to it.
     pub beside: Option<u64>,
-    /// How often the file of [`Operation::ReadHot`] was read before. After a single read a cache cannot know that a
-    /// file is hot.
+    /// How often the file of [`Operation::ReadHot`] was read before the load. After a single read, a cache cannot know
+    /// that a file is hot.
     pub hot_readings: u64,
-    /// Virtual time under load.
+    /// The virtual time under load.
     pub time: Duration,
 }
 
@@ -61,15 +61,15 @@ pub struct Setting {
 pub enum Operation {
     /// Appends [`PIECE_BYTES`], without a pause.
     Stream,
-    /// Writes one block every millisecond, to another place each time.
+    /// Writes one block every millisecond, to a different place each time.
     Write,
     /// Writes one block and syncs the file, every 10 ms.
     WriteAndSync,
-    /// Reads a block of a file that was read before and takes half of the cache, every millisecond.
+    /// Every millisecond, reads a block of a file that was read before and takes half of the cache.
     ReadHot,
-    /// Reads a block of a file that is larger than the cache, every 10 ms.
+    /// Every 10 ms, reads a block of a file that is larger than the cache.
     ReadCold,
-    /// Looks a name up and asks for its attributes, every millisecond.
+    /// Looks up a name and its attributes, every millisecond.
     Stat,
     /// Creates a file, every 10 ms.
     Create,
@@ -111,9 +111,9 @@ impl Operation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latencies {
     pub operation: Operation,
-    /// In virtual nanoseconds, in order of size.
+    /// Latencies in virtual nanoseconds, sorted.
     pub ns: Vec<u64>,
-    /// Operations that read from the device.
+    /// The number of operations that read from the device.
     pub reached: u64,
 }
 
@@ -132,18 +132,18 @@ impl Latencies {
 /// The results of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// One for each of [`Operation::ALL`].
+    /// One entry for each of [`Operation::ALL`].
     pub clients: Vec<Latencies>,
-    /// Most bytes that waited for the device at once.
+    /// The maximum number of bytes that waited for the device at once.
     pub waiting_bytes_max: u64,
-    /// Of the memory budget, in bytes.
+    /// The maximum use of the memory budget, bytes.
     pub used_max: u64,
     pub limit: u64,
-    /// The streaming client's share of the rate that the others left; of 1000.
+    /// The streaming client's share, per mille, of the rate that the others left.
     pub stream_permille: u64,
-    /// How much of the time the device had work; of 1000.
+    /// The fraction of the time during which the device had work, per mille.
     pub busy_permille: u64,
-    /// Of the schedule.
+    /// The fingerprint of the schedule.
     pub fingerprint: u64,
 }
 
@@ -170,7 +170,7 @@ impl fmt::Display for Figures {
 }
 
 thread_local! {
-    /// Reads that this thread made of a [`Hollow`] device.
+    /// How many reads of a [`Hollow`] device this thread has made.
     static READS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -244,9 +244,9 @@ struct Scene {
     clock: Clock,
     hollow: Arc<Hollow>,
     stop: AtomicBool,
-    /// Of the streaming client, in bytes.
+    /// Bytes written by the streaming client.
     streamed: AtomicU64,
-    /// Of the budget, as the clients found it under load.
+    /// The maximum use of the budget that the clients observed under load.
     used_max: AtomicU64,
 }
 
@@ -264,7 +264,7 @@ impl Scene {
         self.fs.fsync(file, false).expect("synced");
     }
 
-    /// The operation, number `i`, on the client's file.
+    /// Performs the operation number `i` on the client's file.
     fn perform(&self, operation: Operation, file: &InodeRef, i: u64, rng: &mut Rng, piece: &mut [u8]) {
         let fs = &self.fs;
         let block = &mut [5; BLOCK as usize];
@@ -313,7 +313,7 @@ impl Scene {
     }
 }
 
-/// Another mount in the same budget, and its streaming client.
+/// Another mount with the same budget, and its streaming client.
 struct Beside {
     rated: Arc<RateDevice>,
     mounted: Mounted,
@@ -359,8 +359,8 @@ impl Beside {
     }
 }
 
-/// Creates the files of all operations, and fills those that are read. Then reads the hot file as often as the setting
-/// requests; the cold file stays out of the cache.
+/// Creates the files of all operations, and fills those that are read. Then reads the hot file as often as required;
+/// the cold file stays out of the cache.
 fn prepare(scene: &Scene) -> Vec<InodeRef> {
     let setting = scene.setting;
     let files: Vec<_> = Operation::ALL.iter().map(|o| scene.create(&format!("{o:?}"))).collect();
@@ -441,12 +441,12 @@ fn run(device: MemDevice, setting: Setting) -> Figures {
     let rate_allows = (u128::from(setting.rate) * u128::from(took) / 1_000_000_000) as u64;
     let moved = moved_now - moved_then;
     let streamed = (streamed_now - streamed_then) as i64;
-    // Everything that the device moved came from the streaming client, except for the writes of the others.
+    // Everything that the device transferred came from the streaming client, except for the writes of the others.
     let others = moved as i64 + (dirty_now as i64 - dirty_then as i64) - streamed;
     Figures {
         clients,
         waiting_bytes_max,
-        // The peak is exact. If it is older than the load, the largest value that the clients saw replaces it.
+        // The peak is exact. If it occurred before the load, the largest value that the clients observed replaces it.
         used_max: Some(peak).filter(|peak| *peak > peak_before).unwrap_or(scene.used_max.load(Ordering::Relaxed)),
         limit: scene.fs.budget().limit(),
         stream_permille: (streamed * 1000 / (rate_allows as i64 - others).max(1)).max(0) as u64,

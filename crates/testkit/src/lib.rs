@@ -1,15 +1,22 @@
-//! Shared parts of the tests of several crates: real tools as oracles, mounts, trees compared, workloads replayed.
+//! Shared parts of the tests of several crates: real tools as oracles, mounts, comparison of trees, replay of
+//! workloads.
 //!
 //! Everything works on paths of mounted directories, so the same test runs on the kernel's mount and on Extant's.
 //!
-//! Main modules: [`crash`] (power cuts at every write, with an oracle), [`sched`] (threads, power cuts and faults under
-//! one scheduler), [`damage`] (a table of damaged images), [`oracle`] (mke2fs, e2fsck, debugfs: a crate of its own),
-//! [`mount`] (its mounts that end with their value), [`tree`] (the fingerprint of a directory tree, and the difference
-//! of two), [`shown`] (what a mount shows of a damaged image), [`workload`] (operations from a seed), [`differential`]
-//! (the same workload through a mount under test and through the kernel, compared), [`kinds`] (the images to try),
-//! [`latency`] (clients beside a large write, in virtual time).
+//! Main modules:
+//! - [`crash`]: power cuts at every write, with an oracle;
+//! - [`sched`]: threads, power cuts and faults under one scheduler;
+//! - [`damage`]: a table of damaged images;
+//! - [`oracle`]: mke2fs, e2fsck, debugfs (a crate of its own);
+//! - [`mount`]: its mounts, which end when their value is dropped;
+//! - [`tree`]: the fingerprint of a directory tree, and the differences between two;
+//! - [`shown`]: what a mount shows of a damaged image;
+//! - [`workload`]: operations from a seed;
+//! - [`differential`]: the same workload through a mount under test and through the kernel, compared;
+//! - [`kinds`]: the images to try;
+//! - [`latency`]: clients beside a large write, in virtual time.
 //!
-//! What it does not do: run in production; nothing here is a dependency of a crate outside its tests.
+//! What it does not do: it does not run in production; other crates depend on it only for their tests.
 //!
 //! # Locking
 //! None.

@@ -1,5 +1,5 @@
-//! The content of an image as a mount shows it: every path with its content, and every path at which it reports
-//! damage. For comparing a rescue with other tools.
+//! The content of an image as a mount shows it: every path with its content, and every path for which it reports
+//! damage. It is used to compare a rescue with other tools.
 //!
 //! Main types: [`Shown`], [`Entry`]; function [`shown`].
 //!
@@ -21,11 +21,11 @@ pub type Content = (u64, u64);
 pub struct Entry {
     pub ino: u32,
     pub kind: FileType,
-    /// Of a regular file; zeros where it cannot be read.
+    /// The content of a regular file, with zeros for unreadable parts.
     pub content: Option<Content>,
 }
 
-/// All of an image.
+/// Everything in an image.
 #[derive(Clone, Debug, Default)]
 pub struct Shown {
     pub entries: BTreeMap<String, Entry>,
@@ -33,11 +33,11 @@ pub struct Shown {
     pub hurt: BTreeMap<String, String>,
 }
 
-/// Hashes blocks of a file, in order, except those of zeros.
+/// Hashes the blocks of a file in order, except those of zeros.
 #[derive(Default)]
 pub struct Digest(DefaultHasher);
 
-/// Bytes that are hashed at once.
+/// The number of bytes that are hashed at once.
 pub const PIECE: usize = 1024;
 
 impl Digest {
@@ -69,13 +69,13 @@ impl Shown {
         self.entries.values().filter_map(|entry| entry.content).collect()
     }
 
-    /// How many regular files there are, each counted once.
+    /// The number of regular files, each counted once.
     pub fn files(&self) -> usize {
         let files = self.entries.values().filter(|entry| entry.kind == FileType::Regular);
         files.map(|entry| entry.ino).collect::<BTreeSet<_>>().len()
     }
 
-    /// Whether damage is reported of the path, or of a directory above it.
+    /// Whether damage is reported for the path, or for a directory above it.
     pub fn is_hurt(&self, path: &str) -> bool {
         let above = path.char_indices().filter(|(_, c)| *c == '/').map(|(at, _)| &path[..at.max(1)]);
         above.chain([path]).any(|part| self.hurt.contains_key(part))
@@ -124,7 +124,7 @@ fn note(fs: &Filesystem, all: &mut Shown, path: &str, inode: &InodeRef) -> Resul
     }
 }
 
-/// The hash of what can be read, and the first error.
+/// The hash of the readable content, and the first error.
 fn digest(fs: &Filesystem, file: &InodeRef) -> (u64, Option<Error>) {
     let (mut digest, mut first) = (Digest::default(), None);
     let size = fs.getattr(file).size;
@@ -152,7 +152,7 @@ fn digest(fs: &Filesystem, file: &InodeRef) -> (u64, Option<Error>) {
             }
         }
         pos += want as u64;
-        // A damaged map may hide very many blocks one by one.
+        // A damaged map may report very many unreadable blocks one by one.
         if first.is_some() && pos > 1 << 30 {
             break;
         }

@@ -1,10 +1,11 @@
-//! The fingerprint of a directory tree: everything that a user can see of it, except the values that depend on time and
-//! place.
+//! The fingerprint of a directory tree: everything that a user can see of it, except values that depend on time and
+//! location.
 //!
 //! Main types: [`NodeInfo`], [`Fingerprint`]; functions [`fingerprint`] and [`diff`].
 //!
-//! What it does not do: compare inode numbers (hard links are shown as groups), ctime, the size of directories, and
-//! everything above the given directory. `blocks` is recorded but not compared: two allocators may differ.
+//! What it does not do: it does not compare inode numbers (hard links are shown as groups), ctime, the size of
+//! directories, or anything above the given directory. `blocks` is recorded but not compared: two allocators may
+//! differ.
 //!
 //! # Locking
 //! None.
@@ -45,7 +46,7 @@ pub struct NodeInfo {
     pub nlink: u64,
     /// Bytes; 0 for directories.
     pub size: u64,
-    /// Hash of a file's content; holes and written zeros are alike.
+    /// Hash of a file's content; holes and written zeros are equivalent.
     pub content: u64,
     /// Seconds and nanoseconds.
     pub mtime: (i64, u32),
@@ -54,16 +55,16 @@ pub struct NodeInfo {
     pub rdev: (u32, u32),
     pub target: Option<PathBuf>,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// The first path, in order, that names the same inode, when it is not this one.
+    /// The first path, in order, that refers to the same inode, if it is not this one.
     pub same_as: Option<PathBuf>,
     /// Units of 512 bytes; not compared.
     pub blocks: u64,
 }
 
-/// Paths relative to the top (which is the empty path), in order.
+/// Paths relative to the top (whose path is empty), in order.
 pub type Fingerprint = BTreeMap<PathBuf, NodeInfo>;
 
-/// Reads the whole tree under `top`. Every inode's times are read before it is, and reading uses O_NOATIME.
+/// Reads the whole tree under `top`. Each inode's times are read before its content, and reading uses O_NOATIME.
 pub fn fingerprint(top: &Path) -> Result<Fingerprint> {
     let mut out = Fingerprint::new();
     let mut links: HashMap<(u64, u64), PathBuf> = HashMap::new();
@@ -167,8 +168,8 @@ pub(crate) fn read_xattrs(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
 
 const PAGE: usize = 4096;
 
-/// Hashes the pages that are not all zero, with their numbers, so that a hole and written zeros are the same. Reads the
-/// data ranges only, where the file system tells them.
+/// Hashes the pages that are not all zero, with their numbers, so that a hole and written zeros are the same. Reads
+/// only the data ranges, if the file system reports them.
 fn hash_content(path: &Path, size: u64) -> Result<u64> {
     let what = || format!("read {}", path.display());
     let mut file = std::fs::File::options()
@@ -211,10 +212,10 @@ fn hash_content(path: &Path, size: u64) -> Result<u64> {
     Ok(hasher.finish())
 }
 
-/// The number of differences that [`diff`] spells out.
+/// How many differences [`diff`] describes.
 const DIFF_LINES: usize = 40;
 
-/// The differences of two trees, one line each; empty when they are equal.
+/// The differences between two trees, one line each; empty if they are equal.
 pub fn diff(left: &Fingerprint, right: &Fingerprint) -> String {
     let mut lines = Vec::new();
     for (path, l) in left {

@@ -9,7 +9,7 @@ use extant_testkit::crash::state_files;
 use extant_testkit::oracle::{MkfsOptions, make_image};
 
 const BUDGET: u64 = 64 << 20;
-/// The most that reclaim may lag behind: it runs after an operation and takes frames that are not in use.
+/// The maximum lag of reclaim: it runs after an operation and takes frames that are not in use.
 const SLACK: u64 = 8 << 20;
 const PINNED_MAX: u64 = 16 << 20;
 const PER_DIR: usize = 2_000;

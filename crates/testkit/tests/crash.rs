@@ -17,9 +17,9 @@ use extant_testkit::crash::{
     TOGETHER, TWO_WAVES, VALUES, Wrap, explore, record, state_files,
 };
 
-/// Operations of one workload; with small transactions that is some rounds through the log.
+/// Operations per workload; with small transactions, the log wraps around several times.
 const OPS: usize = 2200;
-/// States of one workload in the default run; `make soak` has thousands.
+/// States per workload in the default run; `make soak` has thousands.
 const STATES: usize = 150;
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -103,7 +103,7 @@ fn ext4_1k_with_orphan_file() {
     explore_image("ext4-1k", 2, OPS, STATES, true);
 }
 
-/// Usage is that of the inodes in each state: e2fsck compares them.
+/// In each state, usage is that of the inodes: e2fsck compares them.
 #[test]
 fn ext4_with_quotas() {
     explore_image("ext4-quota", 6, OPS, STATES / 3, true);
@@ -165,7 +165,7 @@ fn ext3() {
     explore_image("ext3", 3, OPS, STATES, true);
 }
 
-/// A mount borrows a journal for an image without one: the promises are the same.
+/// A mount borrows a journal for an image without one, and the promises are the same.
 #[test]
 fn ext2() {
     explore_image("ext2", 5, OPS, STATES, true);
@@ -176,7 +176,7 @@ fn ext4_without_journal() {
     explore_image("ext4-nojournal", 4, OPS, STATES, true);
 }
 
-/// A cut during a growth leaves the file system of one of its steps, and everything that was acknowledged.
+/// A cut during a growth leaves the file system after one of the steps, and everything that was acknowledged.
 #[test]
 fn file_systems_that_grow_while_they_are_mounted() {
     for (image, seed) in GROWING.iter().zip(31..) {
@@ -194,7 +194,7 @@ fn file_systems_that_grow_while_they_are_mounted() {
     }
 }
 
-/// Metadata lies in zones, or in front of its data; the recovery mounts without the policy.
+/// Metadata is in zones, or in front of its data; recovery mounts without the policy.
 #[test]
 fn metadata_where_other_policies_put_it() {
     for (name, seed, policy) in [
@@ -214,8 +214,8 @@ fn ext2_in_two_waves() {
     explore_image("ext2-two-waves", 5, OPS, STATES, false);
 }
 
-/// Extents without a journal, while the trees stay within the inodes; [`ext4_in_two_waves_deep_trees`] shows the
-/// failures beyond.
+/// Extents without a journal, with trees that fit into the inodes. [`ext4_in_two_waves_deep_trees`] shows the failures
+/// of deeper trees.
 #[test]
 fn ext4_in_two_waves() {
     explore_image("ext4-two-waves", 4, 500, STATES, false);
@@ -230,8 +230,7 @@ fn ext2_mended_by_preen() {
 }
 
 /// Known failure: splitting a node of an extent tree (or of a directory's index) moves entries between blocks that
-/// reach the device one by one; a cut in between loses entries that had been durable. The same holds for the kernel's
-/// ext4.
+/// reach the device one by one. A cut in between loses entries that were durable. The same holds for the kernel's ext4.
 #[test]
 #[ignore = "known failure: splitting a tree node is not atomic without a log"]
 fn ext4_in_two_waves_deep_trees() {
@@ -265,7 +264,7 @@ fn soak_recovery_is_interrupted_at_every_write() {
     interrupt_recoveries(1000, 12, usize::MAX);
 }
 
-/// More workloads, more states: `cargo test --release -p extant-testkit --test crash -- --ignored soak`.
+/// More workloads and states: `cargo test --release -p extant-testkit --test crash -- --ignored soak`.
 #[test]
 #[ignore = "takes long; EXTANT_CRASH_ROUNDS sets how long"]
 fn soak() {
@@ -281,13 +280,13 @@ fn soak() {
 /// The requests that a [`Liar`] drops.
 #[derive(Clone, Copy, PartialEq)]
 enum Lie {
-    /// Flushes, and the flags that ask for one.
+    /// Flushes, and flags that request one.
     Flushes,
     /// Every fifth write of file data.
     Data,
 }
 
-/// A device that reports success for requests that it dropped.
+/// A device that reports success for requests that it has dropped.
 struct Liar {
     below: Arc<CrashDevice>,
     lie: Lie,
@@ -333,7 +332,7 @@ impl Wrapper for Liar {
     }
 }
 
-/// The explorer must be able to fail: without flushes no acknowledged data is safe.
+/// The explorer must be able to fail: without flushes, no acknowledged data is safe.
 #[test]
 fn canary_lost_flushes_are_found() {
     for name in ["ext4", "ext2"] {
@@ -345,7 +344,7 @@ fn canary_lost_flushes_are_found() {
     }
 }
 
-/// And the content oracle: a block that was mapped but never written shows its old content.
+/// The content oracle must be able to fail: a block that was mapped but never written shows its old content.
 #[test]
 fn canary_lost_data_is_found() {
     for name in ["ext4", "ext3", "ext4-nojournal"] {

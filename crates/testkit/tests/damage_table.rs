@@ -1,7 +1,7 @@
-//! The table of mutations against e2fsck: each damaged image has the problems that the table says.
+//! Checks the table of mutations against e2fsck: each damaged image has the problems that the table lists.
 //!
-//! `EXTANT_MUTATION=TEXT` runs only those whose names contain the text or that show the problem of that name, and
-//! prints the output of `e2fsck -fn`. `EXTANT_E2FSCK=FILE` runs another e2fsck than the installed one.
+//! `EXTANT_MUTATION=TEXT` runs only mutations whose names contain the text or that produce the problem of that name,
+//! and prints the output of `e2fsck -fn`. `EXTANT_E2FSCK=FILE` runs another e2fsck instead of the installed one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use extant_testkit::damage::{Image, Mutation, PROBLEMS, Shown, WITHOUT, fsck, ta
 /// The document that lists the problems without a mutation.
 const DOCUMENT: &str = include_str!("../../../docs/fsck.md");
 
-/// Runs the cases on as many threads as there are processors. Returns the complaints.
+/// Runs the cases on as many threads as there are processors. Returns the failures.
 fn in_parallel<T: Send + Sync + 'static>(cases: Vec<T>, run: fn(&T) -> Option<String>) -> Vec<String> {
     let (cases, next) = (Arc::new(cases), Arc::new(AtomicUsize::new(0)));
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
@@ -48,13 +48,13 @@ fn unreported(&(mutation, image): &(&Mutation, Image)) -> Option<String> {
     (!missing.is_empty()).then(|| missing.iter().map(line).collect())
 }
 
-/// The mutations that the environment chooses, on each of their images.
+/// The mutations that the environment selects, on each of their images.
 fn cases(slow: bool) -> Vec<(&'static Mutation, Image)> {
     let chosen = std::env::var("EXTANT_MUTATION").unwrap_or_default();
     let named = |m: &&Mutation| m.name.contains(&chosen) || m.expected.contains(&chosen.as_str());
     let known = fsck::version();
     let mutations = table().filter(named).filter(|m| m.problems().iter().all(|p| p.since <= known));
-    // One file of 2^25 blocks, or one circle, takes e2fsck longer than all the others.
+    // One file of 2^25 blocks, or one cycle, takes e2fsck longer than all the others.
     let pairs = mutations.flat_map(|m| m.images.iter().map(move |&image| (m, image)));
     let is_slow = |m: &Mutation, image| image == Image::LargeBlocks || m.name == "quota tree leads in circles";
     pairs.filter(|&(m, image)| is_slow(m, image) == slow).collect()

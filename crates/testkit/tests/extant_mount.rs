@@ -1,5 +1,5 @@
-//! [`ExtantMount`] with shell scripts in the binary's place: one that leaves the mount behind, one that stays, one that
-//! fails, one that hangs.
+//! [`ExtantMount`] with shell scripts in place of the binary: one leaves the mount behind, one does not exit, one
+//! fails, one hangs.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn script(dir: &Path, mount: &str) -> PathBuf {
     path
 }
 
-/// The cases run one after the other: a child of another test that starts while a script is written would have it open
+/// The cases run sequentially: a child of another test that starts while a script is being written would have it open
 /// for writing.
 #[test]
 fn servers_are_waited_for_told_of_and_killed() {

@@ -1,4 +1,4 @@
-//! A device that fails requests: errors come back, nothing panics or hangs, acknowledged data is still there.
+//! A device that fails requests: errors are returned, nothing panics or hangs, and acknowledged data is preserved.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use extant_testkit::crash::workload::{EPOCH_S, Workload, mount_options};
 use extant_testkit::crash::{CrashImage, Cut, IMAGES, oracle, seen, state_files};
 use extant_testkit::oracle::e2fsck;
 
-/// Operations of each run.
+/// The number of operations per run.
 const OPS: usize = 160;
-/// Faults per kind, image and duration; spread over the requests of the run.
+/// The number of faults per kind, image and duration, spread over the requests of the run.
 const POINTS: u64 = 25;
 
-/// Aborts the process when nothing moves for a minute: an operation hangs.
+/// Aborts the process if there is no progress for a minute, because an operation hangs.
 struct Watchdog(Arc<AtomicU64>);
 
 impl Watchdog {
@@ -49,12 +49,12 @@ impl Watchdog {
 }
 
 struct Outcome {
-    /// Requests of the kind that were seen.
+    /// The number of requests of this kind.
     requests: u64,
     struck: bool,
 }
 
-/// Runs the workload with one fault, then uses the mount further, then checks the image.
+/// Runs the workload with one fault, continues to use the mount, and then checks the image.
 fn run(image: &CrashImage, base: &MemDevice, op: BioOp, fault: Option<Fault>, dog: &Watchdog) -> Outcome {
     let what = format!("{} {op:?} {fault:?}", image.name);
     let device = Arc::new(CrashDevice::from_image(base));
@@ -93,7 +93,7 @@ fn run(image: &CrashImage, base: &MemDevice, op: BioOp, fault: Option<Fault>, do
     Outcome { requests, struck }
 }
 
-/// The mount is used further; each call may fail, none may panic.
+/// Continues to use the mount; each call may fail, but none may panic.
 fn afterwards(fs: &Arc<Filesystem>, flushes_fail: bool, what: &str, dog: &Watchdog) {
     let mut synced = Vec::new();
     let cred = Cred::default();
@@ -115,14 +115,14 @@ fn afterwards(fs: &Arc<Filesystem>, flushes_fail: bool, what: &str, dog: &Watchd
     synced.push(fs.sync());
     let _ = fs.statfs();
     if flushes_fail {
-        // A flush that failed may have lost anything: the journal must have stopped.
+        // A failed flush may have lost anything, so the journal must have stopped.
         assert!(fs.is_read_only(), "{what}: still writable after a failed flush");
         let root = fs.root().expect("reading goes on");
         assert!(fs.create(&root, b"zz-late", NewNode::file(0o600), cred).is_err(), "{what}: a change after the abort");
     }
 }
 
-/// The image can be repaired, and has all acknowledged data.
+/// Checks that the image can be repaired and has all acknowledged data.
 fn look(image: &CrashImage, w: &Workload, device: &CrashDevice, what: &str) {
     let dir = state_files();
     let path = dir.path().join("left");

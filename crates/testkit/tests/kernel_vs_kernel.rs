@@ -1,4 +1,4 @@
-//! The harness, proven with the kernel on both sides: equal trees pass, and a damaged one is found.
+//! Tests the harness with the kernel on both sides: equal trees pass, and a damaged one is detected.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -61,7 +61,7 @@ impl Mounted for Vandal {
     }
 }
 
-/// A new mount namespace has a copy of each mount: an image is complete when the last copy is gone.
+/// A new mount namespace has a copy of each mount: an image is complete only when the last copy is gone.
 #[test]
 fn copies_of_a_mount_are_waited_for() {
     if skip() || !Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|s| s.success()) {
@@ -81,7 +81,7 @@ fn copies_of_a_mount_are_waited_for() {
         .unwrap();
     let mut there = String::new();
     BufReader::new(other.stdout.as_mut().unwrap()).read_line(&mut there).unwrap();
-    // The end of the process is no sign: its mounts are gone before wait(2) can return.
+    // The end of the process is no indication: its mounts are gone before wait(2) can return.
     let let_go = Arc::new(AtomicBool::new(false));
     let (keeps, lets_go) = (other.stdin.take(), let_go.clone());
     let other_ends = task::spawn("holds the mount", move || {
@@ -147,7 +147,7 @@ fn most_operations_succeed_and_all_kinds_occur() {
     mounted.unmount().unwrap();
     let failed: Vec<_> = report.outcomes.iter().filter(|o| o.errno.is_some()).collect();
     assert!(failed.len() < 400, "{} failed: {:#?}", failed.len(), &failed[..40]);
-    // The generator's picture of the tree is right: nothing is missing, and no unexpected name is in the way.
+    // The generator's model of the tree is correct: nothing is missing, and no unexpected name is in the way.
     let lost = failed.iter().filter(|o| o.errno == Some(2)).count();
     assert_eq!(lost, 0, "{failed:#?}");
 }

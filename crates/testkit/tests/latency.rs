@@ -1,7 +1,7 @@
-//! A large background write delays no other client beyond the bars: `extant_testkit::latency`, in virtual time.
+//! A large background write delays no other client beyond the limits: `extant_testkit::latency`, in virtual time.
 //!
-//! Each cache size with each rate of the device, twenty seeds: two of them here, the rest in the soak.
-//! `EXTANT_LATENCY_SEEDS` says how many `survey` prints.
+//! Each cache size is combined with each device rate, for twenty seeds: two of them here, the rest in the soak test.
+//! `EXTANT_LATENCY_SEEDS` sets how many `survey` prints.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn settings(seed: u64) -> impl Iterator<Item = Setting> {
     })
 }
 
-/// The bars that the figures exceed.
+/// The limits that the figures exceed.
 fn broken(setting: &Setting, figures: &Figures) -> Vec<String> {
     let mut broken = Vec::new();
     let mut bar = |what: &str, value: u64, most: u64| {
@@ -37,10 +37,10 @@ fn broken(setting: &Setting, figures: &Figures) -> Vec<String> {
     bar("a read that misses, ns", max(Operation::ReadCold), 150 * MS);
     bar("lookup and stat, ns", max(Operation::Stat), 250 * MS);
     bar("create, ns", max(Operation::Create), 250 * MS);
-    // Bulk data, and a request of each other client.
+    // Bulk data, and one request of each other client.
     let window = setting.rate * 70 / 1000 + MIB / 2;
     bar("bytes that wait for the device", figures.waiting_bytes_max, window.max(PIECE_BYTES));
-    // A write of each mount may be under way.
+    // One write per mount may be in progress.
     let writes = 1 + u64::from(setting.beside.is_some());
     bar("memory, bytes", figures.used_max, figures.limit + writes * MIB);
     bar("the rate that the stream does not get, permille", 1000u64.saturating_sub(figures.stream_permille), 30);
@@ -65,7 +65,7 @@ fn a_stream_delays_no_other_client_beyond_the_bars() {
     check((1..=2).flat_map(settings));
 }
 
-/// A device of 100 MB/s beside one of 5 MB/s that shares its budget: the figures are as without it.
+/// A device of 100 MB/s beside one of 5 MB/s that shares its budget: the figures are the same as without it.
 fn with_a_slow_neighbour(seed: u64) -> impl Iterator<Item = Setting> {
     settings(seed).filter(|s| s.rate > 50_000_000).map(|s| Setting { beside: Some(5_000_000), ..s })
 }

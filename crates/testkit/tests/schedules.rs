@@ -24,7 +24,7 @@ fn search(plans: u64) -> Search {
     }
 }
 
-/// The first of the twenty thousand that `make soak` tries.
+/// The first of the twenty thousand schedules that `make soak` tries.
 #[test]
 fn six_hundred_schedules() {
     let report = explore(&search(600));
@@ -32,7 +32,7 @@ fn six_hundred_schedules() {
     report.expect_clean();
 }
 
-/// Those that no series chooses: e2fsck, for a sample, compares the usage of owners with the inodes.
+/// Configurations that no series selects. For a sample, e2fsck compares the usage of owners with the inodes.
 #[test]
 fn schedules_of_single_features() {
     for name in [
@@ -52,7 +52,7 @@ fn schedules_of_single_features() {
     }
 }
 
-/// File systems that grow meanwhile: no write goes astray, no block is handed out twice.
+/// File systems that grow meanwhile: no write goes to a wrong place, and no block is allocated twice.
 #[test]
 fn schedules_of_growth() {
     for name in ["grow", "grow-1k"] {
@@ -108,7 +108,7 @@ fn repeat() {
     }
 }
 
-/// The whole stack, mounts and images included, follows from the seed, regardless of other load on the machine.
+/// The whole stack, including mounts and images, is determined by the seed, regardless of other load on the machine.
 #[test]
 fn the_same_plan_gives_the_same_trace() {
     for config in CONFIGS {
@@ -122,7 +122,7 @@ fn the_same_plan_gives_the_same_trace() {
     }
 }
 
-/// A run over a device that lies, or a stack that answers before the flush, must find missing data.
+/// A run on a device that lies, or on a stack that answers before the flush, must find missing data.
 #[test]
 fn lies_are_found() {
     let lies =

@@ -33,7 +33,7 @@ fn the_commit_interval_passes() {
         clock.advance(Duration::from_millis(2));
         fs.step();
         assert_eq!(commits(), before + 1, "{}: after five seconds", image.name);
-        // The data expired in the same round, before the commit or after it; after one more interval everything is
+        // The data expired in the same round, before or after the commit; after one more interval everything is
         // written.
         clock.advance(Duration::from_millis(5_001));
         fs.step();

@@ -1,10 +1,11 @@
 //! Import cycles inside a crate: files that can only be understood together.
 //!
-//! Main types: [`Crate`] (the modules of one crate, and which names they re-export). An arrow leads from a file to each
-//! file of the same crate whose items its code names by path (`use` included). Re-exports are no arrows: a module that
-//! publishes its children does not depend on them. Files of tests and items under `#[cfg(test)]` do not count.
+//! Main types: [`Crate`] (the modules of one crate, and which names they re-export). There is an arrow from a file to
+//! each file of the same crate whose items its code names by path (including `use`). Re-exports are no arrows: a module
+//! that re-exports its children does not depend on them. Test files and items under `#[cfg(test)]` do not count.
 //!
-//! What it does not do: resolve names that a macro makes, or methods. Arrows between crates are [`super::floors`]'.
+//! What it does not do: it does not resolve methods, or names made by macros. Dependencies between crates are checked
+//! by [`super::floors`].
 //!
 //! # Locking
 //! None.
@@ -15,10 +16,10 @@ use syn::visit::{self, Visit};
 
 use super::{Finding, SourceFile};
 
-/// The most files that may form a cycle.
+/// The maximum number of files that may form a cycle.
 const MOST: usize = 6;
 
-/// Path of a module in its crate: `["ops", "sync"]`; the root's is empty.
+/// The path of a module in its crate: `["ops", "sync"]`; empty for the root.
 type Module = Vec<String>;
 
 /// The modules of one crate.
@@ -26,11 +27,11 @@ type Module = Vec<String>;
 struct Crate {
     /// The file of each module.
     files: BTreeMap<Module, String>,
-    /// Names that a module imports or re-exports, and the paths that they stand for.
+    /// Names that a module imports or re-exports, and the paths that they refer to.
     imports: BTreeMap<Module, BTreeMap<String, Vec<String>>>,
 }
 
-/// The crate's folder and the module that a file of `crates/*/src` or `xtask/src` is.
+/// The crate's directory, and the module, of a file in `crates/*/src` or `xtask/src`.
 fn module_of(path: &str) -> Option<(String, Module)> {
     let (dir, inside) = path.split_once("/src/")?;
     let mut module: Module = inside.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();
@@ -46,7 +47,8 @@ fn is_test_only(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// `path`, as it stands in `module`, from the crate's root; `None` if it names another crate or something local.
+/// Resolves `path`, as used in `module`, from the crate's root. `None` if it refers to another crate or to something
+/// local.
 fn absolute(module: &Module, path: &[String]) -> Option<Module> {
     let mut base = match path.first()?.as_str() {
         "crate" => Vec::new(),
@@ -63,7 +65,7 @@ fn absolute(module: &Module, path: &[String]) -> Option<Module> {
     Some(base)
 }
 
-/// All paths of a `use` tree, with the name under which each is known; a glob's name is `*`.
+/// All paths of a `use` tree, each with the name that it introduces; a glob has the name `*`.
 fn leaves(tree: &syn::UseTree, prefix: &mut Vec<String>, found: &mut Vec<(Vec<String>, String)>) {
     match tree {
         syn::UseTree::Path(path) => {
@@ -87,10 +89,10 @@ fn leaves(tree: &syn::UseTree, prefix: &mut Vec<String>, found: &mut Vec<(Vec<St
     }
 }
 
-/// Collects what the code of one file names.
+/// Collects the names that the code of one file uses.
 struct Names {
     module: Module,
-    /// Paths from the crate's root.
+    /// Paths from the crate's root that the code uses.
     used: BTreeSet<Module>,
     imports: BTreeMap<String, Vec<String>>,
 }
@@ -139,7 +141,7 @@ impl<'ast> Visit<'ast> for Names {
 }
 
 impl Crate {
-    /// The file in which the item of `path` is defined, as far as paths and re-exports tell.
+    /// The file that defines the item at `path`, as far as paths and re-exports show.
     fn file_of(&self, path: &Module, depth: usize) -> Option<&String> {
         let known = (0..=path.len()).rev().find(|n| self.files.contains_key(&path[..*n]))?;
         let module = path[..known].to_vec();
@@ -159,7 +161,7 @@ impl Crate {
     }
 }
 
-/// The strongly connected parts of more than one file (Tarjan's algorithm), each sorted.
+/// The strongly connected components with more than one file (Tarjan's algorithm), each sorted.
 fn knots(arrows: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
     #[derive(Default)]
     struct Walk<'a> {
@@ -199,7 +201,7 @@ fn knots(arrows: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
     walk.knots
 }
 
-/// Whether an arrow counts: the enum of a mechanism's policies names them all in order to make one of them.
+/// Whether an arrow counts: the enum of a mechanism's policies must name all of them to construct one.
 fn is_arrow(from: &str, to: &str) -> bool {
     let is_own_policy = from.strip_suffix("policy/mod.rs").is_some_and(|dir| to.starts_with(&format!("{dir}policy/")));
     from != to && !is_own_policy
@@ -257,7 +259,7 @@ mod tests {
         SourceFile { path: path.into(), text: text.into() }
     }
 
-    /// A ring of `n` modules, each of which uses the next.
+    /// A cycle of `n` modules, each of which uses the next.
     fn ring(n: usize) -> Vec<SourceFile> {
         let file = |i: usize| {
             let text = format!("use crate::m{}::T;\n\npub struct T;\n", (i + 1) % n);
@@ -284,7 +286,7 @@ mod tests {
         assert_eq!(knots_of(&[one, tests]), 0);
     }
 
-    /// A name that the root re-exports leads to the file that defines it, and publishing it is no arrow.
+    /// A name that the root re-exports leads to the file that defines it, and re-exporting it is no arrow.
     #[test]
     fn a_reexported_name_leads_to_its_definition() {
         let files = [

@@ -1,7 +1,8 @@
-//! A crate uses each dependency of its manifest: the dependency's name stands in its sources as a path (`name::`).
+//! A crate uses each dependency of its manifest: the dependency's name occurs in its sources as a path (`name::`).
 //!
-//! The compiler's own lint (`unused_crate_dependencies`) looks at each target by itself, and so reports what another
-//! target of the package uses. This one can be deceived only by a module or a variable of the same name.
+//! The compiler's own lint (`unused_crate_dependencies`) checks each target separately, and so reports dependencies
+//! that only another target of the package uses. This rule can only be deceived by a module or a variable with the same
+//! name.
 //!
 //! # Locking
 //! None.
@@ -9,7 +10,7 @@
 use super::floors::{Package, line_of};
 use super::{Finding, SourceFile};
 
-/// `text` names something of the crate `name`.
+/// Whether `file` names an item of the crate `name`.
 fn names(file: &SourceFile, name: &str) -> bool {
     let path = format!("{}::", name.replace('-', "_"));
     let joined = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
@@ -23,14 +24,14 @@ fn shared(manifest: &str) -> Vec<(usize, String)> {
     entries.filter_map(|(i, l)| Some((i + 1, l.split_once([' ', '=', '.'])?.0.to_owned()))).collect()
 }
 
-/// Dependencies that no source of their package names, and shared ones that no package has.
+/// Dependencies that no source of their package names, and shared dependencies that no package has.
 pub fn check(packages: &[Package], files: &[SourceFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for p in packages {
         let folder = p.manifest.strip_suffix("Cargo.toml").unwrap_or_default();
         let sources: Vec<&SourceFile> = files.iter().filter(|f| f.is_rust() && f.path.starts_with(folder)).collect();
         for d in &p.dependencies {
-            // A dependency that only tests use is a development dependency; unit tests inside of a module count as code
+            // A dependency that only tests use is a development dependency; unit tests inside a module count as code
             // here.
             let within = |f: &&&SourceFile| d.dev || !f.path[folder.len()..].starts_with("tests/");
             if !sources.iter().filter(within).any(|f| names(f, &d.name)) {

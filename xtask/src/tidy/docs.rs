@@ -1,4 +1,4 @@
-//! Every document of `docs` can be found from an index: README.md, or docs/README.md.
+//! Every document in `docs` is linked from an index: README.md, or docs/README.md.
 //!
 //! # Locking
 //! None.

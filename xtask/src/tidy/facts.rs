@@ -1,10 +1,11 @@
-//! Statements of documents about the code: files, tests, the files with `unsafe`, the operations of io_uring.
+//! Checks statements of documents about the code: files, tests, the files with `unsafe`, and the operations of
+//! io_uring.
 //!
-//! The documents are those of the repository's root and of `docs`. CHANGELOG.md is left out, because it tells of names
-//! that are gone. A fact is compared where it is written as code, in backticks.
+//! The documents are those of the repository's root and of `docs`. CHANGELOG.md is excluded, because it contains names
+//! that no longer exist. A fact is checked where it is written as code, in backticks.
 //!
-//! What it does not do: look for files that tidy does not read, for types and functions other than tests, or for
-//! numbers other than that of the files with `unsafe`.
+//! What it does not do: it does not check files that tidy does not read, or types and functions other than tests. Of
+//! numbers it checks only that of the files with `unsafe`.
 //!
 //! # Locking
 //! None.
@@ -12,38 +13,39 @@
 use super::source::UNSAFE;
 use super::{Finding, SKIPPED, SourceFile, TEXT};
 
-/// The folders with which a path of the repository begins.
+/// The first directories of the repository's paths.
 const FOLDERS: &[&str] = &["crates", "docs", "experiments", "fuzz", "scripts", "xtask"];
 
-/// Parts of a path that stand for a name to choose.
+/// Parts of a path that are placeholders.
 const BLANKS: &[&str] = &["NAME", "a_name"];
 
-/// A name with so many underscores is that of a test: names of the kernel and of Extant's functions have fewer.
+/// A name with at least this many underscores is that of a test: names in the kernel and of Extant's functions have
+/// fewer.
 const UNDERSCORES: usize = 5;
 
 /// The documents that count the files with `unsafe`.
 const COUNTED: &[&str] = &["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
 
-/// The document that lists them.
+/// The document that lists these files.
 const MAP: &str = "ARCHITECTURE.md";
 
-/// How the sentence in front of that list begins.
+/// The beginning of the sentence before that list.
 const LIST: &str = "`unsafe` is in ";
 
-/// The words for numbers, by their numbers.
+/// The words for numbers; the index is the number.
 const NUMBERS: &[&str] =
     &["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"];
 
-/// The document that says which operations a ring of io_uring takes.
+/// The document that states which operations a ring of io_uring allows.
 const PROMISES: &str = "SECURITY.md";
 
-/// The mark of its item about io_uring.
+/// The label of its item about io_uring.
 const ITEM: &str = "*io_uring*";
 
 /// The files that restrict a ring to some operations.
 const RINGS: &[&str] = &["crates/block/src/device/file/uring.rs", "crates/fuse/src/transport/ring/queue.rs"];
 
-/// The operations of crate `io_uring`, and the words for them in that document.
+/// The operations of crate `io_uring`, and their names in that document.
 const OPERATIONS: &[(&str, &str)] = &[
     ("Fsync", "fsync"),
     ("Nop", "no-ops"),
@@ -62,7 +64,7 @@ fn is_document(path: &str) -> bool {
     name.ends_with(".md") && !name.contains('/') && name != "CHANGELOG.md"
 }
 
-/// The lines outside of blocks of code, with their numbers.
+/// The lines outside code blocks, with their numbers.
 fn prose(document: &SourceFile) -> impl Iterator<Item = (usize, &str)> {
     let mut in_code = false;
     document.text.lines().enumerate().map(|(i, line)| (i + 1, line)).filter(move |(_, line)| {
@@ -77,7 +79,7 @@ fn spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// The paths of the repository that `span` names: none, one, or with `{a,b}` several.
+/// The paths of the repository that `span` names: none, one, or several with `{a,b}`.
 fn paths(span: &str) -> Vec<String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "_-./{},".contains(c);
     let begins = span.split_once('/').is_some_and(|(folder, _)| FOLDERS.contains(&folder));
@@ -93,7 +95,7 @@ fn paths(span: &str) -> Vec<String> {
     }
 }
 
-/// Whether `path` is a file or folder among `files`, or one that tidy does not read.
+/// Whether `path` is a file or directory among `files`, or one that tidy does not read.
 fn exists(path: &str, files: &[SourceFile]) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     let unread = name.rsplit_once('.').is_some_and(|(_, ending)| !TEXT.contains(&ending));
@@ -112,12 +114,12 @@ fn is_function(name: &str, files: &[SourceFile]) -> bool {
     files.iter().any(|file| file.is_rust() && file.text.contains(&declaration))
 }
 
-/// The words of `text`, with one space between two.
+/// The words of `text`, separated by single spaces.
 fn joined(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The words in front of "files" in the sentences of `text` that begin at the word `unsafe`.
+/// The words before "files" in the sentences of `text` that begin at the word `unsafe`.
 fn counts(text: &str) -> Vec<&str> {
     let rests = text.match_indices("unsafe").map(|(at, _)| &text[at..]);
     let words = rests.filter_map(|rest| {
@@ -127,7 +129,7 @@ fn counts(text: &str) -> Vec<&str> {
     words.filter(|word| NUMBERS.contains(word)).collect()
 }
 
-/// Documents that count or list the files with `unsafe` in another way than [`UNSAFE`], and a list that is too long.
+/// Documents whose count or list of the files with `unsafe` differs from [`UNSAFE`], and a list that is too long.
 fn confined(files: &[SourceFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for document in COUNTED.iter().filter_map(|path| find(files, path)) {
@@ -158,12 +160,12 @@ fn confined(files: &[SourceFile]) -> Vec<Finding> {
     findings
 }
 
-/// The operations that a line allows to a ring.
+/// The operations that a line allows on a ring.
 fn codes(line: &str) -> impl Iterator<Item = &str> {
     line.split("opcode::").skip(1).filter_map(|rest| rest.split_once("::CODE").map(|(name, _)| name))
 }
 
-/// Operations of the rings that [`PROMISES`] does not name, and some that it names in vain.
+/// Operations of the rings that [`PROMISES`] does not name, and named operations that no ring allows.
 fn rings(files: &[SourceFile]) -> Vec<Finding> {
     let Some(document) = find(files, PROMISES) else { return Vec::new() };
     let behind = document.text.split_once(ITEM).map_or("", |(_, behind)| behind);
@@ -233,13 +235,13 @@ mod tests {
         assert_eq!(found(&files), ["README.md:2: there is no test a_link_that_leads_away_is_refused"]);
     }
 
-    /// A map with the list of `paths`, which begins as that of ARCHITECTURE.md does.
+    /// A document with a list of `paths`, which begins like that of ARCHITECTURE.md.
     fn map(number: &str, paths: &[&str]) -> SourceFile {
         let items: String = paths.iter().map(|path| format!("- `{path}` does it,\n  as `x` says.\n")).collect();
         file(MAP, &format!("{LIST}{number} files:\n\n{items}\nAll others forbid it.\n\n- `y`\n"))
     }
 
-    /// The findings about the list, without those about files that are not there.
+    /// The findings about the list, without those about missing files.
     fn about_the_list(map: SourceFile) -> Vec<String> {
         confined(&[map]).iter().map(ToString::to_string).collect()
     }

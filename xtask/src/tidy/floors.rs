@@ -2,8 +2,8 @@
 //!
 //! Main types: [`Package`]; the table [`FLOORS`], which ARCHITECTURE.md explains.
 //!
-//! Development dependencies are free: they reach no user. The development crates themselves (testkit, xtask) may use
-//! all crates, and no other crate may depend on them except for its tests.
+//! Development dependencies are not restricted, because they reach no user. The development crates (testkit, xtask) may
+//! use all crates, and other crates may depend on them only for tests.
 //!
 //! # Locking
 //! None.
@@ -18,7 +18,7 @@ use super::Finding;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Package {
     pub name: String,
-    /// Relative to the repository's root.
+    /// The manifest's path, relative to the repository's root.
     pub manifest: String,
     pub manifest_text: String,
     /// Normal and build dependencies on packages of the workspace.
@@ -31,11 +31,11 @@ pub struct Package {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dependency {
     pub name: String,
-    /// Only tests use it.
+    /// Whether only tests use it.
     pub dev: bool,
 }
 
-/// On no floor: used in development only.
+/// For crates on no floor, used only in development.
 const DEVELOPMENT: u32 = u32::MAX;
 
 const FLOORS: &[(&str, u32)] = &[
@@ -64,8 +64,9 @@ const FLOORS: &[(&str, u32)] = &[
     ("xtask", DEVELOPMENT),
 ];
 
-/// `check` shares only bytes and replay with the engine that it checks, and `repair` with the engine that uses its
-/// work; `image` opens images before any engine has looked at them; the tests of all crates above `block` use `oracle`.
+/// The crates with a list of permitted dependencies. `check` shares only bytes and replay with the engine that it
+/// checks, and `repair` with the engine that uses its result. `image` opens images before any engine has examined them.
+/// The tests of all crates above `block` use `oracle`.
 const ONLY: &[(&str, &[&str])] = &[
     ("extant-check", &["extant-base", "extant-ondisk", "extant-block", "extant-recovery"]),
     ("extant-image", &["extant-base", "extant-ondisk", "extant-block", "extant-recovery"]),
@@ -77,7 +78,7 @@ fn floor(name: &str) -> Option<u32> {
     FLOORS.iter().find(|(n, _)| *n == name).map(|(_, f)| *f)
 }
 
-/// The packages in the answer of `cargo metadata --no-deps`.
+/// The packages in the output of `cargo metadata --no-deps`.
 pub fn packages(metadata: &Value, root: &Path) -> Result<Vec<Package>, String> {
     let list = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
     let ours: Vec<&str> = list.iter().filter_map(|p| p["name"].as_str()).collect();
@@ -107,7 +108,7 @@ pub fn line_of(package: &Package, dependency: &str) -> usize {
     package.manifest_text.lines().position(|l| l.trim_start().starts_with(dependency)).map_or(0, |i| i + 1)
 }
 
-/// Dependencies that go up or sideways, and packages without a floor.
+/// Dependencies on the same or a higher floor, and packages without a floor.
 pub fn check(packages: &[Package]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for p in packages {

@@ -1,17 +1,17 @@
-//! Layers inside of a crate: the parts of the code that a module may name.
+//! Layers inside a crate: the parts of the code that a module may name.
 //!
-//! In `fs`, directories, maps and attributes stand on abstract stores. They know bytes and locks, and neither the
-//! journal, the cache and the allocator, nor the mounted file system.
+//! In `fs`, directories, maps and attributes use abstract stores. They know bytes and locks, but not the journal, the
+//! cache, the allocator or the mounted file system.
 //!
-//! What it does not do: look at tests, which plug real things in, or at `super::`, which stays in the folder unless a
-//! path has one too many of them.
+//! What it does not do: it does not check tests, which use real stores. It does not check `super::`, which stays in the
+//! directory unless a path has one too many.
 //!
 //! # Locking
 //! None.
 
 use super::{Finding, SourceFile};
 
-/// A folder, the crates of the workspace that it may name, and the only module of its own crate.
+/// A directory, the crates of the workspace that it may name, and the only module of its own crate that it may name.
 struct Layer {
     folder: &'static str,
     crates: &'static [&'static str],
@@ -20,7 +20,7 @@ struct Layer {
 
 const BYTES: &[&str] = &["ondisk", "base"];
 
-/// The first match counts.
+/// The layers; the first match counts.
 const LAYERS: &[Layer] = &[
     Layer { folder: "crates/fs/src/dir/", crates: BYTES, module: "dir" },
     Layer { folder: "crates/fs/src/map/", crates: BYTES, module: "map" },
@@ -37,7 +37,7 @@ fn words_after<'a>(line: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a s
     })
 }
 
-/// Names in a module that its layer forbids.
+/// Names in a module that its layer does not allow.
 pub fn check(files: &[SourceFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files.iter().filter(|f| f.is_rust() && !f.is_test()) {

@@ -1,6 +1,6 @@
-//! docs/locking.md lists every lock class of the code, with its rank, and none that is gone.
+//! docs/locking.md lists every lock class of the code, with its rank, and no class that no longer exists.
 //!
-//! A row of its tables reads `| 35 | journal state | … |`. Classes of test code are left out.
+//! A row of its tables reads `| 35 | journal state | … |`. Classes in test code are excluded.
 //!
 //! # Locking
 //! None.
@@ -10,7 +10,7 @@ use super::{Finding, SourceFile};
 const DOC: &str = "docs/locking.md";
 const CALL: &str = concat!("LockClass", "::new(");
 
-/// One class: where it is declared, its name and rank.
+/// One class: where it is declared, its name and its rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Class {
     file: String,
@@ -50,7 +50,7 @@ fn rows(doc: &str) -> Vec<(usize, u32, String)> {
     rows
 }
 
-/// Classes that the document lacks, or lists with another rank; rows without a class.
+/// Classes that the document lacks, or lists with a different rank; and rows without a class.
 pub fn check(files: &[SourceFile]) -> Vec<Finding> {
     let code = files.iter().filter(|f| f.is_rust() && !f.is_test() && f.path.starts_with("crates/"));
     let classes: Vec<Class> = code.flat_map(classes).collect();

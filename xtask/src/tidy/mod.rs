@@ -1,14 +1,22 @@
-//! The rules of the house, checked.
+//! Checks the rules of the repository.
 //!
-//! Main types: [`Finding`] (one broken rule, with its place), [`SourceFile`]. One module per kind of rule: [`floors`]
-//! (which crate may depend on which), [`layers`] (which module may name what), [`cycles`] (files that import each
-//! other), [`dependencies`] (none is unused), [`source`] (single files), [`prose`] (subjects of sentences),
-//! [`policies`] (folders of policies, and how they are chosen), [`locking`] (the lock classes against docs/locking.md),
-//! [`oracles`] (who runs the e2fsprogs), [`docs`] (every document can be found), [`facts`] (what documents say of the
-//! code). Every rule is a function from text to findings, so that its test can show it a violation. [`slow`] is no
-//! rule: it lists tests that take long.
+//! Main types: [`Finding`] (one broken rule, with its place), [`SourceFile`]. There is one module per kind of rule:
+//! - [`floors`]: which crate may depend on which;
+//! - [`layers`]: which module may name what;
+//! - [`cycles`]: files that import each other;
+//! - [`dependencies`]: none is unused;
+//! - [`source`]: single files;
+//! - [`prose`]: subjects of sentences;
+//! - [`policies`]: folders of policies, and how they are chosen;
+//! - [`locking`]: the lock classes, compared with docs/locking.md;
+//! - [`oracles`]: the code that runs e2fsprogs;
+//! - [`docs`]: every document is linked;
+//! - [`facts`]: statements of documents about the code.
 //!
-//! What it does not do: the checks of rustfmt and clippy.
+//! Every rule is a function from text to findings, so that its test can give it a violation. [`slow`] is not a rule: it
+//! lists tests that take long.
+//!
+//! What it does not do: it does not repeat the checks of rustfmt and clippy.
 //!
 //! # Locking
 //! None.
@@ -30,7 +38,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// A broken rule. `line` counts from 1; 0 stands for the whole file.
+/// A broken rule. `line` counts from 1; 0 means the whole file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     pub file: String,
@@ -65,18 +73,18 @@ impl SourceFile {
         self.path.ends_with(".rs")
     }
 
-    /// Code that only tests run.
+    /// Whether only tests run this code.
     pub fn is_test(&self) -> bool {
         self.path.contains("/tests/") || self.path.ends_with("tests.rs")
     }
 
-    /// The lines that hold code: number (from 1) and text, without those that are comments.
+    /// The lines of code, with numbers from 1, without those that are only comments.
     pub fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text.lines().enumerate().map(|(i, l)| (i + 1, l)).filter(|(_, l)| !l.trim_start().starts_with("//"))
     }
 }
 
-/// Folders without anything written by hand.
+/// Directories without handwritten files.
 const SKIPPED: &[&str] = &["target", "corpus", "artifacts", "node_modules"];
 const TEXT: &[&str] = &["rs", "toml", "md", "py", "sh", "yml", "yaml", "svg", "c", "h"];
 
@@ -119,7 +127,7 @@ fn metadata(root: &Path) -> Result<serde_json::Value, String> {
     serde_json::from_slice(&out.stdout).map_err(|e| format!("cargo metadata: {e}"))
 }
 
-/// Every rule over the repository at `root`.
+/// Applies every rule to the repository at `root`.
 fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     let files = files_of(root).map_err(|e| e.to_string())?;
     let packages = floors::packages(&metadata(root)?, root)?;
@@ -147,7 +155,7 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// A header of the C library that is not the one of its sources.
+/// Reports a C header that differs from the one generated from its sources.
 fn header(files: &[SourceFile]) -> Vec<Finding> {
     let text = |path: &str| files.iter().find(|f| f.path == path).map(|f| f.text.clone());
     let problem = match crate::header::text(text) {

@@ -1,17 +1,17 @@
-//! Only crate `oracle` runs the e2fsprogs in tests, so that each runs in one locale, and a failure shows the output.
+//! Only crate `oracle` runs e2fsprogs in tests, so that all run in the same locale, and a failure shows the output.
 //!
-//! The rule looks for the name of a program in the call of a function ([`RUNNERS`] are those of `oracle`) and in a line
-//! for a shell. Product code of the lab runs the programs through its `Tool`. lsattr(1) and chattr(1) are no oracles:
-//! tests run them on mounts, as users do.
+//! The rule searches for the name of a program in function calls ([`RUNNERS`] are those of `oracle`) and in lines for a
+//! shell. Product code of the lab runs the programs through its `Tool`. lsattr(1) and chattr(1) are not oracles: tests
+//! run them on mounts, as users do.
 //!
-//! What it does not do: find names in variables, or in a shell's script of several lines.
+//! What it does not do: it does not find names in variables, or in shell scripts of several lines.
 //!
 //! # Locking
 //! None.
 
 use super::{Finding, SourceFile};
 
-/// The programs that make, check, show and change images.
+/// The programs that make, check, print and change images.
 const PROGRAMS: &[&str] = &[
     "mke2fs",
     "mkfs.ext2",
@@ -27,13 +27,13 @@ const PROGRAMS: &[&str] = &[
     "e2image",
 ];
 
-/// The functions of `oracle` that run a program by its name.
+/// The functions of `oracle` that run a program by name.
 const RUNNERS: &[&str] = &["tool", "run_ok", "run_command", "on_copy"];
 
-/// These folders may run the programs by themselves.
+/// Directories whose code may run the programs directly.
 const EXEMPT: &[&str] = &["crates/oracle/", "xtask/"];
 
-/// The name that ends at the end of `text`.
+/// The last name in `text`, at its end.
 fn last_name(text: &str) -> &str {
     text.rsplit(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).next().unwrap_or_default()
 }
@@ -50,7 +50,7 @@ fn runs(line: &str, program: &str) -> bool {
     calls || (shell && line.contains(&format!("{program} ")))
 }
 
-/// Test code that runs the programs by itself, and functions that hide those of `oracle`.
+/// Test code that runs the programs directly, and functions that wrap those of `oracle`.
 pub fn check(file: &SourceFile) -> Vec<Finding> {
     if !file.is_rust() || EXEMPT.iter().any(|folder| file.path.starts_with(folder)) {
         return Vec::new();

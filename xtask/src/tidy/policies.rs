@@ -1,9 +1,10 @@
 //! Policy folders have one shape: `<mechanism>/policy/{mod,vanilla,<idea>,contract}.rs`.
 //!
 //! `mod.rs` declares the enum with `extant_base::policies!` and has the table that compares the policies. `vanilla.rs`
-//! does what Linux did when the question was asked, unless `mod.rs` says that Linux did several things. `contract.rs`
-//! tests the rules that every policy must satisfy. A rival is named by its idea. Where there are rivals, a mount can
-//! choose: the enum's table is among `POLICIES` of `fs`, from which mount options, the lab and lists are made.
+//! does what Linux did at the time of the comparison, unless `mod.rs` says that Linux did several things. `contract.rs`
+//! tests the rules that every policy must satisfy. A rival policy is named by its idea. If there are rivals, a mount
+//! can choose between them: the enum's table is among `POLICIES` of `fs`, from which mount options, the lab and lists
+//! are generated.
 //!
 //! # Locking
 //! None.
@@ -13,17 +14,17 @@ use std::collections::BTreeMap;
 use super::{Finding, SourceFile};
 
 const REQUIRED: &[&str] = &["mod.rs", "vanilla.rs", "contract.rs"];
-/// With this `mod.rs` says why there is no `vanilla.rs`.
+/// With this line, `mod.rs` gives the reason why there is no `vanilla.rs`.
 const NO_VANILLA: &str = "//! No `vanilla`: ";
-/// Names that say when a policy was written instead of how it works.
+/// Names that describe when a policy was written instead of how it works.
 const NOT_IDEAS: &[&str] = &["new", "improved", "better", "fast", "v1", "v2", "v3", "old"];
 
-/// Where the mount's tables of policies are.
+/// The file with the tables of policies that a mount can choose.
 const CHOSEN: &str = "crates/fs/src/options/mod.rs";
-/// Where `fs` gives an enum another name.
+/// The file in which `fs` renames enums.
 const RENAMED: &str = "crates/fs/src/lib.rs";
 
-/// The enum that a module declares by the macro, and how many policies it has.
+/// The enum that a module declares with the macro, and how many policies it has.
 fn declared(module: &SourceFile) -> Option<(&str, usize)> {
     let (_, macro_body) = module.text.split_once("extant_base::policies!")?;
     let (head, rows) = macro_body.split_once("pub enum ")?.1.split_once('{')?;
@@ -32,7 +33,7 @@ fn declared(module: &SourceFile) -> Option<(&str, usize)> {
     Some((head.split(':').next()?.trim(), rows.lines().filter(is_row).count()))
 }
 
-/// Policies that no mount can choose.
+/// Policies that a mount cannot choose.
 fn check_chosen(files: &[SourceFile]) -> Vec<Finding> {
     let text = |path: &str| files.iter().find(|f| f.path == path).map_or("", |f| f.text.as_str());
     let modules = files.iter().filter(|f| f.path.ends_with("/policy/mod.rs"));
@@ -50,7 +51,7 @@ fn check_chosen(files: &[SourceFile]) -> Vec<Finding> {
     findings
 }
 
-/// Policy folders that lack a part, or have a rival without an idea.
+/// Policy directories that lack a part, or have a rival without an idea in its name.
 pub fn check(files: &[SourceFile]) -> Vec<Finding> {
     let mut folders: BTreeMap<&str, Vec<&SourceFile>> = BTreeMap::new();
     for file in files.iter().filter(|f| f.is_rust()) {

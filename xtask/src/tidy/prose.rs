@@ -1,20 +1,20 @@
-//! Sentences and names of tests whose subject is nobody in particular.
+//! Finds sentences and names of tests that do not name their subject.
 //!
 //! Comments and documents name the agent: a thread, a request, a caller. A sentence that begins with "who" or "what"
-//! makes a reader search for it. Questions may begin so, and so may the label "What it does not do".
+//! makes a reader search for it. Questions may begin with these words, and so may the label "What it does not do".
 //!
-//! What it does not do: look into the middle of a sentence, or at messages in code.
+//! What it does not do: it does not check the middle of a sentence, or messages in code.
 //!
 //! # Locking
 //! None.
 
 use super::{Finding, SourceFile};
 
-/// Subjects that stand for no agent.
+/// Subjects that name no agent.
 const SUBJECTS: &[&str] =
     &["Who", "Whoever", "Whom", "Whose", "Nobody", "Somebody", "Anybody", "Everybody", "What", "Whatever"];
 
-/// Names of tests do not begin with them either.
+/// The first words that are not allowed in names of tests either.
 const NAME_STARTS: &[&str] = &[
     "who",
     "whoever",
@@ -33,7 +33,7 @@ const NAME_STARTS: &[&str] = &[
 /// The label in the head of every module.
 const LABEL: &str = "What it does not do";
 
-/// Adds the sentences of a paragraph that begins at `line` and break the rule.
+/// Adds the sentences that break the rule in a paragraph that begins at `line`.
 fn paragraph(file: &SourceFile, line: usize, text: &str, findings: &mut Vec<Finding>) {
     let mut rest = text;
     while !rest.is_empty() {
@@ -65,12 +65,12 @@ fn comment(line: &str) -> Option<&str> {
     Some(text.strip_prefix(['/', '!']).unwrap_or(text))
 }
 
-/// A line that belongs to no paragraph: empty, a heading, a row of a table.
+/// Whether a line belongs to no paragraph: an empty line, a heading, a row of a table.
 fn is_apart(text: &str) -> bool {
     matches!(text.trim_start().chars().next(), None | Some('#' | '|'))
 }
 
-/// The text behind the mark of an item of a list, or of a quotation.
+/// The text after the mark of a list item or a quotation.
 fn item(text: &str) -> Option<&str> {
     let text = text.trim_start();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

@@ -1,9 +1,9 @@
-//! The tests that take longer than a test should: `cargo xtask tidy --slow`.
+//! Lists the tests that take longer than a test should: `cargo xtask tidy --slow`.
 //!
-//! Main function: [`main`]. It reads target/repeat/tests.txt, where `scripts/repeat.py` leaves the time of each test
+//! Main function: [`main`]. It reads target/repeat/tests.txt, in which `scripts/repeat.py` stores the time of each test
 //! of the last `make test`.
 //!
-//! What it does not do: fail. Times depend on the machine and on what else it does.
+//! What it does not do: it does not fail, because times depend on the machine and its load.
 //!
 //! # Locking
 //! None.
@@ -11,7 +11,7 @@
 use std::process::ExitCode;
 
 const TIMES: &str = "target/repeat/tests.txt";
-/// Seconds. A longer test belongs into `make soak`, or wants to be cut into several.
+/// Seconds. A longer test belongs in `make soak`, or must be split.
 const LONG: f64 = 10.0;
 
 /// Prints the tests that took more than [`LONG`] seconds, the longest first.
@@ -28,7 +28,7 @@ pub fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Whether a line `SECONDS s  NAME` is that of a long test.
+/// Whether a line `SECONDS s NAME` describes a long test.
 fn is_long(line: &str) -> bool {
     line.split_whitespace().next().and_then(|seconds| seconds.parse().ok()).is_some_and(|seconds: f64| seconds > LONG)
 }

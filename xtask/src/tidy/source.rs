@@ -1,20 +1,20 @@
 //! Rules that concern a single file.
 //!
-//! Modules open with `//!`; files stay readable in one sitting, and comments as wide as code; no placeholder is left
-//! behind; `unsafe` stays where ARCHITECTURE.md says; texts name no place that only one computer has.
+//! Modules begin with `//!`. Files have a limited length, and comments the width of code. No placeholders remain,
+//! `unsafe` is only where ARCHITECTURE.md allows it, and texts name no path of a particular machine.
 //!
 //! # Locking
 //! None.
 
 use super::{Finding, SourceFile};
 
-/// A longer file is two modules.
+/// A longer file should be two modules.
 const LINES_MAX: usize = 1000;
 
-/// As rustfmt.toml has it for code.
+/// The width of code in rustfmt.toml.
 const COLUMNS_MAX: usize = 120;
 
-/// The files that may hold `unsafe`; ARCHITECTURE.md says why. Their crates deny it everywhere else.
+/// The files that may contain `unsafe`; ARCHITECTURE.md gives the reasons. Their crates deny it everywhere else.
 pub(super) const UNSAFE: &[&str] = &[
     "crates/base/src/secret.rs",
     "crates/block/src/device/file/uring.rs",
@@ -25,10 +25,10 @@ pub(super) const UNSAFE: &[&str] = &[
     "crates/fuse/src/transport/ring/queue.rs",
 ];
 
-/// Macros that mark unfinished code. In two pieces, so that this file does not break its own rule.
+/// Macros that mark unfinished code. Each is in two pieces, so that this file does not break its own rule.
 const PLACEHOLDERS: &[&str] = &[concat!("to", "do!("), concat!("unimple", "mented!("), concat!("db", "g!(")];
 
-/// Words that no text of the repository may have, and why.
+/// Words that no text in the repository may contain, with the reason.
 const WORDS: &[(&str, &str)] = &[
     (concat!("TO", "DO"), "write an issue, not a note"),
     (concat!("FIX", "ME"), "write an issue, not a note"),
@@ -40,10 +40,10 @@ const WORDS: &[(&str, &str)] = &[
     (concat!("language ", "model"), "texts speak of the project alone"),
 ];
 
-/// Module names that say nothing.
+/// Module names without meaning.
 const EMPTY_NAMES: &[&str] = &["utils.rs", "util.rs", "helpers.rs", "misc.rs", "common.rs"];
 
-/// `word` at `line[at..]` is a whole word.
+/// Whether `word` at `line[at..]` is a whole word.
 fn whole_word(line: &str, at: usize, word: &str) -> bool {
     let joined = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     !joined(line[..at].chars().next_back()) && !joined(line[at + word.len()..].chars().next())
@@ -54,7 +54,7 @@ fn contains_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| !alphabetic || whole_word(line, at, word))
 }
 
-/// A crate's root: where `forbid(unsafe_code)` belongs.
+/// Whether a file is a crate's root, where `forbid(unsafe_code)` belongs.
 fn is_crate_root(path: &str) -> bool {
     (path.starts_with("crates/") || path.starts_with("xtask/"))
         && (path.ends_with("/src/lib.rs") || path.ends_with("/src/main.rs") || path.contains("/src/bin/"))
@@ -89,7 +89,7 @@ pub fn check(file: &SourceFile) -> Vec<Finding> {
     if lines > LINES_MAX {
         say(0, format!("{lines} lines; more than {LINES_MAX} is two modules"));
     }
-    // Shebang-free Rust: the first line is the doc, so that ten lines show the purpose of the file.
+    // The first line is the module's doc, so that the first ten lines show the purpose of the file.
     if !file.text.starts_with("//!") {
         say(1, "a module opens with its doc (//!): purpose, main types, what it does not do, locking".into());
     }

@@ -3,7 +3,7 @@
 //! # Locking
 //! None.
 
-// The comments of arguments are help texts, in which brackets mean what they mean in every help text.
+// The comments of arguments are help texts, in which brackets have their usual meaning, not that of links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use std::ffi::OsString;
@@ -26,48 +26,48 @@ pub struct ChattrArgs {
     /// MODE, and files to change as IMAGE:PATH
     #[arg(required = true, value_name = "MODE IMAGE:PATH", allow_hyphen_values = true)]
     pub words: Vec<OsString>,
-    /// Everything below, too; symbolic links are left alone
+    /// Everything below, too, except symbolic links
     #[arg(short = 'R')]
     pub recursive: bool,
-    /// The project's number
+    /// The project ID
     #[arg(short = 'p', value_name = "PROJECT")]
     pub project: Option<u32>,
     /// Print each file and its new flags
     #[arg(short = 'V')]
     pub verbose: bool,
-    /// No message about a file that cannot have the flags
+    /// Print no message about a file that cannot have the flags
     #[arg(short = 'f')]
     pub force: bool,
 }
 
 /// List the flags of files, as lsattr(1)
 ///
-/// Of a directory, the flags of its files; names that begin with a dot only with -a.
+/// For a directory, lists the flags of its files; names that begin with a dot only with -a.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant lsattr disk.img:/etc
   extant lsattr -d disk.img:/srv
   extant lsattr -R disk.img | grep -- -i-")]
 pub struct LsattrArgs {
-    /// Files and directories, as IMAGE:PATH; an image alone is its root
+    /// Files and directories, as IMAGE:PATH; an image alone means its root
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub paths: Vec<OsString>,
     /// Everything below, too
     #[arg(short = 'R')]
     pub recursive: bool,
-    /// Names that begin with a dot, too
+    /// Include names that begin with a dot
     #[arg(short = 'a')]
     pub all: bool,
-    /// Directories themselves, not their files
+    /// List directories themselves, not their files
     #[arg(short = 'd')]
     pub directory: bool,
-    /// Flags as words
+    /// Print flags as words
     #[arg(short = 'l')]
     pub long: bool,
-    /// The project's number, too
+    /// Print the project ID, too
     #[arg(short = 'p')]
     pub project: bool,
-    /// The file's version (generation), too
+    /// Print the file's version (generation), too
     #[arg(short = 'v')]
     pub generation: bool,
 }
@@ -108,7 +108,7 @@ fn padding(text: &str) -> Result<u32, String> {
 
 /// Punch what is free out of an image file, or discard it on a device
 ///
-/// The host gets the room of deleted files back. Prints how many bytes were free, as fstrim(8) does. Needs no mount.
+/// The host gets the space of deleted files back. Prints how many bytes were free, as fstrim(8) does. Needs no mount.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant trim disk.img
@@ -119,13 +119,13 @@ pub struct TrimArgs {
     /// Begin at this byte of the file system
     #[arg(short = 'o', value_name = "BYTES", value_parser = extant_base::size::parse, default_value_t = 0)]
     pub start: u64,
-    /// Only so many bytes from there on
+    /// Trim only this many bytes from there on
     #[arg(short = 'l', long = "length", value_name = "BYTES", value_parser = extant_base::size::parse)]
     pub length: Option<u64>,
-    /// Leave shorter free runs alone
+    /// Ignore shorter free runs
     #[arg(short = 'm', long = "minimum", value_name = "BYTES", value_parser = extant_base::size::parse, default_value_t = 0)]
     pub minimum: u64,
-    /// Accepted out of habit: the bytes are printed anyway
+    /// Accepted for compatibility: the bytes are printed anyway
     #[arg(short = 'v', hide = true)]
     pub verbose: bool,
 }

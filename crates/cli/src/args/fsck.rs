@@ -11,14 +11,14 @@ use clap::{ArgAction, Args, Parser, ValueEnum};
 
 /// Check a file system for damage, and repair it
 ///
-/// Reads everything that describes files, follows every rule of the format, and prints the problems, one line each. The
-/// repair is planned and carried out beside the image, and checked there. Only a repair after which nothing is wrong is
-/// written, and what it loses is printed first. The image's journal makes it one change, or else a file with the old
-/// blocks, which --undo and e2undo(8) take.
+/// Reads all metadata, checks it against every rule of the format, and prints one line per problem. The repair is
+/// planned and carried out on a copy-on-write layer, and checked there. A repair is only written if the check then
+/// finds nothing wrong, and its losses are printed first. The image's journal makes it atomic, or else a file with the
+/// old blocks does, which --undo and e2undo(8) take.
 ///
-/// With -n nothing is written, and the plan is printed; an image that is mounted is checked all the same. With -p only
-/// steps are taken that need no person and lose nothing; otherwise the image is not changed. With -y all steps are
-/// taken. Without these letters, each step is a question on the terminal.
+/// With -n nothing is written, and the plan is printed; this also checks a mounted image. With -p only safe steps are
+/// taken, which lose nothing and need no decision; if others are needed, the image is not changed. With -y all steps
+/// are taken. Without these options, each step is a question on the terminal.
 #[derive(Args, Debug, Default)]
 #[command(after_help = "Examples:
   extant fsck -n disk.img
@@ -37,33 +37,33 @@ pub struct FsckArgs {
     /// Threads; all processors by default
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Write the old blocks of FILE back: undo a repair (-f: also if the image has changed since)
+    /// Restore the old blocks from FILE: undo a repair (-f: even if the image has changed since)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["no", "preen", "yes"])]
     pub undo: Option<PathBuf>,
     /// Write in place if the image has no journal, without a file that undoes it
     #[arg(long, conflicts_with = "undo_file")]
     pub no_undo: bool,
-    /// The fate of blocks that several files claim
+    /// Resolve blocks that several files claim
     #[arg(long, value_enum, default_value_t, value_name = "RULE")]
     pub shared: Shared,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Partition of a whole disk; IMAGE@N says it, too
+    /// Partition of a whole disk; same as IMAGE@N
     #[arg(long, value_name = "N", conflicts_with = "offset")]
     pub partition: Option<u32>,
-    /// Where the file system begins; IMAGE?offset=BYTES says it, too
+    /// Start of the file system in bytes; same as IMAGE?offset=BYTES
     #[arg(long, value_name = "BYTES", value_parser = extant_base::size::parse)]
     pub offset: Option<u64>,
 }
 
-/// The fate of blocks that several files claim.
+/// How to resolve blocks that several files claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Shared {
-    /// Every file gets a copy; without room, as winner
+    /// Every file gets a copy; if space is short, as winner
     #[default]
     Copy,
-    /// The file with the better evidence keeps them, the others get holes
+    /// The file with the better evidence keeps them, and the others get holes
     Winner,
     /// All files get holes
     Hole,
@@ -88,7 +88,7 @@ pub struct FsckLetters {
     /// Change nothing, and answer no to every question
     #[arg(short = 'n')]
     pub no: bool,
-    /// Repair what needs no person and loses nothing; otherwise change nothing
+    /// Make only repairs that are safe and lose nothing; change nothing if others are needed
     #[arg(short = 'p', visible_short_alias = 'a', conflicts_with = "no")]
     pub preen: bool,
     /// Repair everything that can be repaired
@@ -103,22 +103,22 @@ pub struct FsckLetters {
     /// Use the superblock in block N
     #[arg(short = 'b', value_name = "N")]
     pub superblock: Option<u64>,
-    /// The size in bytes of the blocks that -b counts
+    /// The block size, in bytes, for -b
     #[arg(short = 'B', value_name = "BYTES")]
     pub block_size: Option<u32>,
-    /// Write the progress to this file descriptor, as e2fsck does; 0: show a bar
+    /// Write the progress to this file descriptor, as e2fsck does; 0: show a progress bar
     #[arg(short = 'C', value_name = "FD")]
     pub progress: Option<i32>,
-    /// Print how long it took
+    /// Print how long the check took
     #[arg(short = 't', action = ArgAction::Count)]
     pub time: u8,
     /// Print the number of files and blocks
     #[arg(short = 'v')]
     pub verbose: bool,
-    /// Write the old blocks to this file, which --undo and e2undo(8) take, before anything is written
+    /// First write the old blocks to this file, which --undo and e2undo(8) take
     #[arg(short = 'z', value_name = "FILE")]
     pub undo_file: Option<OsString>,
-    /// Optimize directories: without effect, for e2fsck's command lines; so are -k, -F and -E
+    /// Optimize directories: accepted for e2fsck's command lines without effect; so are -k, -F and -E
     #[arg(short = 'D', hide = true)]
     pub optimize: bool,
     #[arg(short = 'k', hide = true)]

@@ -10,8 +10,8 @@ use clap::Args;
 
 /// Copy the metadata of a file system, without the content of files, for a bug report
 ///
-/// The copy has the size of the file system, and holes where files are. e2fsck(8) and 'extant fsck' check it as they
-/// check the original. With -s all names are replaced; the label and extended attributes stay.
+/// The copy has the size of the file system, and holes in place of files. e2fsck(8) and 'extant fsck' check it as they
+/// check the original. With -s all names are replaced; the label and extended attributes are kept.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant image -r disk.img metadata.img && xz metadata.img
@@ -28,16 +28,16 @@ pub struct MetadataArgs {
     /// As a sparse file (the default)
     #[arg(short = 'r', conflicts_with = "qcow")]
     pub raw: bool,
-    /// As qcow2, which has no holes and can be sent as it is
+    /// As qcow2, whose file has no holes and can be sent as it is
     #[arg(short = 'Q')]
     pub qcow: bool,
-    /// Replace names by others of the same length, and targets of symbolic links; leave the log out
+    /// Replace names, and targets of symbolic links, by others of the same length; leave the log out
     #[arg(short = 's')]
     pub scramble: bool,
-    /// Partition of a whole disk; IMAGE@N says it, too
+    /// Partition of a whole disk; same as IMAGE@N
     #[arg(long, value_name = "N", conflicts_with = "offset")]
     pub partition: Option<u32>,
-    /// Where the file system begins; IMAGE?offset=BYTES says it, too
+    /// Start of the file system in bytes; same as IMAGE?offset=BYTES
     #[arg(long, value_name = "BYTES", value_parser = extant_base::size::parse)]
     pub offset: Option<u64>,
 }

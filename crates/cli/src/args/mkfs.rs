@@ -12,8 +12,8 @@ use crate::owner::Given;
 
 /// Make a file system
 ///
-/// Without a source it is empty, and byte for byte equal to that of mke2fs with the same options. Defaults are those of
-/// Debian's /etc/mke2fs.conf; no file is read. Unused blocks of an image file are holes.
+/// Without a source the file system is empty, and byte for byte equal to that of mke2fs with the same options. Defaults
+/// are those of Debian's /etc/mke2fs.conf; no configuration file is read. Unused blocks of an image file are holes.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant mkfs disk.img 1G
@@ -42,7 +42,7 @@ pub struct MkfsArgs {
     pub source: MkfsSource,
 }
 
-/// The form of an image file.
+/// The format of an image file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum MkfsFormat {
     /// The image as it is
@@ -52,21 +52,22 @@ pub enum MkfsFormat {
     AndroidSparse,
 }
 
-/// Options for the content of the file system, its room and its form.
+/// Options for the content of the file system, its free space and its format.
 #[derive(Args, Debug, Default)]
 pub struct MkfsSource {
-    /// The content of the file system: a directory, or a tar archive (- for standard input). The layers of an image in
-    /// either are known by their content; oci:SRC and oci:SRC:TAG name one, dir: and tar: in front take the files as
-    /// they are. image:OLD takes the files of an ext2, ext3 or ext4 image, also of image:DISK@N
+    /// The content of the file system: a directory, or a tar archive (- for standard input). Layers of a container
+    /// image in either are recognized by their content; oci:SRC and oci:SRC:TAG name one, and dir: or tar: takes the
+    /// files as they are. image:OLD takes the files of an ext2, ext3 or ext4 image, also of image:DISK@N
     #[arg(long, value_name = "SRC", conflicts_with = "directory")]
     pub from: Option<OsString>,
-    /// As SIZE; auto: the size that the source needs and a tenth more, min: the size that it needs; auto+200M: and room
+    /// As SIZE; auto: the size that the source needs and a tenth more; min: the size that it needs; auto+200M: with so
+    /// much free space
     #[arg(long = "size", value_name = "SIZE", conflicts_with = "size")]
     pub wanted_size: Option<String>,
     /// Give everything to one owner and group, by number or name
     #[arg(long, value_name = "USER:GROUP", value_parser = Given::parse)]
     pub owner: Option<Given>,
-    /// Change owners as this file says: lines 'uid FROM TO COUNT', 'gid FROM TO COUNT' and 'PATH USER:GROUP'
+    /// Change owners as this file specifies: lines 'uid FROM TO COUNT', 'gid FROM TO COUNT' and 'PATH USER:GROUP'
     #[arg(long, value_name = "FILE")]
     pub owners: Option<PathBuf>,
     /// The format of the image file
@@ -80,7 +81,7 @@ pub struct MkfsSource {
 #[derive(Parser, Debug)]
 #[command(name = "mke2fs", version = crate::VERSION, disable_version_flag = true)]
 pub struct MkfsProgram {
-    /// ext2, ext3 or ext4; else the name of the program says it
+    /// ext2, ext3 or ext4; by default according to the program's name
     #[arg(short = 't', value_name = "TYPE")]
     pub fs_type: Option<String>,
     #[command(flatten)]
@@ -97,34 +98,34 @@ pub struct MkfsProgram {
 /// The options of both commands.
 #[derive(Args, Debug)]
 pub struct MkfsLetters {
-    /// Bytes of a block; with a minus in front, at least so many
+    /// Block size in bytes; with a leading minus, the minimum
     #[arg(short = 'b', value_name = "BYTES")]
     pub block_size: Option<String>,
     /// Look for bad blocks
     #[arg(short = 'c', action = ArgAction::Count, hide = true)]
     pub test_blocks: u8,
-    /// Bytes of a cluster, under bigalloc
+    /// Cluster size in bytes, for bigalloc
     #[arg(short = 'C', value_name = "BYTES")]
     pub cluster_size: Option<String>,
     /// The content of the file system: a directory, or another source as with --from
     #[arg(short = 'd', value_name = "SRC")]
     pub directory: Option<PathBuf>,
-    /// As -E nodiscard, of old
+    /// Old form of -E nodiscard
     #[arg(short = 'K', hide = true)]
     pub keeps_storage: bool,
-    /// As -E, of old
+    /// Old form of -E
     #[arg(short = 'R', hide = true)]
     pub extended_old: Vec<String>,
-    /// A file for what is overwritten
+    /// A file for the overwritten data
     #[arg(short = 'z', value_name = "FILE", hide = true)]
     pub undo: Option<OsString>,
-    /// The system that made it: linux, hurd, freebsd, lites or a number
+    /// The creator OS: linux, hurd, freebsd, lites or a number
     #[arg(short = 'o', value_name = "OS")]
     pub creator_os: Option<String>,
-    /// Go past the host's page cache; it is never needed here
+    /// Bypass the host's page cache; never needed here
     #[arg(short = 'D', hide = true)]
     pub direct: bool,
-    /// The kernel's reaction to damage: continue, remount-ro or panic
+    /// The kernel's reaction to errors: continue, remount-ro or panic
     #[arg(short = 'e', value_name = "WHAT")]
     pub errors: Option<String>,
     /// More options: hash_seed=UUID, stride=N, stripe_width=N, resize=SIZE, offset=BYTES, root_owner=UID:GID,
@@ -134,56 +135,56 @@ pub struct MkfsLetters {
     /// Overwrite a file system
     #[arg(short = 'F', action = ArgAction::Count)]
     pub force: u8,
-    /// Blocks of a group
+    /// Blocks per group
     #[arg(short = 'g', value_name = "BLOCKS")]
     pub blocks_per_group: Option<u64>,
-    /// Groups whose bitmaps and tables lie together
+    /// Groups whose bitmaps and tables are stored together
     #[arg(short = 'G', value_name = "GROUPS")]
     pub flex_bg_size: Option<u64>,
-    /// One inode for so many bytes
+    /// Bytes of space per inode
     #[arg(short = 'i', value_name = "BYTES")]
     pub inode_ratio: Option<String>,
-    /// Bytes of an inode
+    /// Inode size in bytes
     #[arg(short = 'I', value_name = "BYTES")]
     pub inode_size: Option<u64>,
-    /// A journal, as ext3 and ext4 have it anyway
+    /// Add a journal, which ext3 and ext4 have anyway
     #[arg(short = 'j')]
     pub journal: bool,
     /// The journal: size=MEGABYTES, location=BLOCK, fast_commit_size=KILOBYTES; or device=DEVICE, one that -O journal_dev
     /// has made
     #[arg(short = 'J', value_name = "WORDS")]
     pub journal_options: Vec<String>,
-    /// Bad blocks
+    /// A file with the list of bad blocks
     #[arg(short = 'l', value_name = "FILE", hide = true)]
     pub bad_blocks: Option<PathBuf>,
     /// The label
     #[arg(short = 'L', value_name = "LABEL")]
     pub label: Option<OsString>,
-    /// Percentage of the blocks that only root may take [default: 5]
+    /// Percentage of the blocks that is reserved for root [default: 5]
     #[arg(short = 'm', value_name = "PERCENT")]
     pub reserved: Option<f64>,
-    /// The directory where it was mounted last
+    /// The directory of the last mount
     #[arg(short = 'M', value_name = "DIR")]
     pub last_mounted: Option<OsString>,
-    /// Print the plan, and make nothing
+    /// Print the plan, and write nothing
     #[arg(short = 'n')]
     pub dry: bool,
-    /// Inodes, at least
+    /// Number of inodes, at least
     #[arg(short = 'N', value_name = "INODES")]
     pub inodes: Option<u64>,
     /// Features to add, or with ^ to leave out; journal_dev makes a journal for other file systems' -J device=
     #[arg(short = 'O', value_name = "FEATURES")]
     pub features: Vec<String>,
-    /// Print nothing but errors, and what of the source is left out
+    /// Print only errors, and a list of what is left out of the source
     #[arg(short = 'q')]
     pub quiet: bool,
     /// Revision of the format: 0 or 1
     #[arg(short = 'r', value_name = "N", hide = true)]
     pub revision: Option<u64>,
-    /// Write superblocks and descriptors alone
+    /// Write only superblocks and group descriptors
     #[arg(short = 'S', hide = true)]
     pub superblocks_only: bool,
-    /// The usage type: small, floppy, big, huge, news, largefile or largefile4; else the size decides
+    /// The usage type: small, floppy, big, huge, news, largefile or largefile4; by default according to the size
     #[arg(short = 'T', value_name = "USAGE")]
     pub usage: Option<String>,
     /// The UUID, or clear, random, time or content (with the hash seed: from names, attributes and sizes of the source)

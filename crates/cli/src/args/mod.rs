@@ -1,9 +1,9 @@
-//! The command line, as clap knows it; help, completions and manual pages are made from it.
+//! The definition of the command line for clap; help, completions and manual pages are made from it.
 //!
 //! # Locking
 //! None.
 
-// The comments of arguments are help texts, in which brackets mean what they mean in every help text.
+// The comments of arguments are help texts, in which brackets have their usual meaning, not that of HTML.
 #![allow(rustdoc::invalid_html_tags)]
 
 mod attributes;
@@ -69,7 +69,7 @@ pub enum Command {
     Unmount(UnmountArgs),
     /// Make a mount's image clean and hold back changes, for a copy or a snapshot
     ///
-    /// Until `extant thaw`, changes wait; reading goes on.
+    /// Changes wait until `extant thaw`; reads do not.
     #[command(after_help = "Example:
   extant freeze /mnt && cp --reflink=auto disk.img copy.img; extant thaw /mnt")]
     Freeze(FreezeArgs),
@@ -121,8 +121,8 @@ pub enum Command {
     Man(ManArgs),
 }
 
-/// Takes options as getopt(3) does: a value may begin with a hyphen (`-O -metadata_csum`, `-d -1day`), and of an option
-/// that is repeated the last one counts.
+/// Parses options as getopt(3) does. A value may begin with a hyphen (`-O -metadata_csum`, `-d -1day`), and the last
+/// occurrence of an option counts.
 pub fn as_getopt(command: clap::Command) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     let command = names.into_iter().fold(command, |command, name| command.mut_subcommand(name, as_getopt));
@@ -166,21 +166,21 @@ pub struct MountArgs {
     /// Ignore unknown options
     #[arg(short = 's', long)]
     pub sloppy: bool,
-    /// As mount(8) has it; the image itself says which ext it is
+    /// Type, as for mount(8); the image itself determines the ext version
     #[arg(short = 't', value_name = "TYPE", hide = true, value_parser = ["ext2", "ext3", "ext4", "auto"])]
     pub kind: Option<String>,
     /// Count the mount's operations, and write the counts to FILE (JSON) at the end: for `extant lab`
     #[arg(long, value_name = "FILE", hide = true)]
     pub stats: Option<PathBuf>,
-    /// The parts that are recorded for it
+    /// The counts to record
     #[arg(long, value_name = "PARTS", hide = true, default_value_t = Recorded::ALL)]
     pub stats_of: Recorded,
-    /// Started by the foreground command: "mounted" goes to the standard output, which is a pipe
+    /// Started by the foreground command: writes "mounted" to standard output, which is a pipe
     #[arg(long, hide = true)]
     pub background_server: bool,
 }
 
-/// The examples of a mount, and what it exits with.
+/// The examples of a mount, and its exit statuses.
 const MOUNT_HELP: &str = "Examples:
   extant mount disk.img /mnt
   extant mount -r -o noatime disk.img /mnt
@@ -189,7 +189,7 @@ const MOUNT_HELP: &str = "Examples:
 
 Exit status: 0, 1 (usage or permissions), 2 (system), 32 (the mount failed).";
 
-/// The end of `extant help mount`: the words of `-o` between examples and exit status.
+/// The end of `extant help mount`: lists the words of `-o` between the examples and the exit statuses.
 fn mount_help() -> String {
     let (examples, status) = MOUNT_HELP.split_once("\n\n").expect("two parts");
     format!("{examples}\n\n{}{status}", mount_options::help::on_screen())
@@ -197,9 +197,9 @@ fn mount_help() -> String {
 
 /// mount(8) helper: mounts SOURCE on TARGET
 ///
-/// mount(8) calls it for the types fuse.extant and fuseblk.extant, and umount(8) its sibling umount.fuse.extant, with
-/// which umount(8) returns when everything is in the image. Mounts are nosuid,nodev unless root says suid or dev in
-/// fstab, for an image may be anybody's; mount(8) does not pass these two on from its command line.
+/// mount(8) calls it for the types fuse.extant and fuseblk.extant. umount(8) calls its sibling umount.fuse.extant, and
+/// returns when everything is in the image. Mounts are nosuid,nodev unless root gives suid or dev in fstab, because an
+/// image may come from any user. mount(8) does not pass these two options on from its command line.
 #[derive(Parser, Debug)]
 #[command(name = "mount.fuse.extant", version = crate::VERSION)]
 #[command(after_help = "Example of fstab:
@@ -220,7 +220,7 @@ pub struct MountHelper {
     /// Check, but do not mount
     #[arg(short)]
     pub fake: bool,
-    /// No mtab: there is none
+    /// Write no mtab: there is none
     #[arg(short)]
     pub no_mtab: bool,
     /// Print each step
@@ -252,13 +252,13 @@ pub struct UnmountHelper {
     /// Print each step
     #[arg(short)]
     pub verbose: bool,
-    /// No mtab: there is none
+    /// Write no mtab: there is none
     #[arg(short)]
     pub no_mtab: bool,
     /// Do not wait for a server that does not answer
     #[arg(short)]
     pub force: bool,
-    /// Read-only if it cannot be unmounted: not done
+    /// Remount read-only if the mount cannot be unmounted: accepted, but not done
     #[arg(short)]
     pub read_only: bool,
     /// The type; ignored
@@ -271,8 +271,8 @@ pub struct UnmountHelper {
 
 /// Unmount, and wait until everything is in the image
 ///
-/// Returns when the image is marked clean and the server has closed it, not before. If something could not be written,
-/// it says so and fails. It also fails if another mount namespace still has the mount, whose server goes on.
+/// Returns only when the image is marked clean and the server has closed it. If data could not be written, it reports
+/// that and fails. It also fails if another mount namespace still has the mount: its server then continues.
 #[derive(Args, Debug)]
 #[command(visible_alias = "umount")]
 #[command(after_help = "Examples:
@@ -291,7 +291,7 @@ pub struct UnmountArgs {
     /// Detach at once, even if busy, and do not wait
     #[arg(short, long)]
     pub lazy: bool,
-    /// Do not wait for a server that does not answer; what it has not written may be lost (root)
+    /// Do not wait for a server that does not answer; data that it has not written may be lost (root)
     #[arg(short, long)]
     pub force: bool,
     /// Print each step
@@ -329,9 +329,9 @@ pub struct InfoArgs {
 
 /// List directories
 ///
-/// All names but "." and "..", sorted by their bytes. With -l: mode, links, owner, group, size, time (UTC), name. Of
-/// several paths, files come first, and each directory has a heading. With -R or several paths, -0 and --json give
-/// whole paths.
+/// All names but "." and "..", sorted by their bytes. With -l: mode, links, owner, group, size, time (UTC), name. If
+/// several paths are given, files come first, and each directory has a heading. With -R or several paths, -0 and --json
+/// print whole paths.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant ls disk.img
@@ -354,22 +354,22 @@ pub struct LsArgs {
     /// Subdirectories too
     #[arg(short = 'R', long)]
     pub recursive: bool,
-    /// Directories themselves, not their contents
+    /// List directories themselves, not their contents
     #[arg(short = 'd', long)]
     pub directory: bool,
-    /// The newest first
+    /// Sort by time, newest first
     #[arg(short = 't')]
     pub time: bool,
-    /// The largest first
+    /// Sort by size, largest first
     #[arg(short = 'S', conflicts_with = "time")]
     pub size: bool,
-    /// The other way round
+    /// Reverse the order
     #[arg(short, long)]
     pub reverse: bool,
-    /// Inode numbers
+    /// Print inode numbers
     #[arg(short, long)]
     pub inode: bool,
-    /// Accepted out of habit: all names are listed anyway, one a line, with numbers for owners
+    /// Accepted for compatibility: all names are listed anyway, one per line, with numeric owners
     #[arg(short = 'a', short_aliases = ['A', '1'], hide = true, action = clap::ArgAction::Count)]
     pub usual: u8,
     /// As -l
@@ -422,7 +422,7 @@ pub struct TreeArgs {
     pub image: OsString,
     /// Path in the image [default: /]
     pub path: Option<OsString>,
-    /// Go this deep at most
+    /// Descend at most this many levels
     #[arg(short = 'L', value_name = "LEVELS")]
     pub levels: Option<u32>,
     #[command(flatten)]
@@ -432,9 +432,9 @@ pub struct TreeArgs {
 /// Copy files into an image, out of one, or from one to another
 ///
 /// A path in an image is IMAGE:PATH or IMAGE@PARTITION:PATH; - is standard input or output. The copy has the modes,
-/// times, hard and symbolic links, holes and extended attributes of the source; owners too, for root. An existing file
-/// is overwritten, and a symbolic link that is named as the destination is followed. A pipe or a device of the host is
-/// read to its end; with -r it is copied itself.
+/// times, hard and symbolic links, holes and extended attributes of the source; for root, the owners, too. An existing
+/// file is overwritten, and a symbolic link that is named as the destination is followed. A pipe or a device of the
+/// host is read to its end; with -r the pipe or device itself is copied.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant cp disk.img:/etc/passwd .
@@ -453,7 +453,7 @@ them, and says so.
 SOURCE_DATE_EPOCH, in seconds since 1970, makes a copy reproducible: no later time is stored, access times are those of modification, and \
 the same copy into copies of one image leaves the same bytes.")]
 pub struct CpArgs {
-    /// Sources, and last the destination
+    /// Sources, then the destination
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
     pub paths: Vec<OsString>,
     /// Directories with all their contents
@@ -462,7 +462,7 @@ pub struct CpArgs {
     /// The same as -r -p
     #[arg(short, long)]
     pub archive: bool,
-    /// Copy owners, too, into an image without being root
+    /// Copy owners into an image, even if not root
     #[arg(short, long)]
     pub preserve: bool,
     /// Do not overwrite existing files
@@ -473,23 +473,23 @@ pub struct CpArgs {
     pub verbose: bool,
     #[command(flatten)]
     pub owner: OwnerArg,
-    /// Follow symbolic links to directories that are in the image where the source has a directory
+    /// Follow symbolic links in the image that lead to directories, where the source has a directory
     #[arg(long)]
     pub keep_directory_symlink: bool,
-    /// Out of an image, copy set-ID bits, devices, and attributes of security and trusted
+    /// Out of an image, copy set-ID bits, devices, and the attributes security.* and trusted.*
     #[arg(long)]
     pub privileges: bool,
 }
 
 /// Write a tree as a tar archive or an OCI image layout
 ///
-/// All of the image, or the tree at PATH, as `./`. The archive goes to the standard output. It is in the PAX format,
+/// Writes the whole image, or the tree at PATH, as `./`. The archive goes to standard output. It is in the PAX format,
 /// with hard links, devices, times with nanoseconds, extended attributes, ACLs and holes; sockets are left out. Names
 /// are sorted, so the same tree gives the same bytes. tar(1) restores all of it as root with --xattrs
 /// --xattrs-include='*' --acls.
 ///
-/// An OCI image layout has the archive, in gzip, as the only layer of one image. skopeo(1), podman(1) and umoci(1) take
-/// it as `oci:DIR[:TAG]`.
+/// An OCI image layout has the archive, compressed with gzip, as the only layer of one image. skopeo(1), podman(1) and
+/// umoci(1) take it as `oci:DIR[:TAG]`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant export disk.img > disk.tar
@@ -504,16 +504,16 @@ pub struct ExportArgs {
     pub image: OsString,
     /// Path in the image [default: /]
     pub path: Option<OsString>,
-    /// Write the archive to FILE, which is made or replaced once the archive is complete. Of a layout: DIR or DIR:TAG,
-    /// a directory that is empty or does not exist
+    /// Write the archive to FILE, which is created or replaced once the archive is complete. For a layout: DIR or
+    /// DIR:TAG, a directory that is empty or does not exist
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// The form of the output
+    /// The format of the output
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub format: ExportFormat,
 }
 
-/// The forms in which a tree can leave an image.
+/// The formats in which a tree can be exported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ExportFormat {
     /// A tar archive
@@ -543,8 +543,8 @@ pub struct ManArgs {
 // No doc comment, see below.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct OwnerArg {
-    /// Owner and group of everything that is made in an image: numbers, or names that this host knows. Otherwise root's
-    /// files are root's, and another caller's belong to the owner and group of their directory
+    /// Owner and group of everything that is created in an image: numbers, or names that this host knows. By default,
+    /// files of root belong to root, and those of another caller to the owner and group of their directory
     #[arg(long, value_name = "USER:GROUP", value_parser = Given::parse)]
     pub owner: Option<Given>,
 }
@@ -562,16 +562,17 @@ pub struct OnImage<A: Args> {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Image")]
 pub struct ImageArgs {
-    /// Partition of a whole disk; IMAGE@N says it for one image
+    /// Partition of a whole disk; for one image, IMAGE@N
     #[arg(long, value_name = "N", conflicts_with = "offset", global = true)]
     pub partition: Option<u32>,
-    /// Where the file system begins; IMAGE?offset=BYTES says it for one image
+    /// Start of the file system in bytes; for one image, IMAGE?offset=BYTES
     #[arg(long, value_name = "BYTES", value_parser = extant_base::size::parse, global = true)]
     pub offset: Option<u64>,
     /// Use the copy of the superblock at block N, in units of 1 KiB as in ext4(5): 131072 is block 32768 of 4 KiB
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..1 << 50), global = true)]
     pub sb: Option<u64>,
-    /// Read what there is of a damaged image, also files without a name: /lost+found; exit status 4 if anything is hurt
+    /// Read what is left of a damaged image, including files without a name (/lost+found); exit status 4 if anything is
+    /// damaged
     #[arg(long, global = true)]
     pub rescue: bool,
     /// A raw key of encrypted files (fscrypt), 16 to 64 bytes: FILE or fd:N; DESCRIPTOR:FILE for a policy of version 1
@@ -595,7 +596,7 @@ pub struct ImageArgs {
     /// Write it also where files cannot be locked; no other process may use it then
     #[arg(long, global = true)]
     pub no_lock: bool,
-    /// Write it also if it is a disk of a RAID, a pool or a volume group; the others do not learn of it
+    /// Write the image even if it is a member of a RAID, a pool or a volume group; the other members are not updated
     #[arg(long, global = true)]
     pub write_member: bool,
 }

@@ -11,8 +11,8 @@ use super::ImageArgs;
 
 /// Show or set what users, groups and projects may use
 ///
-/// The image needs the feature quota (extant mkfs -O quota, mke2fs -O quota). Usage is counted with every change;
-/// limits hold in mounts with the options usrquota, grpquota and prjquota. IMAGE may also be the directory of a mount.
+/// The image needs the feature quota (extant mkfs -O quota, mke2fs -O quota). Every change updates the usage; limits
+/// are enforced in mounts with the options usrquota, grpquota and prjquota. IMAGE may also be the directory of a mount.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant quota report disk.img
@@ -30,8 +30,8 @@ pub struct QuotaArgs {
 pub enum QuotaCommand {
     /// List owners with their usage and limits, as repquota -n does: blocks of 1 KiB, then inodes
     ///
-    /// The first sign after a number is a plus if its soft limit of blocks is exceeded, the second if that of inodes
-    /// is.
+    /// Of the two signs after an ID, the first is a plus if the soft limit of blocks is exceeded, the second if that of
+    /// inodes is.
     Report(QuotaReportArgs),
     /// Set an owner's limits, as setquota does
     Set(QuotaSetArgs),
@@ -41,7 +41,7 @@ pub enum QuotaCommand {
 
 #[derive(Args, Debug)]
 pub struct QuotaReportArgs {
-    /// Users (without -u, -g and -P, all kinds that the image has)
+    /// Users (without -u, -g and -P: all types that the image has)
     #[arg(short, long)]
     pub users: bool,
     /// Groups
@@ -59,13 +59,13 @@ pub struct QuotaReportArgs {
 #[derive(Args, Debug)]
 #[group(id = "owner", required = true, multiple = false)]
 pub struct Owner {
-    /// The user with this number
+    /// The user with this ID
     #[arg(short, long, value_name = "UID", group = "owner")]
     pub user: Option<u32>,
-    /// The group with this number
+    /// The group with this ID
     #[arg(short, long, value_name = "GID", group = "owner")]
     pub group: Option<u32>,
-    /// The project with this number
+    /// The project with this ID
     #[arg(short = 'P', long, value_name = "ID", group = "owner")]
     pub project: Option<u32>,
 }
@@ -74,16 +74,16 @@ pub struct Owner {
 pub struct QuotaSetArgs {
     #[command(flatten)]
     pub owner: Owner,
-    /// Blocks that may be exceeded for a while: KiB, or with K, M, G or T; 0: no limit
+    /// Soft limit of blocks, which may be exceeded for a grace period: KiB, or with K, M, G or T; 0: no limit
     #[arg(value_name = "BLOCKS_SOFT", value_parser = kibibytes)]
     pub blocks_soft: u64,
-    /// Blocks that are never exceeded
+    /// Hard limit of blocks
     #[arg(value_name = "BLOCKS_HARD", value_parser = kibibytes)]
     pub blocks_hard: u64,
-    /// Inodes that may be exceeded for a while
+    /// Soft limit of inodes, which may be exceeded for a grace period
     #[arg(value_name = "INODES_SOFT")]
     pub inodes_soft: u64,
-    /// Inodes that are never exceeded
+    /// Hard limit of inodes
     #[arg(value_name = "INODES_HARD")]
     pub inodes_hard: u64,
     /// Image file or block device, or the directory of a mount
@@ -95,13 +95,13 @@ pub struct QuotaSetArgs {
 #[derive(Args, Debug)]
 #[group(id = "kind", required = true, multiple = false)]
 pub struct Kind {
-    /// Of users
+    /// Grace periods of users
     #[arg(short, long, group = "kind")]
     pub users: bool,
-    /// Of groups
+    /// Grace periods of groups
     #[arg(short, long, group = "kind")]
     pub groups: bool,
-    /// Of projects
+    /// Grace periods of projects
     #[arg(short = 'P', long, group = "kind")]
     pub projects: bool,
 }
@@ -110,7 +110,7 @@ pub struct Kind {
 pub struct QuotaGraceArgs {
     #[command(flatten)]
     pub kind: Kind,
-    /// For blocks: seconds, or with minutes, hours, days or weeks
+    /// For blocks: seconds, or a number with minutes, hours, days or weeks
     #[arg(value_name = "BLOCKS", value_parser = seconds)]
     pub blocks: u32,
     /// For inodes
@@ -122,7 +122,7 @@ pub struct QuotaGraceArgs {
     pub how: ImageArgs,
 }
 
-/// As setquota: a number without a unit counts KiB.
+/// As for setquota: a number without a unit counts KiB.
 fn kibibytes(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(blocks) => Ok(blocks),

@@ -10,19 +10,19 @@ use clap::{Args, Parser};
 
 /// Make a file system larger or smaller
 ///
-/// The image file gets longer or shorter with its file system, and so does a partition in it: to grow, it must be the
-/// last one. On a block device, the file system grows as far as that reaches. An IMAGE must not be in use. It is
-/// checked, changed beside the image, and checked again before anything is written. Blocks that the old file system
-/// does not see are written first. Then the image's journal makes the rest one change, or a file with the old blocks
-/// does, which is removed in the end. So a power cut leaves the old size or the new one.
+/// The image file grows or shrinks with its file system, and so does a partition in it: to grow, it must be the last
+/// one. On a block device, the file system can grow to the end of the device. An IMAGE must not be in use. It is
+/// checked, changed in a copy-on-write layer, and checked again before anything is written. Blocks that the old file
+/// system does not use are written first. Then the image's journal makes the rest atomic, or a file with the old blocks
+/// does, which is removed at the end. So a power cut leaves the old size or the new one.
 ///
-/// DIR, on which Extant serves a file system, grows while programs use it: the image file gets longer, and each group
-/// or flex group joins in one transaction. A power cut leaves the size of one of these steps. A block device and a
-/// partition keep their size, and a smaller SIZE is refused. Only the user who controls the mount may do this.
+/// DIR, a mount of Extant, grows while programs use it: the image file grows, and each group or flex group is added in
+/// one transaction. A power cut leaves the size after one of these steps. A block device and a partition keep their
+/// size, and a smaller SIZE is refused. Only the user who controls the mount may do this.
 ///
-/// Of a smaller file system, blocks behind the new end move, and inodes there get other numbers.
+/// When a file system shrinks, blocks behind the new end move, and inodes there get other numbers.
 ///
-/// Bytes that do not fill a block, and a last group without room for files, are left out.
+/// Bytes that do not fill a block, and a last group without room for files, remain unused.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant resize disk.img 8G
@@ -38,28 +38,28 @@ pub struct ResizeArgs {
     /// Image file or block device; IMAGE@N for a partition; or the directory of a mount
     #[arg(value_name = "IMAGE|DIR")]
     pub image: OsString,
-    /// The size of the file system in bytes or with K, M, G or T; +SIZE: so much more; min: the least that its files
-    /// fit into; max: all of the file, the disk or the device
+    /// The size of the file system in bytes, or with K, M, G or T; +SIZE: grow by so much; min: the smallest size that
+    /// its files fit into; max: all of the file, the disk or the device
     #[arg(value_name = "SIZE|+SIZE|min|max")]
     pub size: String,
     /// Write the old blocks to this file, which 'extant fsck --undo' and e2undo(8) take, and keep it
     #[arg(short = 'z', long, value_name = "FILE")]
     pub undo_file: Option<PathBuf>,
-    /// Partition of a whole disk; IMAGE@N says it, too
+    /// Partition of a whole disk; same as IMAGE@N
     #[arg(long, value_name = "N", conflicts_with = "offset")]
     pub partition: Option<u32>,
-    /// Where the file system begins; IMAGE?offset=BYTES says it, too
+    /// Start of the file system in bytes; same as IMAGE?offset=BYTES
     #[arg(long, value_name = "BYTES", value_parser = extant_base::size::parse)]
     pub offset: Option<u64>,
 }
 
 /// The command line under the name resize2fs.
 ///
-/// The image is checked before and after, so that no check has to come first.
+/// The image is checked before and after, so no separate check is needed.
 #[derive(Parser, Debug)]
 #[command(name = "resize2fs", version = crate::VERSION)]
 pub struct ResizeProgram {
-    /// Image file or block device, which nothing uses; IMAGE@N for a partition; or the directory of a mount
+    /// Image file or block device that is not in use; IMAGE@N for a partition; or the directory of a mount
     #[arg(value_name = "IMAGE|DIR")]
     pub image: OsString,
     /// The size of the file system in its blocks, or with s (512 bytes), K, M, G or T; without it, all of the file or
@@ -68,7 +68,7 @@ pub struct ResizeProgram {
     /// Make it as small as its files allow
     #[arg(short = 'M', conflicts_with_all = ["size", "print_least"])]
     pub least: bool,
-    /// Print how many blocks it has at least, and change nothing
+    /// Print the minimum number of blocks, and change nothing
     #[arg(short = 'P', conflicts_with = "size")]
     pub print_least: bool,
     /// Write the old blocks to this file, which 'extant fsck --undo' and e2undo(8) take, and keep it

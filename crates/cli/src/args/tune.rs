@@ -10,9 +10,9 @@ use clap::{ArgAction, Args, Parser};
 
 /// Change the label, the UUID, limits and features of a file system
 ///
-/// The image must not be in use. It is checked, changed beside the image, and checked again before anything is written.
-/// Then the image's journal makes it one change, or a file with the old blocks does, which is removed in the end. So a
-/// power cut leaves the old state or the new one.
+/// The image must not be in use. It is checked, changed in a copy-on-write layer, and checked again before anything is
+/// written. Then the image's journal makes the change atomic, or a file with the old blocks does, which is removed at
+/// the end. So a power cut leaves the old state or the new one.
 #[derive(Args, Debug, Default)]
 #[command(after_help = "Examples:
   extant tune -l disk.img
@@ -30,10 +30,10 @@ Exit status: 0 (changed, or listed), 1 (not changed).")]
 pub struct TuneArgs {
     #[command(flatten)]
     pub letters: TuneLetters,
-    /// Partition of a whole disk; IMAGE@N says it, too
+    /// Partition of a whole disk; same as IMAGE@N
     #[arg(long, value_name = "N", conflicts_with = "offset")]
     pub partition: Option<u32>,
-    /// Where the file system begins; IMAGE?offset=BYTES says it, too
+    /// Start of the file system in bytes; same as IMAGE?offset=BYTES
     #[arg(long, value_name = "BYTES", value_parser = extant_base::size::parse)]
     pub offset: Option<u64>,
 }
@@ -63,7 +63,7 @@ pub struct LabelProgram {
 pub struct TuneLetters {
     /// Image file or block device; IMAGE@N for a partition
     pub image: OsString,
-    /// Print what the superblock says, as tune2fs does; times are UTC
+    /// Print the superblock, as tune2fs does; times are UTC
     #[arg(short = 'l')]
     pub list: bool,
     /// The label: at most 16 bytes
@@ -75,7 +75,7 @@ pub struct TuneLetters {
     /// Reserve this part of the blocks for root, in percent
     #[arg(short = 'm', value_name = "PERCENT", conflicts_with = "reserved_blocks")]
     pub reserved_percent: Option<f64>,
-    /// Reserve so many blocks for root
+    /// Reserve this many blocks for root
     #[arg(short = 'r', value_name = "BLOCKS")]
     pub reserved_blocks: Option<u64>,
     /// The user that may use reserved blocks, too
@@ -87,13 +87,13 @@ pub struct TuneLetters {
     /// The reaction to an error: continue, remount-ro or panic
     #[arg(short = 'e', value_name = "BEHAVIOR")]
     pub errors: Option<String>,
-    /// Options of each mount: acl, bsdgroups, journal_data, …; ^OPTION removes one
+    /// Default mount options: acl, bsdgroups, journal_data, …; ^OPTION removes one
     #[arg(short = 'o', value_name = "[^]OPTION,…")]
     pub mount_options: Vec<String>,
-    /// Mounts after which a check is due; -1: never
+    /// Number of mounts after which a check is due; -1: never
     #[arg(short = 'c', value_name = "COUNT")]
     pub max_mounts: Option<i32>,
-    /// Mounts since the last check
+    /// Set the number of mounts since the last check
     #[arg(short = 'C', value_name = "COUNT")]
     pub mounts: Option<u16>,
     /// Days after which a check is due, or weeks (w), months (m), seconds (s); 0: never
@@ -102,10 +102,10 @@ pub struct TuneLetters {
     /// The time of the last check: YYYYMMDD[HH[MM[SS]]], now or @SECONDS
     #[arg(short = 'T', value_name = "TIME")]
     pub last_check: Option<String>,
-    /// Where it was mounted last
+    /// The directory of the last mount
     #[arg(short = 'M', value_name = "DIR")]
     pub last_mounted: Option<OsString>,
-    /// Features that come, and with ^ those that go
+    /// Features to add, or with ^ to remove
     #[arg(short = 'O', value_name = "[^]FEATURE,…")]
     pub features: Vec<String>,
     /// clear_mmp, force_fsck, hash_alg=NAME, mmp_update_interval=SECONDS, mount_opts=TEXT, stride=BLOCKS,
@@ -121,10 +121,10 @@ pub struct TuneLetters {
     /// Write the old blocks to this file, which 'extant fsck --undo' and e2undo(8) take, and keep it
     #[arg(short = 'z', value_name = "FILE")]
     pub undo_file: Option<PathBuf>,
-    /// For tune2fs's command lines, without effect: an image in use is never changed
+    /// Accepted for tune2fs's command lines, without effect: an image in use is never changed
     #[arg(short = 'f', hide = true, action = ArgAction::Count)]
     pub force: u8,
-    /// Another size of inodes, which needs a new image
+    /// Another inode size, which requires a new image
     #[arg(short = 'I', value_name = "BYTES", hide = true)]
     pub inode_size: Option<String>,
     /// Quota files, which 'extant mkfs' makes

@@ -1,12 +1,12 @@
-//! Advice for verbs of other programs, and words that users try.
+//! Advice for verbs of other programs, and for words that users try.
 //!
-//! Main function: [`advice`]. Without it clap proposes the verb with the most similar spelling, which may be one that
-//! deletes: `format` is close to `rm`.
+//! Main function: [`advice`]. Without it, clap would propose the verb with the most similar spelling, which may be one
+//! that deletes: `format` is close to `rm`.
 //!
 //! # Locking
 //! None.
 
-/// Words for the same wish, and the sentence that answers them.
+/// Words for the same intention, and the sentence that answers them.
 const ADVICE: &[(&[&str], &str)] = &[
     (&["resize2fs", "grow", "shrink", "extend"], "'extant resize' makes a file system larger or smaller"),
     (&["tune2fs", "label", "e2label", "uuid", "set-label"], "'extant tune' changes labels, UUIDs, limits and features"),
@@ -26,7 +26,7 @@ const ADVICE: &[(&[&str], &str)] = &[
     (&["version"], "'extant --version' prints the version"),
 ];
 
-/// Verbs that clap may propose: those that change or remove nothing.
+/// Verbs that clap may propose: those that change and remove nothing.
 const HARMLESS: &[&str] = &[
     "info",
     "fsck",

@@ -1,9 +1,9 @@
-//! The command lines of commands that change an image without a mount, and of those that search and count in one.
+//! The command lines of commands that change an image without a mount, and of those that search or count in one.
 //!
 //! # Locking
 //! None.
 
-// The comments of arguments are help texts, in which brackets mean what they mean in every help text.
+// The comments of arguments are help texts, in which brackets have their usual meaning, not that of links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use super::OwnerArg;
 use crate::owner::Given;
 use crate::record::Format;
 
-/// `-h` is taken: by human-readable sizes or by links that are not followed.
+/// For commands in which `-h` means something else: human-readable sizes, or links that are not followed.
 #[derive(Args, Debug)]
 pub struct LongHelp {
     /// Print help
@@ -38,7 +38,7 @@ pub struct RmArgs {
     /// Ignore names that do not exist
     #[arg(short, long)]
     pub force: bool,
-    /// Empty directories, too
+    /// Remove empty directories, too
     #[arg(short, long)]
     pub dir: bool,
     /// Print each removed name
@@ -55,10 +55,10 @@ pub struct MkdirArgs {
     /// Directories to make, as IMAGE:PATH
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub paths: Vec<OsString>,
-    /// Parents, too; no complaint about one that exists
+    /// Create parents, too; no error if a directory exists
     #[arg(short, long)]
     pub parents: bool,
-    /// Mode, as chmod takes it
+    /// Mode, as for chmod
     #[arg(short, long)]
     pub mode: Option<String>,
     /// Print each directory
@@ -86,7 +86,7 @@ pub struct LnArgs {
     /// Replace an existing file
     #[arg(short, long)]
     pub force: bool,
-    /// Take LINK for a name even if it leads to a directory
+    /// Treat LINK as a name even if it leads to a directory
     #[arg(short, long)]
     pub no_dereference: bool,
     #[command(flatten)]
@@ -101,13 +101,13 @@ pub struct LnArgs {
   extant mv disk.img:/etc/hosts disk.img:/etc/hosts.old
   extant mv disk.img:/a disk.img:/b disk.img:/srv")]
 pub struct MvArgs {
-    /// The sources, and last the destination, as IMAGE:PATH
+    /// The sources, then the destination, as IMAGE:PATH
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
     pub paths: Vec<OsString>,
     /// Do not overwrite existing files
     #[arg(short, long)]
     pub no_clobber: bool,
-    /// Take DESTINATION for a name even if it is a directory
+    /// Treat DESTINATION as a name even if it is a directory
     #[arg(short = 'T', long)]
     pub no_target_directory: bool,
     /// Print each renamed file
@@ -117,8 +117,8 @@ pub struct MvArgs {
 
 /// Change modes
 ///
-/// MODE is octal (644) or symbolic (u+rw,go-w). Symbolic links are followed where they are named, and not changed
-/// below.
+/// MODE is octal (644) or symbolic (u+rw,go-w). Symbolic links are followed if they are named, and not changed below a
+/// directory.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant chmod 600 disk.img:/etc/shadow
@@ -137,7 +137,7 @@ pub struct ChmodArgs {
 
 /// Change owners
 ///
-/// OWNER is USER, USER:GROUP or :GROUP: numbers, or names that this host knows (not the image).
+/// OWNER is USER, USER:GROUP or :GROUP: numbers, or names that this host (not the image) knows.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant chown 0:0 disk.img:/etc/shadow
@@ -153,14 +153,14 @@ pub struct ChownArgs {
     /// Everything below, too; links themselves, not their targets
     #[arg(short = 'R', long)]
     pub recursive: bool,
-    /// Symbolic links themselves
+    /// Change symbolic links themselves
     #[arg(short = 'h', long)]
     pub no_dereference: bool,
     #[command(flatten)]
     pub help: LongHelp,
 }
 
-/// The largest numbers of a device (Linux: `MINORBITS`).
+/// The largest major and minor device numbers (Linux: `MINORBITS`).
 const MAJOR_MAX: i64 = (1 << 12) - 1;
 const MINOR_MAX: i64 = (1 << 20) - 1;
 
@@ -192,22 +192,22 @@ pub struct MknodArgs {
     pub path: OsString,
     /// The kind of file
     pub kind: NodeKind,
-    /// Of a device
+    /// Major device number
     #[arg(value_parser = clap::value_parser!(u32).range(..=MAJOR_MAX))]
     pub major: Option<u32>,
-    /// Of a device
+    /// Minor device number
     #[arg(value_parser = clap::value_parser!(u32).range(..=MINOR_MAX))]
     pub minor: Option<u32>,
-    /// Mode, as chmod takes it
+    /// Mode, as for chmod
     #[arg(short, long)]
     pub mode: Option<String>,
     #[command(flatten)]
     pub owner: OwnerArg,
 }
 
-/// Set times; make files that are not there
+/// Set times; create missing files
 ///
-/// Without -a and -m, both times; without -d and -t, to now.
+/// Without -a and -m, sets both times; without -d and -t, to the current time.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant touch disk.img:/etc/firstboot
@@ -224,10 +224,10 @@ pub struct TouchArgs {
     /// The modification time
     #[arg(short = 'm')]
     pub modification: bool,
-    /// Make no files
+    /// Create no files
     #[arg(short = 'c', long)]
     pub no_create: bool,
-    /// Symbolic links themselves
+    /// Change symbolic links themselves
     #[arg(short = 'h', long)]
     pub no_dereference: bool,
     /// @SECONDS, a date (UTC, or with an offset), or a span from now: yesterday, -3days, 2 hours ago
@@ -243,26 +243,26 @@ pub struct TouchArgs {
 
 /// Show how much space files take
 ///
-/// Each directory with all its contents, in units of 1024 bytes. A file with several names counts once.
+/// Prints each directory with all its contents, in units of 1024 bytes. A file with several names counts once.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant du -sh disk.img:/usr disk.img:/var
   extant du disk.img | sort -n | tail")]
 #[command(disable_help_flag = true)]
 pub struct DuArgs {
-    /// Where to begin: IMAGE:PATH, or IMAGE for all of it
+    /// Starting points: IMAGE:PATH, or IMAGE for the whole image
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub paths: Vec<OsString>,
-    /// Only the sum
+    /// Print only the sum
     #[arg(short, long)]
     pub summarize: bool,
-    /// Files, too
+    /// Print files, too
     #[arg(short, long, conflicts_with = "summarize")]
     pub all: bool,
     /// Sizes as 4.0K, 12M
     #[arg(short = 'h', long = "human-readable")]
     pub human: bool,
-    /// The lengths of files, in bytes, instead of their space
+    /// Print the lengths of files, in bytes, instead of the space that they use
     #[arg(short = 'b', long = "bytes")]
     pub apparent: bool,
     #[command(flatten)]
@@ -284,7 +284,7 @@ pub struct DfArgs {
     /// Sizes as 4.0K, 12M
     #[arg(short = 'h', long = "human-readable")]
     pub human: bool,
-    /// Inodes instead of blocks
+    /// Print inodes instead of blocks
     #[arg(short, long)]
     pub inodes: bool,
     /// Print JSON
@@ -297,9 +297,9 @@ pub struct DfArgs {
 /// Search for files
 ///
 /// The words are those of find(1). Tests: -name, -iname and -path PATTERN, -type fdlcbps, -size [+-]N[cwbkMG], -links,
-/// -inum, -uid, -gid and -mtime [+-]N, -user and -group NAME, -perm [-/]MODE, -newer FILE (of the host, or
-/// IMAGE:PATH), -empty. All must hold; -o is or, ! negates the next one, and parentheses group. -prune does not descend
-/// into a directory. -maxdepth N and -mindepth N. -print0 (or -0) ends paths with NUL.
+/// -inum, -uid, -gid and -mtime [+-]N, -user and -group NAME, -perm [-/]MODE, -newer FILE (of the host, or IMAGE:PATH),
+/// -empty. All must be true; -o is or, ! negates the next test, and parentheses group. -prune does not descend into a
+/// directory. -maxdepth N and -mindepth N. -print0 (or -0) ends paths with NUL.
 ///
 /// From a bad sector to its file: -block N (of the file system), -sector N (512 bytes, of the whole disk) and -inode N.
 /// If the place belongs to no file, a message says what it is.
@@ -318,7 +318,7 @@ pub struct FindArgs {
     /// End each path with NUL instead of a newline
     #[arg(short = '0', long = "null", conflicts_with = "json")]
     pub null: bool,
-    /// Where to begin (IMAGE:PATH, or IMAGE for all of it), then tests
+    /// Starting points (IMAGE:PATH, or IMAGE for the whole image), then tests
     #[arg(required = true, value_name = "IMAGE:PATH", trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<OsString>,
 }
@@ -342,7 +342,7 @@ pub enum XattrCommand {
         /// Files, as IMAGE:PATH
         #[arg(required = true, value_name = "IMAGE:PATH")]
         paths: Vec<OsString>,
-        /// Symbolic links themselves
+        /// Use symbolic links themselves, not their targets
         #[arg(short = 'P', long)]
         no_dereference: bool,
         #[command(flatten)]
@@ -350,18 +350,18 @@ pub enum XattrCommand {
     },
     /// Print a value as it is
     Get {
-        /// Whole name, as user.origin
+        /// Full name, such as user.origin
         name: OsString,
         /// File, as IMAGE:PATH
         #[arg(value_name = "IMAGE:PATH")]
         path: OsString,
-        /// Symbolic links themselves
+        /// Use symbolic links themselves, not their targets
         #[arg(short = 'P', long)]
         no_dereference: bool,
     },
     /// Set a value
     Set {
-        /// Whole name, as user.origin
+        /// Full name, such as user.origin
         name: OsString,
         /// The value; 0x… is hexadecimal
         #[arg(allow_hyphen_values = true)]
@@ -369,19 +369,19 @@ pub enum XattrCommand {
         /// Files, as IMAGE:PATH
         #[arg(required = true, value_name = "IMAGE:PATH")]
         paths: Vec<OsString>,
-        /// Symbolic links themselves
+        /// Use symbolic links themselves, not their targets
         #[arg(short = 'P', long)]
         no_dereference: bool,
     },
     /// Remove an attribute
     #[command(visible_alias = "rm")]
     Remove {
-        /// Whole name, as user.origin
+        /// Full name, such as user.origin
         name: OsString,
         /// Files, as IMAGE:PATH
         #[arg(required = true, value_name = "IMAGE:PATH")]
         paths: Vec<OsString>,
-        /// Symbolic links themselves
+        /// Use symbolic links themselves, not their targets
         #[arg(short = 'P', long)]
         no_dereference: bool,
     },
@@ -389,12 +389,12 @@ pub enum XattrCommand {
 
 /// Change an image by a list of commands
 ///
-/// One command in a line: rm, mkdir, ln, mv, chmod, chown, chattr, mknod, touch and xattr, with paths in the image, and
+/// One command per line: rm, mkdir, ln, mv, chmod, chown, chattr, mknod, touch and xattr, with paths in the image, and
 /// put and get, which copy from and to the host. The first line that fails ends the script (exit status 1) with a
-/// message that has its number; the changes of the lines before stay, unless --atomic is given.
+/// message that has its number; the changes of earlier lines are kept, unless --atomic is given.
 ///
-/// Words are quoted as in a shell; # begins a comment. $'a\nb' takes the escapes of C, for names with line breaks:
-/// printf %q of bash writes them so.
+/// Words are quoted as in a shell; # begins a comment. $'a\nb' interprets the escapes of C, for names with line breaks,
+/// as bash's printf %q writes them.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant script disk.img < changes
@@ -408,7 +408,7 @@ pub struct ScriptArgs {
     /// The commands (default: standard input)
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// All or nothing
+    /// Apply all lines or none
     #[arg(long)]
     pub atomic: bool,
     /// Print each line before it runs

@@ -1,6 +1,7 @@
 //! `extant chattr` and `extant lsattr`: the flags of files.
 //!
-//! What it does not do: flags that change how a file is stored (`e`, `F`) or need the journal (`j`), and the version.
+//! What it does not do: it changes neither the version nor some flags: those for how a file is stored (`e`, `F`), and
+//! the one that needs the journal (`j`).
 //!
 //! # Locking
 //! None.
@@ -47,7 +48,7 @@ const FLAGS: [(char, u32, &str); 22] = [
 /// Letters that chattr(1) takes.
 const SETTABLE: &str = "aAcCdDeFijmPsStTux";
 
-/// A change of flags: which come, which go, and the whole set if there is one.
+/// A change of flags: those to add, those to remove, and the whole set if there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Mode {
     add: u32,
@@ -56,7 +57,7 @@ struct Mode {
 }
 
 impl Mode {
-    /// Adds one word, such as `+ia`. `None`: it is none.
+    /// Adds one word, such as `+ia`. `None` if it is not a mode.
     fn with(mut self, word: &str) -> Option<Mode> {
         let mut letters = word.chars();
         let sign = letters.next()?;
@@ -75,10 +76,10 @@ impl Mode {
         Some(self)
     }
 
-    /// The flags of a file that has `old`. Bits without a letter for chattr stay.
+    /// The new flags of a file that has `old`. Bits that chattr has no letter for do not change.
     fn apply(self, old: u32) -> u32 {
         let letters = FLAGS.iter().filter(|(letter, ..)| SETTABLE.contains(*letter)).map(|(_, bit, _)| *bit);
-        // How a file is stored stays, as with the kernel's chattr.
+        // Flags for how a file is stored do not change, as with the kernel's chattr.
         let fixed = 0x8_0000 | 0x4000_0000;
         let all = letters.fold(0, |all, bit| all | bit) & !fixed;
         let base = self.set.map_or(old, |set| old & !all | set & all);
@@ -86,7 +87,7 @@ impl Mode {
     }
 }
 
-/// The words before the files.
+/// The mode in the words before the files.
 fn mode(words: &[OsString]) -> Result<(Mode, &[OsString])> {
     let mut mode = Mode::default();
     let mut at = 0;
@@ -126,7 +127,7 @@ pub fn change(args: &ChattrArgs, images: &mut Images) -> Result<()> {
             }
             let old = file.fs.getattr(inode).flags;
             let flags = mode.apply(old);
-            // The owner of an image may do what root may do on a mount.
+            // The owner of an image may do everything that root may do on a mount.
             let set = SetFlags { flags: Some(flags), project: args.project, privileged: true };
             match file.fs.set_flags(inode, set) {
                 Ok(()) if args.verbose => {
@@ -180,7 +181,7 @@ fn one(args: &LsattrArgs, out: &mut Output, file: &File, images: &Images, report
             out.name(&path)?;
             out.write_all(b":\n")?;
         }
-        // The walk never leaves this directory: one below it comes in its turn.
+        // The walk never leaves this directory: subdirectories get a walk of their own.
         let mut walk = Walk::new(&file.fs, &path, dir);
         while let Some(visit) = walk.next() {
             let inode = match visit {
@@ -209,7 +210,7 @@ fn one(args: &LsattrArgs, out: &mut Output, file: &File, images: &Images, report
 
 fn show(args: &LsattrArgs, out: &mut Output, fs: &Filesystem, path: &[u8], inode: &InodeRef) -> Result<()> {
     let attr = fs.getattr(inode);
-    // lsattr(1) fails for links and devices; here their flags can be read.
+    // lsattr(1) fails for links and devices; here their flags are readable.
     if args.project {
         write!(out, "{:>5} ", fs.project(inode))?;
     }

@@ -62,7 +62,7 @@ fn cat(fs: &Filesystem, path: &[u8], out: &mut Output) -> Result<()> {
     }
 }
 
-/// A hole.
+/// Prints a hole.
 fn zeroes(out: &mut Output, mut len: u64) -> Result<()> {
     let zeroes = [0; 65536];
     while len > 0 {

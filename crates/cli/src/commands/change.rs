@@ -1,7 +1,7 @@
-//! A proved change of an image on the host: where it is stored until it is written, and the file that undoes it.
+//! A verified change of an image on the host: where it is stored until it is written, and the file that undoes it.
 //!
 //! Main functions: [`layers`], [`write`], [`failed`], [`refuse_unfinished`], [`refuse_elsewhere`]. `extant fsck`,
-//! `extant resize` and `extant tune` stand on them.
+//! `extant resize` and `extant tune` use them.
 //!
 //! # Locking
 //! None.
@@ -28,7 +28,7 @@ use crate::text::{argument, image_argument, shown};
 /// Changes beyond this many bytes go to a file.
 const MEMORY_BYTES: u64 = 48 << 20;
 
-/// The file system's blocks with changes in memory, and from a limit on in a file without a name.
+/// Layers on the file system's blocks. They hold changes in memory up to a limit, and beyond it in an unnamed file.
 pub fn layers() -> Layers {
     let make = |base: Arc<dyn BlockDevice>| {
         let spill = |size: u64| {
@@ -44,7 +44,7 @@ pub fn layers() -> Layers {
     Layers::by(Arc::new(make))
 }
 
-/// Refuses an image whose change was interrupted while it was written.
+/// Refuses an image if writing a change to it was interrupted.
 pub fn refuse_unfinished(device: &dyn BlockDevice, spec: &ImageSpec) -> Result<()> {
     let Some(record) = unfinished(device) else { return Ok(()) };
     Err(Failure::op(format!(
@@ -54,17 +54,17 @@ pub fn refuse_unfinished(device: &dyn BlockDevice, spec: &ImageSpec) -> Result<(
     )))
 }
 
-/// Refuses an image of which another host gives signs of life (feature `mmp`). A host that comes later is not seen.
+/// Refuses an image if another host shows that it uses it (feature `mmp`). A host that starts later is not detected.
 pub fn refuse_elsewhere(device: &dyn BlockDevice, spec: &ImageSpec) -> Result<()> {
     let Ok((sb, _)) = probe(device) else { return Ok(()) };
     if !sb.incompat().contains(Incompat::MMP) {
         return Ok(());
     }
-    // A block that cannot be used is for the checker.
+    // A block that cannot be used is the checker's concern.
     let Some(first) = sign_of(device, &sb) else { return Ok(()) };
     let refusal = |sign: &Mmp, what: &str| {
         let (host, name) = (shown(&sign.host), spec.shown());
-        let advice = "if no host does, 'tune2fs -f -E clear_mmp' says so";
+        let advice = "if no host uses it, clear the mark with 'tune2fs -f -E clear_mmp'";
         Failure::op(format!("{name}: {what} (host '{host}', feature 'mmp'); {advice}"))
     };
     match first.seq {
@@ -72,7 +72,7 @@ pub fn refuse_elsewhere(device: &dyn BlockDevice, spec: &ImageSpec) -> Result<()
         SEQ_FSCK => return Err(refusal(&first, "a checker uses it, or was interrupted")),
         _ => {}
     }
-    // A live host gives a sign within the interval that its last one names.
+    // A live host updates its sequence number within the interval that its last update names.
     let seconds = 2 * u64::from(first.check_interval.clamp(INTERVAL, CHECK_MAX)) + 1;
     warn(&format!("{}: it was not unmounted; waiting for signs of life of another host ({seconds} s)", spec.shown()));
     Clock::real().sleep(Duration::from_secs(seconds));
@@ -97,8 +97,8 @@ pub fn undo_command(record: &Path, spec: &ImageSpec) -> String {
     format!("extant fsck --undo {} {image}", argument(record.as_os_str().as_bytes(), ""))
 }
 
-/// Why a change was not written, and the state of the image. `old`: its superblock before; `record`: the file with the
-/// old blocks.
+/// The failure of a change that was not written, with the state of the image. `old`: its superblock before the change;
+/// `record`: the file with the old blocks.
 pub fn failed(
     spec: &ImageSpec,
     device: &Arc<dyn BlockDevice>,
@@ -122,7 +122,7 @@ pub fn failed(
     })
 }
 
-/// Whether the image shows the superblock that it had, with nothing to recover.
+/// Whether the image still has the old superblock, with nothing to recover.
 pub fn is_as_before(device: &dyn BlockDevice, old: &SuperBlock) -> bool {
     let now = probe(device).ok().filter(|(_, backup)| backup.is_none());
     let bytes = |sb: &SuperBlock| {
@@ -133,8 +133,8 @@ pub fn is_as_before(device: &dyn BlockDevice, old: &SuperBlock) -> bool {
     now.is_some_and(|(sb, _)| bytes(&sb) == bytes(old) && unfinished(device).is_none())
 }
 
-/// Writes a proved change. `wanted`: the file for the old blocks; without it there is one if the journal cannot be
-/// used, unless `no_undo`. Returns the file, too.
+/// Writes a verified change. `wanted`: the file for the old blocks. Without it, such a file is made if the journal
+/// cannot be used, unless `no_undo`. Returns the file as well.
 pub fn write(
     spec: &ImageSpec,
     device: &Arc<dyn BlockDevice>,
@@ -162,7 +162,7 @@ pub fn write(
 
 type Made = (PathBuf, Arc<dyn BlockDevice>);
 
-/// Makes the file of a record, durable with its folder.
+/// Creates the file of a record; the file and its directory entry are durable.
 fn make_record(wanted: Option<&Path>, spec: &ImageSpec, bytes: u64) -> extant_repair::Result<Made> {
     let places: Vec<PathBuf> = match wanted {
         Some(path) => vec![path.to_owned()],
@@ -196,7 +196,7 @@ fn sync_folder(path: &Path) -> std::io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Beside an image file; for a device where e2fsprogs has such files, or in /var/tmp.
+/// The default place: beside an image file; for a device, where e2fsprogs has such files, or in /var/tmp.
 fn default_record(spec: &ImageSpec) -> PathBuf {
     if !spec.is_block_device() {
         let mut name = spec.path.clone().into_os_string();

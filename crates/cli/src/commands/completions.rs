@@ -19,7 +19,7 @@ use crate::failure::Result;
 use crate::mount_options::help;
 
 pub fn run(args: &CompletionsArgs) -> Result<()> {
-    // Generated into memory: the generator panics when its output cannot be written.
+    // Generated into memory, because the generator panics if its output cannot be written.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "extant", &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
@@ -41,12 +41,12 @@ fn models() -> String {
     model::all().iter().map(|m| m.name()).collect::<Vec<_>>().join(" ")
 }
 
-/// Each ends where a path follows.
+/// Each target ends where a path follows.
 fn targets() -> String {
     Kind::ALL.iter().map(|kind| format!("{}:", kind.name())).collect::<Vec<_>>().join(" ")
 }
 
-/// `mb_policy=vanilla` and so on.
+/// The values of `--policy`, such as `mb_policy=vanilla`.
 fn policies() -> Vec<String> {
     let names =
         |table: extant_base::policy::Table| table.rows.iter().map(move |row| format!("{}={}", table.option, row.name));
@@ -168,7 +168,7 @@ complete -c extant -n "__fish_extant_using_subcommand lab; and __fish_seen_subco
     out
 }
 
-/// The generated script, with other functions at the places where it accepts anything.
+/// The generated script, with other functions where it accepts any word.
 fn zsh(script: &str) -> String {
     let quoted = |text: &str| text.replace('\'', "'\\''").replace('[', "\\[").replace(']', "\\]").replace(':', "\\:");
     let mut out = String::new();

@@ -33,7 +33,7 @@ pub fn run(args: &DuArgs, images: &mut Images) -> Result<()> {
 struct Counting<'a> {
     args: &'a DuArgs,
     records: Records,
-    /// Files with several names, which count once: the inodes of each image.
+    /// Inodes with several names, which count once, for each image.
     counted: HashMap<usize, NumberSet>,
     tally: Tally,
 }
@@ -82,7 +82,7 @@ impl Counting<'_> {
         if !top.is_dir() {
             return self.line(&file.path, own);
         }
-        // The sum so far of each directory on the way down.
+        // The sum so far of each directory on the current path.
         let mut sums = vec![own];
         let mut walk = Walk::new(fs, &file.path, top);
         while let Some(visit) = walk.next() {

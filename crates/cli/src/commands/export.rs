@@ -1,5 +1,4 @@
-//! `extant export`: a tree out of an image, as a tar archive or as an OCI image layout with that archive as its
-//! layer.
+//! `extant export`: a tree of an image, as a tar archive or as an OCI image layout with that archive as its layer.
 //!
 //! `extant_transfer::archive` writes them; this module chooses the output. With `-o` the file gets its name only when
 //! it is complete.
@@ -65,7 +64,7 @@ pub fn run(args: &ExportArgs, images: &mut Images) -> Result<()> {
             if there.as_ref().is_some_and(|there| opened::is_image((there.dev(), there.ino()))) {
                 return Err(Failure::op(format!("{}: is the image that is exported", output.display())));
             }
-            // A device or a FIFO is written, not replaced.
+            // A device or a FIFO is written to, not replaced.
             if there.is_some_and(|there| !there.is_file()) {
                 let file = File::options().write(true).open(output).map_err(failed)?;
                 return export(&fs, path, &stop, &name, file, false)?.end();
@@ -79,7 +78,7 @@ pub fn run(args: &ExportArgs, images: &mut Images) -> Result<()> {
     }
 }
 
-/// Splits `DIR[:TAG]`; the directory may have a colon in its name.
+/// Splits `DIR[:TAG]`; the name of the directory may contain a colon.
 fn dir_and_tag(word: &Path) -> Result<(PathBuf, Option<String>)> {
     let bytes = word.as_os_str().as_bytes();
     let colon = bytes.iter().rposition(|byte| *byte == b':').filter(|_| !word.is_dir());
@@ -95,7 +94,7 @@ fn dir_and_tag(word: &Path) -> Result<(PathBuf, Option<String>)> {
     }
 }
 
-/// The error names a temporary file, which means nothing to the user: leave that name out.
+/// The error names a temporary file, which means nothing to the user: omit that name.
 fn no_file_in(dir: &Path, e: &io::Error) -> Failure {
     let text = plain(e);
     let why = text.split_once(" at path ").map_or(&*text, |(why, _)| why);
@@ -115,8 +114,8 @@ impl From<LayoutError> for Failure {
     }
 }
 
-/// Writes a complete archive to `name`, or fails. For an image that is rescued, the report has the losses.
-/// `is_layer`: the archive is a layer, in which some names have a meaning.
+/// Writes a complete archive to `name`, or fails. If the image is rescued, the report has the losses. `is_layer`: the
+/// archive is a layer, in which some names have a special meaning.
 fn export(
     fs: &Arc<Filesystem>,
     path: &[u8],
@@ -149,7 +148,7 @@ struct Events<'a> {
     name: &'a str,
     report: RefCell<Report>,
     tally: RefCell<Tally>,
-    /// One file has ended the export.
+    /// Whether one file has ended the export.
     ended: Cell<bool>,
 }
 
@@ -158,7 +157,7 @@ impl Events<'_> {
     fn failure(&self, e: Error) -> Failure {
         match e.cause {
             Cause::Stopped => self.stop.check().err().unwrap_or_else(|| Failure::op(e.to_string())),
-            // It has been reported.
+            // The error has already been reported.
             Cause::Incomplete => Failure::silent(OPERATIONAL),
             Cause::Output(e) if e.kind() == io::ErrorKind::BrokenPipe => e.into(),
             Cause::Output(e) => Failure::write(self.name, &e),
@@ -177,7 +176,7 @@ impl Watch for Events<'_> {
         image.into_iter().for_each(|image| self.tally.borrow_mut().whole(image));
     }
 
-    /// In an image that is rescued, what cannot be read is left out; otherwise the archive is complete or fails.
+    /// If the image is rescued, unreadable files are left out; otherwise the archive is complete, or the export fails.
     fn failed(&self, _image: Option<usize>, e: Error) -> extant_transfer::Result<()> {
         if !self.fs.rescues() {
             self.ended.set(true);

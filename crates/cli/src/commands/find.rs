@@ -1,7 +1,7 @@
 //! `extant find`: searches for files by name, kind, size and the like.
 //!
-//! Main type: [`Search`] (where to begin, what to look for, and how to print). `extant_transfer::find` knows the
-//! expression, whose words are those of find(1). There is no -exec: `-print0` is for xargs.
+//! Main type: [`Search`] (the starting points, the expression, and the output format). `extant_transfer::find`
+//! evaluates the expression, whose words are those of find(1). There is no -exec: `-print0` is for xargs.
 //!
 //! # Locking
 //! None.
@@ -31,12 +31,12 @@ struct Search {
     expression: Expression,
     depth_max: usize,
     depth_min: usize,
-    /// The places on the device of its tests.
+    /// The places on the device that its tests name.
     spots: Vec<Spot>,
     format: Format,
 }
 
-/// The command line around the words of an expression: its images, its host, its options.
+/// The context for the words of an expression: the command's images, the host, and the options.
 struct Words<'a> {
     images: &'a mut Images,
     format: Format,
@@ -45,7 +45,7 @@ struct Words<'a> {
 impl find::Words for Words<'_> {
     type Error = Failure;
 
-    /// Of a file of an image, or of the host.
+    /// The modification time of a file of an image, or of the host.
     fn modified(&mut self, file: &OsStr) -> Result<Timestamp> {
         if Place::parse(file).is_in_image() {
             let file = self.images.file(file)?;
@@ -82,7 +82,7 @@ impl find::Words for Words<'_> {
     }
 }
 
-/// The search of one image: where it begins in its file, in bytes, and where its results go.
+/// The search of one image: where the image begins in its file, in bytes, and where results go.
 struct Results {
     start: u64,
     records: Records,
@@ -106,7 +106,7 @@ pub fn run(args: &FindArgs, images: &mut Images) -> Result<()> {
     let (records, report) = (Records::new(search.format)?, Report::default());
     let mut to = Results { start: 0, records, report, tally: Tally::new(Did::Looked) };
     for path in paths {
-        // If one cannot be opened, the search goes on with the others.
+        // If one image cannot be opened, the search continues with the others.
         let path = search.partition_of(path);
         let searched = images.file_or_image(&path).and_then(|file| {
             to.start = images.start(&file.fs);
@@ -122,7 +122,7 @@ pub fn run(args: &FindArgs, images: &mut Images) -> Result<()> {
 }
 
 impl Search {
-    /// An image without a partition, which the sector of a disk names: the partition with that sector.
+    /// If a sector of a disk is given and the image names no partition, adds the partition that contains the sector.
     fn partition_of(&self, arg: &OsStr) -> OsString {
         let number = self.spots.iter().find_map(|spot| match spot {
             Spot::Sector(sector) if !Place::parse(arg).is_in_image() => {
@@ -141,7 +141,7 @@ impl Search {
         arg
     }
 
-    /// Reports the purpose of places that belong to no file. `printed`: the search has found something.
+    /// Explains places that belong to no file. `printed`: the search has found something.
     fn explain(&self, file: &File, start: u64, printed: bool) -> Result<()> {
         for spot in &self.spots {
             let place = match spot {
@@ -192,7 +192,7 @@ impl Search {
         Ok(())
     }
 
-    /// True: skip everything below it.
+    /// Visits one file. Returns true to skip everything below it.
     fn visit(
         &self,
         fs: &Filesystem,

@@ -1,10 +1,9 @@
 //! `extant freeze` and `extant thaw`.
 //!
-//! The kernel answers fsfreeze(8) itself for FUSE, with an error; so this sends the server an ioctl of our own.
-//! Before that, the kernel hands its dirty pages (`writeback_cache`, shared mappings) over to the server, as it does
-//! before it freezes a file system itself. For a `fuseblk` mount that includes all of them. For others its syncfs(2)
-//! does not wait: pages that a slow server has not received by then arrive after the thaw. Call fsync for data that
-//! must be in a copy.
+//! For FUSE, the kernel answers fsfreeze(8) itself, with an error. So this module sends the server an ioctl of our own.
+//! Before that, the kernel writes its dirty pages (`writeback_cache`, shared mappings) to the server, as before any
+//! freeze. For a `fuseblk` mount, the server receives all of them. For other mounts syncfs(2) does not wait: pages that
+//! a slow server has not received by then arrive after the thaw. Call fsync for data that must be in a copy.
 //!
 //! # Locking
 //! None.
@@ -18,7 +17,7 @@ use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, plain};
 use crate::mount_table;
 use crate::text::shown;
 
-/// The message for a server that refuses a control of its mount.
+/// The message when a server refuses a control request for its mount.
 pub const NOT_PRIVILEGED: &str = "not permitted: run this as the user who mounted it; root also needs CAP_SYS_ADMIN, \
                                   which the server looks up in its /proc";
 

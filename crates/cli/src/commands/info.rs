@@ -1,4 +1,4 @@
-//! `extant info`: the content of an image.
+//! `extant info`: a description of an image.
 //!
 //! Features, geometry and state come from the superblock. The journal is read, but not replayed; free space is
 //! counted by a read-only mount in memory.
@@ -89,7 +89,7 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     image::refuse_damage(mounted.iter().filter(|fs| fs.rescues()).map(|fs| &**fs))
 }
 
-/// The reason of a mount that failed.
+/// Why a mount was refused.
 struct Refusal {
     why: String,
     is_damage: bool,
@@ -157,7 +157,7 @@ fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevi
     Ok(())
 }
 
-/// The kind of partition table, for programs.
+/// The type of the partition table, for JSON.
 pub fn table_name(source: Source) -> Option<&'static str> {
     match source {
         Source::None => None,
@@ -167,7 +167,7 @@ pub fn table_name(source: Source) -> Option<&'static str> {
     }
 }
 
-/// The users of an image, for programs.
+/// The users of an image, for JSON.
 fn in_use(holder: &Holder) -> Value {
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let kernel = holder.kernel.as_ref().filter(|_| holder.mounts.is_empty());
@@ -192,7 +192,8 @@ enum Journal {
         fast_commits: usize,
         checksum: String,
         errno: i32,
-        /// Extant added it for a mount, and the unmount that would remove it has not happened, or has failed.
+        /// Whether Extant added the journal for a mount, and the unmount that would remove it has failed or not
+        /// happened yet.
         borrowed: bool,
     },
 }
@@ -213,8 +214,8 @@ impl Journal {
         let state = match journal_state(jsb, sb.needs_recovery()) {
             JournalState::Clean => "clean",
             JournalState::Live => "needs recovery",
-            JournalState::EmptyButFlagged => "empty; the flag needs_recovery is left over",
-            JournalState::LiveButUnflagged => "live, but needs_recovery is not set: it will be thrown away",
+            JournalState::EmptyButFlagged => "empty, although the flag needs_recovery is set",
+            JournalState::LiveButUnflagged => "has transactions, but needs_recovery is not set: they will be discarded",
         };
         let (transactions, copies, fast_commits) = match Replay::load(&journal, &**dev, &mut |_| {}) {
             Err(e) => return Journal::Unusable(e.to_string()),
@@ -228,7 +229,7 @@ impl Journal {
         Journal::There { blocks, state, transactions, copies, fast_commits, checksum, errno, borrowed }
     }
 
-    /// Whether the blocks that a replay writes may be held in memory.
+    /// Whether the blocks that a replay would write fit into memory.
     fn fits_in_memory(&self, block_size: u32) -> bool {
         const REPLAY_BYTES_MAX: u64 = 64 << 20;
         match self {
@@ -243,19 +244,19 @@ struct Facts<'a> {
     size: u64,
     sb: SuperBlock,
     backup: Option<u64>,
-    /// The user asked for the backup.
+    /// Whether the user asked for the backup superblock.
     asked: bool,
     journal: Journal,
-    /// The image cannot be mounted as this command would.
+    /// Why a mount as this command would make is refused.
     refused: Option<&'a Refusal>,
-    /// A writing mount refuses the image.
+    /// Why a writable mount is refused.
     read_only: Option<Refusal>,
     space: Option<StatFs>,
-    /// The processes and mounts that use it.
+    /// The processes and mounts that use the image.
     holder: Option<&'a Holder>,
 }
 
-/// The name of the ext generation that fits the features.
+/// The name of the ext version that matches the features.
 pub fn generation(sb: &SuperBlock) -> &'static str {
     let later = Incompat::EXTENTS | Incompat::BIT64 | Incompat::FLEX_BG | Incompat::CSUM_SEED;
     if sb.incompat().intersects(later) || sb.metadata_csum {
@@ -285,14 +286,14 @@ impl Facts<'_> {
         [self.sb.compat().names(), self.sb.incompat().names(), self.sb.ro_compat().names()].concat()
     }
 
-    /// The state according to the superblock, or damage if a mount finds some.
+    /// The state according to the superblock, or damage if a mount finds any.
     fn state(&self) -> String {
         let refusals = [self.refused, self.read_only.as_ref()];
         let damage = refusals.into_iter().flatten().any(|refusal| refusal.is_damage);
         if damage { format!("damaged, marked as {}", state(&self.sb)) } else { state(&self.sb) }
     }
 
-    /// Whether Extant can write it; otherwise the reason.
+    /// Whether Extant can write the image; otherwise the reason.
     fn support(&self) -> String {
         if let Some(refusal) = self.refused {
             return format!("none ({})", refusal.why);
@@ -338,7 +339,7 @@ impl Facts<'_> {
         }
         writeln!(out, ", UUID {}", text::uuid(&sb.uuid()))?;
         match self.holder {
-            // The superblock of an image in use looks as after a crash: show its users instead.
+            // The superblock of an image in use looks like that of a crashed image: print its users instead.
             Some(holder) => writeln!(out, "State:       in use: {}", holder.who())?,
             None => writeln!(out, "State:       {}", self.state())?,
         }

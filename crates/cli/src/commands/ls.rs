@@ -35,7 +35,7 @@ pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
         report: Report::default(),
         tally: Tally::new(Did::Looked),
     };
-    // As ls(1): a link on the command line is followed, unless it is to be described.
+    // As ls(1): a link on the command line is followed, unless the link itself is to be described.
     let follow = !(long || args.format.json || args.directory);
     let (mut files, mut directories, mut open) = (Vec::new(), Vec::new(), Vec::new());
     for (spec, path) in named {
@@ -47,7 +47,7 @@ pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
         match found {
             Ok((inode, file)) if inode.is_dir() && !args.directory => directories.push((inode, file)),
             Ok(found) => files.push(found),
-            // If one cannot be opened, the list goes on with the others.
+            // If one image cannot be opened, the list continues with the others.
             Err(e) => lister.report.note(Err(e))?,
         }
     }
@@ -76,12 +76,12 @@ pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
     image::refuse_damage(&open)
 }
 
-/// The maximum of lines in memory; their columns are aligned.
+/// The maximum number of lines in memory; the columns of these lines are aligned.
 const ROWS_MAX: usize = 65_536;
-/// The memory of names sorted in one pass, for other orders than by bytes.
+/// The memory for names that are sorted in one pass, for orders other than by bytes.
 const SORTED_BYTES: usize = 16 << 20;
 
-/// The sort key of a list, as in ls(1): the newest first, the largest first. Equal ones go by name.
+/// The sort key of a list, as in ls(1): newest first, largest first. Equal ones are ordered by name.
 type Order = (Reverse<(i64, u32)>, Reverse<u64>);
 
 fn order(args: &LsArgs, attr: Option<&Attr>) -> Order {
@@ -130,17 +130,17 @@ struct Lister<'a> {
     args: &'a LsArgs,
     /// All attributes, not only names.
     long: bool,
-    /// More than one directory may be listed: each gets a heading.
+    /// Whether more than one directory may be listed: each then gets a heading.
     headings: bool,
-    /// Names include the image.
+    /// Whether names include the image.
     of_images: bool,
-    /// Some output exists.
+    /// Whether anything has been printed.
     begun: bool,
     report: Report,
     tally: Tally,
 }
 
-/// A line: everything before the name as columns.
+/// A line: the columns before the name, and the name.
 struct Row {
     inode: Option<u32>,
     columns: Vec<String>,
@@ -153,7 +153,7 @@ impl Lister<'_> {
         self.report.complain(e);
     }
 
-    /// A file of the command line, in its form for output.
+    /// A file of the command line, in the form for output.
     fn named(&self, file: &File) -> Vec<u8> {
         self.placed(&file.fs, &file.path)
     }
@@ -177,8 +177,7 @@ impl Lister<'_> {
                     self.directory(fs, walk.path(), &inode)?;
                 }
                 Ok(_) => {}
-                // The error of a name was reported with its directory; so was that of a directory that cannot be
-                // read.
+                // The error of a name was reported with its directory; so was the error of an unreadable directory.
                 Err(e) if e.is_corruption() => self.complain(image::at(fs, walk.path(), e)),
                 Err(e) => self.report.count(&image::at(fs, walk.path(), e)),
             }
@@ -228,7 +227,7 @@ impl Lister<'_> {
             let last = names.last().filter(|_| more).cloned().map(|entry| self.ranked(fs, dir, entry));
             return Ok(Part { names, last });
         }
-        // Looks at all names, and stores those that come next.
+        // Examines all names, and keeps those that come next.
         let (mut next, mut bytes, mut dropped, mut at) = (BTreeSet::new(), 0, false, None);
         loop {
             let Names { names, more } = fs.list_after(dir, at.as_ref())?;
@@ -265,7 +264,7 @@ impl Lister<'_> {
     fn rows(&mut self, fs: &Arc<Filesystem>, path: &[u8], dir: &InodeRef, entries: &[Name]) -> Result<()> {
         let mut rows = Vec::new();
         for entry in entries {
-            // Only names, or whole paths if no heading names the directory.
+            // Prints only names, or whole paths if no heading names the directory.
             let shown = match self.records.is_plain() || !self.headings {
                 true => entry.name.clone(),
                 false => self.placed(fs, &text::join(path, &entry.name)),

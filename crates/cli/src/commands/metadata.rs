@@ -1,7 +1,7 @@
 //! `extant image`: a copy of the metadata, as a sparse file or as qcow2.
 //!
-//! `extant_repair::metadata` finds what belongs to it. [`Qcow`] is the least of the qcow2 format (version 2): one table
-//! of references, no compression, no snapshots (QEMU: docs/interop/qcow2.txt).
+//! `extant_repair::metadata` finds the blocks to copy. [`Qcow`] is a minimal subset of the qcow2 format (version 2):
+//! one reference table, no compression, no snapshots (QEMU: docs/interop/qcow2.txt).
 //!
 //! # Locking
 //! None.
@@ -36,7 +36,7 @@ pub fn run(args: &MetadataArgs) -> Result<()> {
     let file = file.map_err(|e| Failure::io(&args.output, e))?;
     let written = if args.qcow { qcow(&file, &metadata) } else { raw(&file, &metadata) };
     let unread = written.and_then(|unread| file.sync_all().map(|()| unread)).map_err(|e| {
-        // A part of a copy looks like a damaged file system.
+        // A partial copy looks like a damaged file system, so it is removed.
         let _ = std::fs::remove_file(&args.output);
         Failure::write(&shown, &e)
     })?;
@@ -50,7 +50,7 @@ pub fn run(args: &MetadataArgs) -> Result<()> {
     }
 }
 
-/// Whether bytes can stay a hole.
+/// Whether these bytes can be left as a hole.
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
@@ -68,15 +68,16 @@ fn raw(file: &File, metadata: &Metadata) -> std::io::Result<u64> {
     })
 }
 
-/// Bytes of a cluster.
+/// Bytes per cluster.
 const CLUSTER: u64 = 1 << 16;
-/// A cluster has no second reference.
+/// The flag of a cluster that has no second reference.
 const COPIED: u64 = 1 << 63;
 
-/// A qcow2 file: header, first table, then clusters and second tables as they come, last the references.
+/// A qcow2 file: the header, the first-level table, then clusters and second-level tables in order of use, and the
+/// references last.
 struct Qcow<'a> {
     file: &'a File,
-    /// The place of each cluster of the guest.
+    /// The position in the file of each guest cluster.
     places: BTreeMap<u64, u64>,
     end: u64,
 }
@@ -136,7 +137,7 @@ impl Qcow<'_> {
             let at = (index * 8) as usize;
             first[at..at + 8].copy_from_slice(&(place | COPIED).to_be_bytes());
         }
-        // References have 16 bits. Their blocks and the table of these count themselves.
+        // References have 16 bits. Their blocks and their table count themselves.
         let per_block = CLUSTER / 2;
         let used = self.end / CLUSTER;
         let (mut blocks, mut table_clusters) = (1, 1);

@@ -46,9 +46,9 @@ use crate::owner::warn_of_fakeroot;
 use crate::source_date::SourceDate;
 use crate::text::Output;
 
-/// The variable by which mke2fs's tests set the time.
+/// The variable with which mke2fs's tests set the time.
 const FAKE_TIME: &str = "E2FSPROGS_FAKE_TIME";
-/// The variable by which mke2fs's callers set the size of a sector.
+/// The variable with which mke2fs's callers set the sector size.
 const SECTOR_SIZE: &str = "MKE2FS_DEVICE_SECTSIZE";
 /// A placeholder until the size is computed.
 const SIZE_BEFORE_FIT: &str = "1M";
@@ -105,7 +105,7 @@ impl From {
         }
     }
 
-    /// The file or directory that is read.
+    /// The file or directory that the source is read from.
     fn word(&self) -> Word {
         match self {
             From::Word(word) => word.clone(),
@@ -160,7 +160,8 @@ impl Job {
         tree.no_xattrs = request.drops_xattrs().map_err(|e| target.failed(e))?;
         let mut source = match from {
             Some(word) => Some(self.read(&word, tree)?),
-            // An empty file system as mke2fs makes it has no place for them.
+            // The empty file system that mke2fs would make cannot have these options, so a source without files
+            // replaces it.
             None if root_perms.is_some() || root_selinux.is_some() => Some(self.no_files(tree)?),
             None => None,
         };
@@ -168,7 +169,7 @@ impl Job {
             source.tree.set_root_permissions(permissions);
         }
         if let (Some(source), Some(label)) = (&mut source, root_selinux) {
-            // With a NUL behind it, as Linux stores a label.
+            // With a trailing NUL, as Linux stores a label.
             source.tree.set_root_xattr(b"security.selinux", &[label.as_bytes(), b"\0"].concat());
         }
         let root_owner = request.root_owner(&fact).map_err(|e| target.failed(e))?;
@@ -176,7 +177,7 @@ impl Job {
             source.tree.set_root_owner(owner);
         }
         if let Some(source) = source.as_ref().filter(|_| by_content || reproducible) {
-            // With only SOURCE_DATE_EPOCH, random numbers depend on the tree, and are the same each time.
+            // With SOURCE_DATE_EPOCH alone, random numbers depend on the tree, and are the same each time.
             let bytes = by_content.then_some(&*source.content as &dyn Content);
             fact.random = digest(&source.tree, bytes).map_err(|e| target.failed(e))?;
         }
@@ -253,7 +254,7 @@ impl Job {
         Err(Failure::usage(text))
     }
 
-    /// Letters that mke2fs has for older versions of itself.
+    /// Converts options that mke2fs keeps for compatibility with its older versions.
     fn old_letters(&mut self) {
         if self.letters.keeps_storage {
             warn("-K: it is out of date; use -E nodiscard");
@@ -271,7 +272,7 @@ impl Job {
         Ok(())
     }
 
-    /// The free space besides the content, if it decides the size.
+    /// The free space in addition to the content, if that determines the size.
     fn spare(&mut self, has_source: bool) -> Result<Option<Spare>> {
         let wanted = self.source.wanted_size.as_deref().unwrap_or_default();
         let (word, more) = wanted.split_once('+').map_or((wanted, None), |(word, more)| (word, Some(more)));
@@ -294,7 +295,7 @@ impl Job {
         Ok(Some(spare))
     }
 
-    /// Whether UUID and hash seed are derived from the source.
+    /// Whether the UUID and the hash seed are derived from the source.
     fn by_content(&mut self, has_source: bool) -> Result<bool> {
         let asked = self.letters.uuid.as_deref().is_some_and(|word| word.eq_ignore_ascii_case("content"));
         if asked && !has_source {
@@ -306,7 +307,7 @@ impl Job {
         Ok(asked)
     }
 
-    /// The changes of a source's entries.
+    /// The changes to apply to a source's entries.
     fn tree_options(&self, fact: &Fact) -> Result<tree::Options> {
         let mut tree = tree::Options { default_time: Timestamp::from_seconds(fact.now), ..tree::Options::default() };
         tree.clamp = SourceDate::from_environment()?.map(|_| Timestamp::from_seconds(fact.now));
@@ -335,7 +336,7 @@ impl Job {
             From::Word(word) => self.read_word(word, options)?,
             From::Image(spec) => old_image::read(spec, options)?,
         };
-        // Also with -q: they tell of a loss, and do not describe the image.
+        // Printed even with -q: these warn of a loss, and do not describe the image.
         source.warnings.iter().for_each(|warning| warn(warning));
         add_lost_found(&mut source.tree).map_err(failed)?;
         Ok(source)
@@ -401,7 +402,7 @@ impl Job {
         })
     }
 
-    /// `label`: two file systems of the same moment, such as a root and its data, get different random numbers.
+    /// `label`: file systems made at the same moment, such as a root and its data, get different random numbers.
     fn facts(&self, target: &Target, label: &[u8]) -> Result<Fact> {
         let source_date = SourceDate::from_environment()?;
         let clock = source_date.map_or_else(Clock::real, SourceDate::clock);
@@ -420,7 +421,7 @@ impl Job {
                 getrandom(&mut random, GetRandomFlags::empty()).map_err(io)?;
             }
         }
-        // As mke2fs; systemd-repart sets it for disks of other sectors than the image file's.
+        // As in mke2fs; systemd-repart sets it for disks whose sector size differs from that of the image file.
         let sector_size = std::env::var(SECTOR_SIZE).ok().and_then(|text| text.parse().ok());
         Ok(Fact {
             device_bytes: target.bytes,
@@ -537,7 +538,7 @@ impl Job {
     }
 }
 
-/// The number of a user or group of this host.
+/// The ID of a user or group of this host.
 fn id_of(kind: IdKind, name: &str) -> Option<u32> {
     match kind {
         IdKind::User => Some(User::from_name(name).ok()??.uid.as_raw()),

@@ -1,28 +1,28 @@
 //! The sub-commands, one file each.
 //!
-//! | command | what |
+//! | command | purpose |
 //! |---|---|
-//! | `mount`, `unmount` | a mount of the kernel, served by [`crate::server::serve`] |
-//! | `freeze`, `thaw` | keep a mount's device as it is, for a copy |
+//! | `mount`, `unmount` | mount an image in the kernel, served by [`crate::server::serve`] |
+//! | `freeze`, `thaw` | hold back changes to a mount's device, for a copy |
 //! | `info` | superblock, journal, space, partitions |
-//! | `info --scan` | [`mod@scan`]: what is left on a damaged disk |
-//! | `fsck` | check an image for damage, and repair it; [`change`] is what it shares with `resize` and `tune` |
+//! | `info --scan` | [`mod@scan`]: file systems on a damaged disk |
+//! | `fsck` | check an image for damage, and repair it; [`change`] is shared with `resize` and `tune` |
 //! | `resize` | make a file system larger or smaller |
 //! | `tune` | label, UUID, limits and features |
-//! | `undelete` | deleted files, by the journal |
+//! | `undelete` | recover deleted files from the journal |
 //! | `image` | [`metadata`]: a copy without the content of files |
 //! | `mkfs` | make a file system |
-//! | `ls`, `cat`, `stat`, `tree` | look into an image, without mounting |
-//! | `find`, `du`, `df` | search and count in one |
-//! | `cp` | copy in and out |
+//! | `ls`, `cat`, `stat`, `tree` | examine an image without mounting it |
+//! | `find`, `du`, `df` | search an image, and count its space |
+//! | `cp` | copy into and out of an image |
 //! | `export` | a tree as a tar archive |
-//! | `rm`, `mkdir`, `ln`, `mv`, `chmod`, `chown`, `mknod`, `touch`, `xattr` | change one; [`verb`] is what they share |
+//! | `rm`, `mkdir`, `ln`, `mv`, `chmod`, `chown`, `mknod`, `touch`, `xattr` | change an image; [`verb`] is shared |
 //! | `chattr`, `lsattr` | [`attributes`]: flags of files |
 //! | `encrypt` | gives empty directories an encryption policy |
 //! | `trim` | punches out what is free |
 //! | `script` | many of these at once |
 //! | `lab` | workloads, contestants, figures |
-//! | `completions`, `man` | made from the command line's definition |
+//! | `completions`, `man` | generated from the definition of the command line |
 //!
 //! # Locking
 //! None.

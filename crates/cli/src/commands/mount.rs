@@ -1,8 +1,8 @@
 //! `extant mount`: mounts, and leaves a server in the background.
 //!
 //! The background server is this binary again, started before anything is opened: threads and rings do not survive a
-//! fork. It reports "mounted" through its standard output, which is a pipe. Its standard error is ours, and its exit
-//! status becomes ours.
+//! fork. It reports "mounted" through its standard output, which is a pipe. It inherits this process's standard error,
+//! and this process exits with its exit status.
 //!
 //! # Locking
 //! None.
@@ -35,7 +35,7 @@ use crate::server::status::Watch;
 use crate::text::shown;
 
 pub fn run(mut args: MountArgs) -> Result<()> {
-    // The switches are words of -o, and as with mount(8) they come last.
+    // The switches stand for words of -o, and as with mount(8) they come last.
     for (said, word) in [(args.read_only, "ro"), (args.read_write, "rw")] {
         if said {
             args.options.push(word.to_owned());
@@ -58,15 +58,15 @@ pub fn run(mut args: MountArgs) -> Result<()> {
     mount_on(args, config, point)
 }
 
-/// The mount point, resolved once, before the image is opened, which may take long.
+/// Resolves the mount point once, before opening the image, which may take long.
 fn resolve(dir: &Path, config: &MountConfig, background_server: bool) -> Result<MountPoint> {
     let point = if background_server {
-        // No file of ours is open yet.
+        // This process has not opened any files yet.
         serve::let_go_of_files();
         let parent = std::io::stdin().as_fd().try_clone_to_owned();
         MountPoint::handed_over(parent.map_err(|e| Failure::new(SYSTEM, plain(&e)))?, dir)
     } else if let Some(mode) = config.mkdir {
-        // As mount(8) does for `X-mount.mkdir`, which it does not pass on.
+        // As mount(8) does for `X-mount.mkdir`, which mount(8) does not pass on.
         MountPoint::create(dir, Mode::from_raw_mode(mode))
     } else {
         MountPoint::open(dir)
@@ -84,7 +84,7 @@ fn mount_on(args: MountArgs, mut config: MountConfig, point: MountPoint) -> Resu
     if part != Part::Any && part != spec.part {
         return Err(Failure::usage(format!("{}: the name and an option ({part}) exclude each other", spec.shown())));
     }
-    // The server leaves our directory, and unmounting needs the image's absolute path.
+    // The server changes its working directory, and unmounting needs the image's absolute path.
     if !NbdAddress::is_one(spec.path.as_os_str().as_bytes()) {
         spec.path = spec.path.canonicalize().map_err(|e| {
             let denied = e.kind() == std::io::ErrorKind::PermissionDenied;
@@ -94,7 +94,7 @@ fn mount_on(args: MountArgs, mut config: MountConfig, point: MountPoint) -> Resu
     let spec = spec.resolved();
     let mut options = args.options.join(",");
     if !config.fs.read_only && spec.is_read_only_device() {
-        // As mount(8).
+        // As mount(8) does.
         if args.background_server || args.foreground {
             warn(&format!("{}: write-protected, mounted read-only", spec.shown()));
         }
@@ -129,7 +129,7 @@ pub fn run_helper(args: MountHelper) -> Result<()> {
     }
     let parse = |options: &[String]| MountConfig::parse(options, sloppy).map_err(Failure::usage);
     let point = resolve(&target, &parse(&options)?, false)?;
-    // fstab is searched for the names that are mounted: a link could lead elsewhere later.
+    // fstab is searched for the names of the mount, because a link could lead elsewhere later.
     let source = extant_image::absolute(Path::new(&source));
     options.insert(0, from_fstab(&source, point.path()));
     let config = parse(&options)?;
@@ -153,8 +153,8 @@ fn mount_args(image: OsString, dir: PathBuf, options: Vec<String>) -> MountArgs 
     }
 }
 
-/// The options in fstab that mount(8) has not passed on: its defaults, which differ from ours and which only root's
-/// mounts get; and the part of the image to show.
+/// The options in fstab that mount(8) has not passed on. They are options that are its defaults but not Extant's, which
+/// only root's mounts get, and the part of the image to mount.
 fn from_fstab(source: &Path, target: &Path) -> String {
     let root = kernel_uid().is_root();
     let listed = extant_image::fstab_options(source, target);
@@ -168,7 +168,7 @@ fn from_fstab(source: &Path, target: &Path) -> String {
 
 /// Makes a mount read-only, or writable again: the kernel's view of it, for root, and the server's. FUSE does not
 /// report a remount to the server, so this sends an ioctl. No other options can change. Options that the server would
-/// have to apply are refused, unless the mount has them already (from fstab, which mount(8) passes on).
+/// have to apply are refused, unless the mount already has them. (mount(8) passes on those in fstab.)
 fn remount(point: MountPoint, options: &[String]) -> Result<()> {
     let name = shown(point.path().as_os_str().as_bytes());
     let failed = |what: &str| Failure::new(MOUNT, format!("{name}: {what}"));
@@ -180,7 +180,7 @@ fn remount(point: MountPoint, options: &[String]) -> Result<()> {
     let root = kernel_uid().is_root();
     let recorded = Watch::open(&mount.device, mount.user_id.unwrap_or(0)).and_then(|mut watch| watch.options());
     let known = recorded.clone().or_else(|| extant_image::fstab_options(&mount.source, &mount.dir)).unwrap_or_default();
-    // An option that is not given stays as it is.
+    // An option that is not given keeps its value.
     let mut now = vec![known, "suid,dev".to_owned(), mount.super_options.clone(), mount.options.clone()];
     let read = |options: &[String]| MountConfig::parse(options, true).map_err(Failure::usage);
     let fixed = read(&now)?.fixed(root);
@@ -217,7 +217,7 @@ fn remount(point: MountPoint, options: &[String]) -> Result<()> {
         Errno::PERM => failed(NOT_PRIVILEGED),
         e => failed(&plain(&e.into())),
     };
-    // The kernel turns read-only first and writable last: so the server refuses no write that the kernel allows.
+    // The kernel becomes read-only first and writable last, so the server never refuses a write that the kernel allows.
     if read_only {
         kernel()?;
         return tell_server(&found, true)?.map_err(refused);
@@ -242,8 +242,8 @@ fn tell_server(found: &Found, read_only: bool) -> Result<std::result::Result<(),
     Ok(extant_fuse::control(&root, if read_only { Control::ReadOnly } else { Control::ReadWrite }))
 }
 
-/// A server that was mounted read-only cannot write the image, and has replayed the log only in memory. So a new
-/// mount takes its place, if the old one is not in use and belongs to the caller: any user can give a mount any
+/// Replaces a mount whose server was mounted read-only: it cannot write the image, and has replayed the log only in
+/// memory. The old mount must not be in use, and must belong to the caller, because any user can give a mount any
 /// source. The first of `options` are the old mount's.
 fn mount_for_writing(found: &Found, options: &[String]) -> Result<()> {
     let old = &found.mount;
@@ -264,7 +264,7 @@ fn mount_for_writing(found: &Found, options: &[String]) -> Result<()> {
     let how = UnmountArgs { dirs: Vec::new(), lazy: false, force: false, verbose: false };
     unmount::down(found, &how)?;
     again(options).inspect_err(|_| {
-        // Restores the old mount; the caller gets the error of the new one.
+        // Restores the old mount; the caller gets the error of the new mount.
         let _ = again(&options[..1]);
     })
 }
@@ -273,8 +273,8 @@ fn without_remount(list: &str) -> String {
     without(list, |word| word == "remount")
 }
 
-/// The words of `-o` except those that name a part of the image. [`ImageSpec`] owns that fact: if the kernel has a
-/// device for the partition, the server opens it whole.
+/// The words of `-o` except those that name a part of the image. That part is in the [`ImageSpec`]: if the kernel has a
+/// device for the partition, the server opens that device as a whole.
 fn without_part(list: &str) -> String {
     without(list, |word| word.starts_with("partition=") || word.starts_with("offset="))
 }
@@ -283,7 +283,7 @@ fn without(list: &str, leave_out: impl Fn(&str) -> bool) -> String {
     list.split(',').filter(|word| !leave_out(word)).collect::<Vec<_>>().join(",")
 }
 
-/// The server gets the mount point's parent directory as its standard input: a path would be resolved again.
+/// Starts the server. It gets the mount point's parent directory as its standard input: a path would be resolved again.
 fn start_server(args: &MountArgs, job: &Job, point: &MountPoint) -> Result<()> {
     let system = |what: &str, e: std::io::Error| Failure::new(SYSTEM, format!("{what}: {}", plain(&e)));
     let mut command = Command::new(program::itself());

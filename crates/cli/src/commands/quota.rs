@@ -1,6 +1,6 @@
 //! `extant quota`: usage and limits of users, groups and projects, in an image or in a mount.
 //!
-//! Main type: [`Source`], which is one or the other.
+//! Main type: [`Source`], an image or a mount.
 //!
 //! # Locking
 //! None.
@@ -26,7 +26,7 @@ use crate::text::{Output, shown};
 
 /// Why quotas of a kind cannot be shown.
 enum Missing {
-    /// There are none of this kind.
+    /// There are no quotas of this kind.
     Kind,
     Failed(Failure),
 }
@@ -36,7 +36,7 @@ enum Source {
     Mount(OwnedFd, String),
 }
 
-/// One owner.
+/// The usage and the limits of one owner.
 struct Row {
     usage: Usage,
     limits: Limits,
@@ -96,7 +96,7 @@ impl Source {
         }
     }
 
-    /// Seconds of grace for blocks and inodes.
+    /// The grace periods for blocks and inodes, seconds.
     fn grace(&self, kind: QuotaKind) -> std::result::Result<[u32; 2], Missing> {
         match self {
             Source::Image(fs) => fs.quota_grace(kind).map_err(|e| self.missing(e)),
@@ -108,7 +108,7 @@ impl Source {
         }
     }
 
-    /// The first owner from `id` on.
+    /// The first owner at or after `id`.
     fn next(&self, kind: QuotaKind, id: u32) -> std::result::Result<Option<Row>, Missing> {
         match self {
             Source::Image(fs) => match fs.quota_from(kind, id) {
@@ -215,7 +215,7 @@ fn print(out: &mut Output, source: &Source, name: &str, kind: QuotaKind, grace: 
     Ok(())
 }
 
-/// The rest of a time of grace.
+/// The rest of a grace period.
 fn left(exceeded: bool, until: u64, now: u64) -> String {
     match until.checked_sub(now) {
         _ if !exceeded || until == 0 => String::new(),
@@ -224,7 +224,7 @@ fn left(exceeded: bool, until: u64, now: u64) -> String {
     }
 }
 
-/// As repquota: whole days, or hours and minutes.
+/// As in repquota: whole days, or hours and minutes.
 fn duration(seconds: u64) -> String {
     match seconds / (24 * 3600) {
         days if days >= 2 || seconds == 24 * 3600 => format!("{days}days"),

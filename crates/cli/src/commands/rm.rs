@@ -40,7 +40,7 @@ fn one(args: &RmArgs, file: &File, images: &Images, report: &mut Report) -> Resu
     let mut walk = Walk::new(&file.fs, &file.path, inode);
     while let Some(visit) = walk.next() {
         images.stop.check()?;
-        // The top is not in a directory of the walk.
+        // The starting point is not in a directory of the walk.
         let at = walk.dir().unwrap_or(&dir);
         let gone = match visit {
             Ok(Visit::Name(inode)) if inode.is_dir() => continue,

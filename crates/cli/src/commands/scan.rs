@@ -33,9 +33,9 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     let whole = look(&spec)?;
     let (base, len) = place(&spec)?;
     let len = len.unwrap_or(whole.size_bytes().saturating_sub(base));
-    // A truncated image may end anywhere.
+    // A truncated image may end at any byte.
     let len = len - len % u64::from(whole.limits().logical_block);
-    // Even if the table is damaged, the search goes on.
+    // If the table is damaged, the search continues anyway.
     let table = partition_table(&*whole).unwrap_or_else(|e| {
         warn(&e.to_string());
         Table { partitions: Vec::new(), source: Source::None }
@@ -75,7 +75,7 @@ fn progress(bytes: u64) -> ProgressBar {
 
 struct Answer<'a> {
     spec: &'a ImageSpec,
-    /// The start of the searched part in the image.
+    /// Where the searched part starts in the image.
     base: u64,
     /// The size of the whole image.
     size: u64,
@@ -116,7 +116,7 @@ impl Answer<'_> {
             )?;
         }
         if self.found.more > 0 {
-            writeln!(out, "\nAnd {} superblocks more, which are not listed", self.found.more)?;
+            writeln!(out, "\nAnd {} more superblocks, which are not listed", self.found.more)?;
         }
         Ok(())
     }
@@ -165,7 +165,7 @@ impl Answer<'_> {
         self.table.partitions.iter().find(|p| p.start == start && holds(p.len)).map(|p| p.number)
     }
 
-    /// The commands that check and mount it by its best superblock.
+    /// The commands that check and mount the file system with its best superblock.
     fn commands(&self, fs: &FileSystem, best: &Sighting) -> [String; 3] {
         let (start, path) = (self.base + fs.start, self.spec.path.as_os_str().as_bytes());
         let offset = if start > 0 { format!("?offset={start}") } else { String::new() };

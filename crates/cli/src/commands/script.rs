@@ -1,8 +1,7 @@
 //! `extant script`: changes an image by a list of commands.
 //!
-//! The lines are the commands of the same names, with paths in the one image. No line waits for the disk, so as many
-//! as fit share a transaction of the journal. With `--atomic` they change a [`Draft`], which is committed in one
-//! transaction.
+//! The lines are the commands of the same names, with paths in the one image. No line waits for the disk, so many lines
+//! share a transaction of the journal. With `--atomic` they change a [`Draft`], which is committed in one transaction.
 //!
 //! # Locking
 //! None.
@@ -59,7 +58,7 @@ fn close(fs: &Filesystem) -> Result<()> {
     fs.unmount().map_err(|e| Failure::op(format!("{image}: {e}")))
 }
 
-/// Runs all lines or none: on a draft of the image, which is committed at the end.
+/// Runs all lines or none, on a draft of the image that is committed at the end.
 fn at_once(
     args: &ScriptArgs,
     how: &ImageArgs,
@@ -80,20 +79,20 @@ fn at_once(
         return Err(Failure::op(format!("{}: --atomic needs an image with a journal", spec.shown())));
     }
     let ran = Script { args, name, fs: fs.clone(), stop, done: 0 }.lines(input);
-    // Closes only the draft: a failure has changed nothing in the image.
+    // Closes only the draft: after a failure the image is unchanged.
     let closed = close(&fs);
     ran.and(closed)?;
-    // The damage has been reported; a command may have skipped files that it could not see.
+    // The damage has been reported; a command may have missed files because of it.
     let whole = image::refuse_damage([&*fs]);
     whole.map_err(|e| Failure { message: format!("{}: damaged: nothing was changed", spec.shown()), ..e })?;
     drop(fs);
     draft.commit().map_err(refused)?;
     drop(draft);
-    // It is committed, whatever happens now; this copies it from the journal to its place.
+    // The changes are committed, whatever happens now; this writes them from the journal to their home locations.
     close(&*image::mount(base, options)?)
 }
 
-/// The storage of a draft's changes: a file without a name, as large as they are.
+/// The storage of a draft's changes: an unnamed file of their size.
 fn side(size: u64) -> Result<Arc<dyn BlockDevice>> {
     let dir = std::env::temp_dir();
     let file = tempfile::NamedTempFile::new_in(&dir).map_err(|e| Failure::io(&dir, e))?;
@@ -106,7 +105,7 @@ struct Script<'a> {
     name: &'a str,
     fs: Arc<Filesystem>,
     stop: &'a Stop,
-    /// Commands that succeeded.
+    /// How many commands succeeded.
     done: u64,
 }
 
@@ -115,8 +114,8 @@ impl Script<'_> {
         let mut lines = BufReader::new(input).split(b'\n');
         for number in 1u64.. {
             let line = lines.next();
-            // After the line: a signal that ends the writer of the script may reach us, too, and then the end of the
-            // input is not the end of the script.
+            // Checked after the line is read. A signal that ends the script's writer may reach this process, too; the
+            // end of the input is then not the end of the script.
             self.stop.check().map_err(|e| self.failed(number, e))?;
             let Some(line) = line else { break };
             let line = line.map_err(|e| Failure::op(format!("{}: {e}", self.name)))?;
@@ -132,10 +131,10 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// The place of the error, and the state of the rest.
+    /// Adds the line of the error and the state of the other lines to a message.
     fn failed(&self, number: u64, e: Failure) -> Failure {
         let place = format!("{}: line {number}", self.name);
-        // A command with several files has printed an error for each.
+        // A command with several files has already printed an error for each.
         let cause = if e.message.is_empty() { "failed, see above".into() } else { e.message };
         warn(&format!("{place}: {cause}"));
         let status = if e.status > 128 { e.status } else { USAGE };
@@ -148,7 +147,7 @@ impl Script<'_> {
         Failure::new(status, format!("{place}: {done}"))
     }
 
-    /// Runs one line. False: it is empty.
+    /// Runs one line. Returns false if it is empty.
     fn line(&self, line: &[u8]) -> Result<bool> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let parts = words::split(line).map_err(Failure::usage)?;
@@ -193,7 +192,7 @@ mod tests {
     use super::*;
     use crate::args::OwnerArg;
 
-    /// Some lines, followed by the signal that ends both the writer and us.
+    /// Some lines, followed by the signal that ends both the writer and this process.
     struct Ended<'a>(&'a [u8], &'a Stop);
 
     impl Read for Ended<'_> {

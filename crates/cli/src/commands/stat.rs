@@ -49,7 +49,7 @@ pub fn run(args: &StatArgs, images: &mut Images) -> Result<()> {
     image::refuse_damage([&fs])
 }
 
-/// A file, with everything that could be read of it.
+/// A file, with all its readable attributes.
 struct Described<'a> {
     fs: &'a Filesystem,
     path: &'a [u8],
@@ -63,7 +63,7 @@ fn flag_names(attr: &Attr) -> Vec<String> {
 }
 
 impl Described<'_> {
-    /// Prints each extent as it is found: a file may have more of them than fit in memory.
+    /// Prints each extent as it is found: the extents of a file may not fit into memory.
     fn each_extent(&self, report: &mut Report, mut print: impl FnMut(FileExtent) -> io::Result<()>) -> Result<()> {
         let mut printed = Ok(());
         let read = self.fs.extents(self.inode, |extent| {

@@ -47,7 +47,7 @@ fn one(args: &TouchArgs, file: &File, owner: Owner, time: SetTime) -> Result<()>
     file.fs.setattr(&inode, &set).map(drop).map_err(failed)
 }
 
-/// The file to make: if symbolic links lead to a missing file, their target.
+/// The file to create: if symbolic links lead to a missing file, their target.
 fn led_to(file: &File) -> Result<File> {
     let mut path = file.path.clone();
     while let Some(link) = file.fs.walk(&path, false).ok().filter(|at| at.file_type() == Some(FileType::Symlink)) {

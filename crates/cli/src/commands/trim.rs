@@ -1,4 +1,4 @@
-//! `extant trim`: gives the host the room back that an image does not use.
+//! `extant trim`: gives the host back the space that an image does not use.
 //!
 //! # Locking
 //! None.

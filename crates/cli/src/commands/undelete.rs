@@ -1,7 +1,7 @@
 //! `extant undelete`: lists deleted files, and copies them out of an image.
 //!
-//! `extant_repair::undelete` finds and judges them. Names in the image are not trusted: each is one component, files
-//! are made and never opened, and symbolic links are made when all files are there, so none is followed.
+//! `extant_repair::undelete` finds and judges them. Names in the image are not trusted. Each is one component, files
+//! are created and never opened, and symbolic links are created after all files, so none is followed.
 //!
 //! # Locking
 //! None.
@@ -66,7 +66,7 @@ pub fn run(args: &UndeleteArgs) -> Result<()> {
     if found.files.is_empty() {
         let transactions = found.transactions;
         return none(&format!(
-            "the journal has {transactions} transactions, and none shows a file that is gone; photorec(8) searches blocks"
+            "the journal has {transactions} transactions, and none shows a deleted file; photorec(8) searches blocks"
         ));
     }
     match &args.output {
@@ -75,7 +75,7 @@ pub fn run(args: &UndeleteArgs) -> Result<()> {
     }
 }
 
-/// The directory for copies is made, or empty.
+/// Creates the directory for copies. Refuses one that is not empty.
 fn refuse_full(dir: &Path) -> Result<()> {
     match fs::read_dir(dir) {
         Ok(mut entries) => match entries.next() {
@@ -174,7 +174,7 @@ impl Copy<'_> {
     }
 }
 
-/// Makes a file at its path, or under its number if that is taken.
+/// Creates a file at its path, or under its number if the path is taken.
 fn place<T>(wanted: &Path, other: &Path, make: impl Fn(&Path) -> std::io::Result<T>) -> Result<(T, PathBuf)> {
     let parent = wanted.parent().unwrap_or(wanted);
     let first = fs::create_dir_all(parent).and_then(|()| make(wanted));
@@ -184,7 +184,7 @@ fn place<T>(wanted: &Path, other: &Path, make: impl Fn(&Path) -> std::io::Result
     }
 }
 
-/// Which side failed.
+/// The side that failed.
 enum Broken {
     Image(extant_repair::Error),
     Host(std::io::Error),

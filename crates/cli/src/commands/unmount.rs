@@ -1,12 +1,12 @@
-//! `extant unmount`: unmounts, and waits for the server's end.
+//! `extant unmount`: unmounts, and waits for the server to finish.
 //!
-//! [`crate::server::status`] describes how it learns of the end. If the server cannot report it, the image itself
-//! serves as evidence: its superblock marks it as mounted, and that mark is removed last, after all other writes. The
-//! server ends when the last mount namespace has released the mount: if another one keeps it, there is nothing to wait
-//! for. With `--force` a server gets a moment to answer.
+//! [`crate::server::status`] describes how it learns that. If the server cannot report it, the image itself serves as
+//! evidence. Its superblock marks it as mounted, and that mark is removed last, after all other writes. The server ends
+//! when the last mount namespace has released the mount. If another namespace keeps it, there is nothing to wait for.
+//! With `--force`, a server has limited time to answer.
 //!
-//! The mount point is resolved once: a busy mount is tried again, and by then a link may have replaced a directory
-//! above it ([`MountPoint`](extant_fuse::MountPoint)).
+//! The mount point is resolved once: a busy mount is retried, and by then a link may have replaced a directory above it
+//! ([`MountPoint`](extant_fuse::MountPoint)).
 //!
 //! # Locking
 //! None.
@@ -35,20 +35,20 @@ use crate::text;
 
 /// How long to retry a busy mount.
 const BUSY_PATIENCE_NS: u64 = 1_000_000_000;
-/// How long to wait before a message to the user.
+/// How long to wait before printing a message to the user.
 const WORD_NS: u64 = 1_000_000_000;
-/// How long to wait for a copy of the mount in another mount namespace: most belong to a process that has just
-/// started, and that unmounts the mounts that it does not need.
+/// How long to wait for a copy of the mount in another mount namespace. Most copies belong to a process that has just
+/// started, and that will unmount the mounts that it does not need.
 const NAMESPACE_PATIENCE_NS: u64 = 4_000_000_000;
-/// With `--force`, how long a server may take to answer a request...
+/// With `--force`, how long a server may take to answer a request.
 const ANSWER_PATIENCE_NS: u64 = 3_000_000_000;
-/// ...and how long one that has answered may take to write everything.
+/// With `--force`, how long a server that has answered may take to write everything.
 const FORCED_PATIENCE_NS: u64 = 60_000_000_000;
-/// How long to wait for a server that does not report its end, or whose status file another user writes: another
-/// process may have the image or the file locked by now.
+/// How long to wait for a server that does not report its end, or whose status file another user writes. By then
+/// another process may have locked the image or the file.
 const WORDLESS_PATIENCE_NS: u64 = 120_000_000_000;
 
-/// Tries each mount, and prints the errors of all. The highest status is the status of the command.
+/// Unmounts each mount, and prints the errors of all. The exit status is the highest of them.
 pub fn run(args: &UnmountArgs) -> Result<()> {
     let mut worst = Ok(());
     for dir in &args.dirs {
@@ -79,10 +79,10 @@ fn one(dir: &Path, args: &UnmountArgs) -> Result<()> {
     down(&found, args)
 }
 
-/// Unmounts a mount of ours.
+/// Unmounts a mount of Extant.
 pub fn down(found: &Found, args: &UnmountArgs) -> Result<()> {
     let mount = &found.mount;
-    // Before the unmount: afterwards the server may have ended.
+    // Opened before the unmount: afterwards the server may have ended.
     let watch = Watch::open(&mount.device, mount.user_id.unwrap_or(0));
     let witness = Witness::new(mount);
     let deaf = args.force && !answers(found);
@@ -97,7 +97,7 @@ pub fn down(found: &Found, args: &UnmountArgs) -> Result<()> {
             format!("{image}: unmounted, but the server does not answer: what it has not written may be lost"),
         ));
     }
-    // One of several mounts of it (a bind mount): its server goes on.
+    // One of several mounts of the file system (a bind mount): its server continues.
     let elsewhere = extant_image::mounts().unwrap_or_default().into_iter().find(|other| other.is_same(mount));
     if let Some(other) = elsewhere {
         if args.verbose {
@@ -126,12 +126,12 @@ fn shown(path: &Path) -> String {
     text::shown(path.as_os_str().as_bytes())
 }
 
-/// Whether the server of a mount answers within a moment. The kernel's answer for a dead server counts.
+/// Whether the server of a mount answers within a short time. The kernel's answer for a dead server counts.
 fn answers(found: &Found) -> bool {
     let Ok(root) = found.point.open_directory() else { return true };
     let answered = Arc::new(AtomicBool::new(false));
     let heard = answered.clone();
-    // On a thread that may be left behind.
+    // Runs on a thread that may be left behind.
     let asked = task::spawn("extant-ask", move || {
         let _ = rustix::fs::fstatfs(&root);
         // Closed before the report: an open descriptor keeps a mount busy.
@@ -145,8 +145,8 @@ fn answers(found: &Found) -> bool {
     answered.load(Ordering::Acquire)
 }
 
-/// Unmounts. A mount that is busy for a short time gets a moment: a program that was started and does not run yet
-/// still has the files of its parent. `deaf`: the server will not answer requests of the kernel on the way.
+/// Unmounts. Retries a mount that is busy for a short time: a program that is just starting still has the files of its
+/// parent. `deaf`: the server does not answer the kernel's requests during the unmount.
 fn take_down(found: &Found, lazy: bool, deaf: bool) -> std::result::Result<(), FuseError> {
     let how = Unmounting { lazy, force: deaf && kernel_uid().is_root() };
     let clock = Clock::real();
@@ -173,7 +173,7 @@ fn explain(mount: &Mount, e: &FuseError) -> String {
     }
 }
 
-/// Waits until the server is done, and prints a message if that takes long.
+/// Waits until the server has finished, and prints a message if that takes long.
 fn wait(mount: &Mount, mut watch: Option<Watch>, witness: &Witness, force: bool) -> Result<()> {
     let image = shown(&mount.source);
     let failed = |message: String| Err(Failure::new(SYSTEM, message));
@@ -236,7 +236,7 @@ fn wait(mount: &Mount, mut watch: Option<Watch>, witness: &Witness, force: bool)
 struct Witness {
     spec: ImageSpec,
     place: (u64, Option<u64>),
-    /// The mount writes nothing.
+    /// Whether the mount is read-only.
     read_only: bool,
     /// The state of its superblock before the unmount.
     before: Option<InUse>,
@@ -252,21 +252,21 @@ impl Witness {
         Witness { spec, place, read_only, before }
     }
 
-    /// How the server has ended. `None` while it is at work, as far as the lock on the image shows.
+    /// How the server has ended. `None` while the lock on the image shows that it is running.
     fn ended(&self) -> Option<Ended> {
         let locked = has_writer(&self.spec.path, self.place.0, self.place.1);
         if matches!(locked, Ok(true)) {
             return None;
         }
         let complete = || Some(self.before?.is_over(InUse::of(&self.spec)?));
-        // While other programs have locks for reading, a server has no lock of its own.
+        // While other programs hold read locks, a server holds no lock of its own.
         let beside_readers = || is_locked(&self.spec.path, self.place.0, self.place.1).unwrap_or(false);
         if !self.read_only && locked.is_ok() && complete() == Some(false) && beside_readers() {
             return None;
         }
         match locked {
             _ if self.read_only || complete() == Some(true) => Some(Ended::Unmounted),
-            // Then only the superblock shows it, as long as it can be read.
+            // Then only the superblock shows it, if it can be read.
             Err(e) if e.kind() == ErrorKind::Unsupported => (complete().is_none()).then_some(Ended::Unknown),
             _ => Some(Ended::Unknown),
         }
@@ -281,16 +281,16 @@ struct InUse {
 }
 
 impl InUse {
-    /// Reads it even if the image is in use.
+    /// Reads the marks, even if the image is in use.
     fn of(spec: &ImageSpec) -> Option<InUse> {
-        // This open takes no lock, and respects none.
+        // This open takes no lock, and ignores existing locks.
         let access = Access { claim: Claim::None, ..Access::tool(true) };
         let opened = extant_image::open(spec, &access).ok()?;
         let (sb, _) = extant_image::probe(&*opened.device).ok()?;
         Some(InUse { needs_recovery: sb.needs_recovery(), not_valid: !sb.state().contains(FsState::VALID) })
     }
 
-    /// Whether the mark is gone `now`: for an image with a log "needs recovery", otherwise "not valid".
+    /// Whether the mark has been removed `now`: "needs recovery" for an image with a log, otherwise "not valid".
     fn is_over(self, now: InUse) -> bool {
         match self {
             InUse { needs_recovery: true, .. } => !now.needs_recovery,

@@ -1,7 +1,7 @@
 //! The common parts of commands that change an image: resolving arguments, walking, and error reports.
 //!
-//! Main types: [`Images`] (opens the images of arguments, each one once, and closes all), [`File`] (an argument's
-//! image and path), [`Report`] (prints errors and goes on, as the host's tools do).
+//! Main types: [`Images`] (opens the images of arguments, each one once, and closes all), [`File`] (an argument's image
+//! and path), [`Report`] (prints errors and continues, as the host's tools do).
 //!
 //! An argument is `IMAGE:PATH`; inside `extant script` it is a path in the script's image.
 //!
@@ -32,11 +32,11 @@ use crate::text::{join, shown, split_last};
 pub struct Images {
     how: ImageArgs,
     read_only: bool,
-    /// Images that another process has mounted are read, too.
+    /// Whether images that another process has mounted are read, too.
     looks: bool,
     open: Vec<(ImageSpec, Mounted)>,
     beside: Vec<Beside>,
-    /// If set, arguments are paths in this one.
+    /// If set, arguments are paths in this file system.
     only: Option<Arc<Filesystem>>,
     /// The owner of new files, unless the command's own arguments name one.
     owner: Owner,
@@ -54,7 +54,7 @@ impl Images {
         Images::new(how.clone(), true, Stop::default())
     }
 
-    /// Names and attributes, also of images that are in use.
+    /// Opens images for names and attributes only, including images that are in use.
     pub fn for_looking(how: &ImageArgs) -> Images {
         Images { looks: true, ..Images::for_reading(how) }
     }
@@ -64,12 +64,12 @@ impl Images {
         Images { how, read_only, looks: false, open, beside, only: None, owner: Owner::default(), stop }
     }
 
-    /// A signal ends the command between two files; finished changes stay.
+    /// Opens images for writing. A signal ends the command between two files; finished changes are kept.
     pub fn for_writing(how: &ImageArgs) -> Images {
         Images::new(how.clone(), false, Stop::watch())
     }
 
-    /// Arguments are paths in `fs`, which the caller closes.
+    /// Interprets arguments as paths in `fs`, which the caller closes.
     pub fn inside(fs: Arc<Filesystem>, owner: Owner, stop: Stop) -> Images {
         Images { only: Some(fs), owner, ..Images::new(ImageArgs::default(), false, stop) }
     }
@@ -79,7 +79,7 @@ impl Images {
         self.owner.within(args.owner)
     }
 
-    /// Calls `f` for the file of each argument, and goes on after an error that concerns only one.
+    /// Calls `f` for the file of each argument, and continues after an error that concerns only one.
     pub fn each(
         &mut self,
         args: &[OsString],
@@ -109,7 +109,7 @@ impl Images {
     /// As [`Images::file`]; an image without a path means its root.
     pub fn file_or_image(&mut self, arg: &OsStr) -> Result<File> {
         if self.only.is_none() && !Place::parse(arg).is_in_image() {
-            // A host's path after an image was probably meant as a path in it.
+            // A host path after an image was probably meant as a path in the image.
             if let Some((image, _)) = self.open.first()
                 && arg.as_bytes().contains(&b'/')
                 && !Path::new(arg).metadata().is_ok_and(|m| m.is_file() || m.file_type().is_block_device())
@@ -125,7 +125,7 @@ impl Images {
         Ok(File { path, ..file })
     }
 
-    /// The image of a name; opened, if it is not open yet, with the command's options.
+    /// The image with a name. If it is not open yet, opens it with the command's options.
     pub fn image(&mut self, spec: &ImageSpec) -> Result<Arc<Filesystem>> {
         let spec = &spec.clone().or(self.how.part());
         let wanted = spec.canonical();
@@ -165,7 +165,7 @@ impl Images {
         result
     }
 
-    /// Runs a command, and closes the images in any case. If damage made the command skip files, it fails.
+    /// Runs a command, and always closes the images. If damage made the command skip files, it fails.
     pub fn with(mut self, command: impl FnOnce(&mut Images) -> Result<()>) -> Result<()> {
         let done = command(&mut self);
         let closed = self.close();
@@ -176,7 +176,7 @@ impl Images {
 }
 
 impl File {
-    /// The failure of an operation on it.
+    /// The failure of an operation on this file.
     pub fn failed(&self, e: Error) -> Failure {
         image::at(&self.fs, &self.path, e)
     }
@@ -185,7 +185,7 @@ impl File {
         image::walk(&self.fs, &self.path, follow || self.path.ends_with(b"/")).map_err(|e| self.failed(e))
     }
 
-    /// Its parent directory, and its name there.
+    /// The file's parent directory, and its name there.
     pub fn parent(&self) -> Result<(InodeRef, &[u8])> {
         self.fs.walk_parent(&self.path).map_err(|e| match e {
             Error::NotFound => {
@@ -196,7 +196,7 @@ impl File {
         })
     }
 
-    /// The shortest beginning of the path that does not exist.
+    /// The shortest prefix of the path that does not exist.
     fn first_missing(&self) -> &[u8] {
         let ends = (1..self.path.len()).filter(|at| self.path[*at] == b'/' && self.path[at - 1] != b'/');
         let mut beginnings = ends.map(|end| &self.path[..end]);
@@ -209,7 +209,7 @@ impl File {
         if self.path.ends_with(b"/") { Err(self.failed(Error::NotDirectory)) } else { self.parent() }
     }
 
-    /// The file for an operation on a directory: an entry in it with the source's name.
+    /// The target file for an operation whose destination is this directory: the entry with the source's name.
     pub fn below(&self, name: &[u8]) -> File {
         File { fs: self.fs.clone(), path: join(&self.path, name) }
     }
@@ -219,7 +219,7 @@ impl File {
         self.fs.walk(&self.path, true).ok().filter(|inode| inode.is_dir())
     }
 
-    /// The last name in its path.
+    /// The last name of its path.
     pub fn name(&self) -> Result<&[u8]> {
         match split_last(&self.path).1 {
             b"" => Err(Failure::op(format!("{}: the root cannot be moved or removed", self.shown()))),
@@ -233,7 +233,7 @@ impl File {
     }
 }
 
-/// Calls `f` for a file, and with `recursive` for everything below it, directories before their content. The last
+/// Calls `f` for a file, and with `recursive` for everything below it, directories before their contents. The last
 /// argument is true for the file itself.
 pub fn each(
     file: &File,

@@ -27,7 +27,7 @@ pub fn run(args: &XattrArgs, images: &mut Images) -> Result<()> {
         XattrCommand::List { paths, no_dereference, format } => {
             let (mut records, mut report) = (Records::new(*format)?, Report::default());
             for path in paths {
-                // If one cannot be opened, the list goes on with the others.
+                // If one image cannot be opened, the list continues with the others.
                 let listed =
                     images.file(path).and_then(|file| list(&file, !no_dereference, paths.len() > 1, &mut records));
                 report.note(listed)?;

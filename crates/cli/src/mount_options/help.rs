@@ -10,10 +10,10 @@ use super::word::{Audience, Fate, Word};
 
 /// The usual width of a terminal.
 const WIDTH: usize = 80;
-/// The column where the texts begin.
+/// The column at which the texts begin.
 const INDENT: usize = 27;
 
-/// Three parts of a page: words with an effect, ignored ones, and refused ones.
+/// The parts of a page about words: those with an effect, ignored ones, and refused ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Administrator,
@@ -25,7 +25,7 @@ pub enum Part {
 impl Part {
     pub const ALL: [Part; 4] = [Part::Administrator, Part::Researcher, Part::Ignored, Part::Refused];
 
-    /// Its heading.
+    /// The heading of the part.
     pub fn title(self) -> &'static str {
         match self {
             Part::Administrator => "Mount options",
@@ -88,13 +88,13 @@ pub fn on_screen() -> String {
     out
 }
 
-/// Each word with an effect: its name, the form of its value, the possible values if they are few, and its text.
+/// Each word with an effect: its name, the form of its value, the possible values if there are few, and its text.
 pub fn words() -> impl Iterator<Item = (&'static str, &'static str, Vec<&'static str>, &'static str)> {
     let words = WORDS.iter().filter(|word| word.has_effect());
     words.flat_map(|word| word.names.iter().map(|name| (*name, word.value, word.choices(), word.text)))
 }
 
-/// Each word with an effect, once for each of its values, in the form that a user types, and its text.
+/// Each word with an effect, once for each of its values, as a user types it, and its text.
 pub fn completions() -> Vec<(String, &'static str)> {
     let mut all = Vec::new();
     for (name, value, choices, text) in words() {
@@ -108,7 +108,7 @@ pub fn completions() -> Vec<(String, &'static str)> {
     all
 }
 
-/// `text` in lines of at most `width` columns, broken at spaces.
+/// `text` as lines of at most `width` columns, broken at spaces.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

@@ -1,7 +1,7 @@
 //! `-o`: the options of a mount.
 //!
-//! Main type: [`MountConfig`]. [`table`] has all words and their effects; a word that is missing there is refused by
-//! name.
+//! Main type: [`MountConfig`]. [`table`] has all words and their effects; a word that is missing there is refused, and
+//! the message names it.
 //!
 //! # Locking
 //! None.
@@ -24,7 +24,7 @@ use self::word::{Fate, Word};
 use crate::keys::Keys;
 use crate::text::shown;
 
-/// The options of a mount. `None`: not given, so the kind of image and of user decide.
+/// The options of a mount. `None` means not given: the default depends on the image and the user.
 #[derive(Clone, Debug)]
 pub struct MountConfig {
     pub fs: MountOptions,
@@ -41,9 +41,9 @@ pub struct MountConfig {
     pub no_xattr: bool,
     /// The server keeps its privileges.
     pub no_sandbox: bool,
-    /// An image file is written even if the host cannot lock files.
+    /// Write an image file even if the host cannot lock files.
     pub no_lock: bool,
-    /// A disk of a RAID, a pool or a volume group is written.
+    /// Write to a member of a RAID, a pool or a volume group.
     pub write_member: bool,
     pub writeback_cache: Option<bool>,
     pub no_open: Option<bool>,
@@ -53,11 +53,11 @@ pub struct MountConfig {
     /// The device or image of a journal that is not in the image.
     pub journal_path: Option<PathBuf>,
     pub remount: bool,
-    /// `cache=` was given.
+    /// Whether `cache=` was given.
     pub cache_given: bool,
-    /// `rw` was given, and no `ro` after it.
+    /// Whether `rw` was given, and no `ro` after it.
     pub said_rw: bool,
-    /// If the directory is missing, it is made with this mode.
+    /// If the directory is missing, create it with this mode.
     pub mkdir: Option<u32>,
     /// The directory of the image that is mounted instead of its root.
     pub subdir: Option<PathBuf>,
@@ -104,11 +104,11 @@ impl MountConfig {
         self.default_permissions.unwrap_or(!self.fakeroot)
     }
 
-    /// Everything that a remount cannot change, for a comparison. It leaves out read-only, and the flags that the
+    /// Everything that a remount cannot change, as text to compare. It excludes read-only, and the flags that the
     /// kernel itself applies, which `root` may change.
     pub fn fixed(&self, root: bool) -> String {
         let mut fixed = self.clone();
-        // Not an option; each configuration has its own.
+        // The clock is not an option, and differs between configurations.
         fixed.fs.clock = Clock::virtual_at(0);
         (fixed.said_rw, fixed.mkdir) = (false, None);
         fixed.notes.clear();
@@ -129,7 +129,7 @@ impl MountConfig {
             let fuse = &mut fixed.fuse;
             (fuse.nosuid, fuse.nodev, fuse.noexec, fuse.nosymfollow) = (false, false, false, false);
         }
-        // Not all fields can be compared, but the text shows all that come from options.
+        // Not all fields can be compared, but the text shows all that options set.
         format!("{fixed:?}")
     }
 
@@ -155,12 +155,12 @@ impl MountConfig {
         if matches!(config.direct_io, DirectIo::From(_)) && config.no_open == Some(true) {
             return Err("mount option 'direct_io=SIZE' decides when a file is opened: leave 'no_open' out".into());
         }
-        // As the kernel, which mounts such an image for writing only if there is nothing to replay. But a user who
-        // does not say `rw` wants to look at a damaged image.
+        // The kernel mounts such an image for writing only if there is nothing to replay. But a user who does not give
+        // `rw` wants to examine a damaged image.
         if config.fs.no_recovery && !config.said_rw {
             config.fs.read_only = true;
         }
-        // Even if mount(8) passes `rw` on.
+        // Read-only even if mount(8) passes `rw` on.
         config.fs.read_only |= config.fs.rescue;
         config.fuse.read_only = config.fs.read_only;
         Ok(config)
@@ -239,8 +239,8 @@ impl MountConfig {
 /// The note for `errors=panic`.
 const PANIC: &str = "errors=panic: a server does not halt the machine: the mount turns read-only instead";
 
-/// Notes about the options in a superblock, which the engine applies: those that act differently from the kernel's,
-/// or not at all. `errors`: the superblock decides what happens at an error.
+/// Notes about the mount options in a superblock, which the engine applies: those whose effect differs from the
+/// kernel's, or that have none. `errors`: the superblock decides how to react to an error.
 pub fn notes_on(sb: &SuperBlock, errors: bool) -> Vec<String> {
     let text = sb.mount_options();
     let mut words: Vec<&str> = sb.default_mount_opts().words().collect();

@@ -19,7 +19,7 @@ use super::word::{Audience, Fate, Origin, Word};
 use super::{PANIC, number, pick};
 use crate::size;
 
-/// A row. `names`: the word and its synonyms. `value`: "" for none, "=WHAT", or "[=WHAT]" if it is optional;
+/// A row for the word and its synonyms (`names`). `value`: "" for none, "=WHAT", or "[=WHAT]" if it is optional;
 /// alternatives in lower case are the only values.
 const fn row(
     names: &'static [&'static str],
@@ -32,7 +32,7 @@ const fn row(
     Word { names, value, origin, audience, fate, text }
 }
 
-/// For every user who mounts.
+/// A word for every user who mounts.
 const fn admin(
     names: &'static [&'static str],
     value: &'static str,
@@ -43,7 +43,7 @@ const fn admin(
     row(names, value, origin, Administrator, fate, text)
 }
 
-/// For users who measure.
+/// A word for users who measure.
 const fn lab(names: &'static [&'static str], value: &'static str, fate: Fate, text: &'static str) -> Word {
     row(names, value, Extant, Researcher, fate, text)
 }
@@ -62,7 +62,7 @@ const QUOTA: &str =
 /// Why the words that set SELinux labels are refused.
 const LABEL: &str = "the labels are those of the image's files";
 
-/// Every word, the effective ones of administrators first.
+/// Every word, beginning with the effective words for administrators.
 pub static WORDS: &[Word] = &[
     admin(&["ro"], "", Mount, Sets(|c, _| c.say_read_only(true)), "nothing is written"),
     admin(&["rw"], "", Mount, Sets(|c, _| c.say_read_only(false)), "for reading and writing (the default)"),
@@ -205,7 +205,7 @@ pub static WORDS: &[Word] = &[
         "=ordered|writeback|journal",
         Ext4,
         Sets(|c, value| {
-            // File data is on the device before its map, with any value.
+            // File data reaches the device before its map, with any value.
             if pick(value, &[("ordered", false), ("writeback", false), ("journal", true)])? {
                 c.note("data=journal: file data does not go through the journal; it is written as with data=ordered");
             }
@@ -578,7 +578,7 @@ pub static WORDS: &[Word] = &[
         }),
         "the server keeps its privileges: it may open files, start programs and use the network",
     ),
-    // ---- Taken, without effect ----
+    // ---- Accepted, without effect ----
     ignored(&["defaults"], "", Mount, "the defaults hold in any case"),
     ignored(
         &[

@@ -1,4 +1,4 @@
-//! The effect of each word, and that the table has every word.
+//! The effect of each word, and the completeness of the table.
 
 use extant_fs::{BorrowJournal, OnError};
 
@@ -30,7 +30,7 @@ fn options() {
     assert_eq!(parse("journal=borrow").unwrap().fs.borrow_journal, BorrowJournal::Always);
     assert_eq!(parse("journal=none").unwrap().fs.borrow_journal, BorrowJournal::Never);
     assert!(parse("defaults,noauto,user,nofail,_netdev,x-systemd.automount,,fsname=a,subtype=b").is_ok());
-    // Hints for ext4, and restrictions that do not matter here, are accepted; words with a duty are refused.
+    // Hints for ext4, and restrictions that do not matter here, are accepted; words that require an effect are refused.
     let hints = parse("nobarrier,stripe=8,noquota,journal_checksum,max_batch_time=0").unwrap();
     assert_eq!(hints.fixed(false), parse("").unwrap().fixed(false));
     assert!(parse("usrjquota=aquota.user").is_err() && parse("dax").is_err());
@@ -101,7 +101,7 @@ fn mistakes_are_named() {
     assert_eq!((config.fs.queue_depth, config.fs.tag_policy.name()), (4096, "wake-all"));
 }
 
-/// mount(8) passes `rw` to its helpers in any case: then `serve` does as the kernel does.
+/// mount(8) always passes `rw` to its helpers; `serve` then acts as the kernel does.
 #[test]
 fn norecovery_is_read_only_unless_writing_is_asked_for() {
     for (options, read_only) in
@@ -121,7 +121,7 @@ fn rescue_is_read_only_and_a_superblock_is_counted_in_kib() {
     }
 }
 
-/// In the form of their manuals.
+/// The words, as the manuals write them.
 const EXT4_5: &str = "acl noacl bsddf minixdf check=none nocheck debug errors=continue errors=remount-ro errors=panic \
     grpid bsdgroups nogrpid sysvgroups grpquota noquota quota usrquota nouid32 oldalloc orlov resgid=0 resuid=0 sb=131072 \
     user_xattr nouser_xattr journal_dev=8 journal_path=/dev/sdb norecovery noload data=journal data=ordered \

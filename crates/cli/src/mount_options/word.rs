@@ -2,7 +2,7 @@
 //!
 //! Main types: [`Word`], [`Fate`] (its effect), [`Audience`], [`Origin`].
 //!
-//! What it does not do: list the words ([`super::table`]).
+//! What it does not do: it has no list of the words ([`super::table`]).
 //!
 //! # Locking
 //! None.
@@ -42,44 +42,44 @@ pub enum Fate {
     Sets(fn(&mut MountConfig, &str) -> Result<(), String>),
     /// A flag that the kernel itself applies.
     Kernel(fn(&mut MountConfig)),
-    /// Accepted without effect: the text says why that is right.
+    /// Accepted without effect: the text says why that is correct.
     Ignored,
-    /// Refused: the text says why, and what to do.
+    /// Refused: the text gives the reason and the next step.
     Refused,
 }
 
 /// A row of [`WORDS`].
 pub struct Word {
-    /// The word and its synonyms. One that ends in `*` stands for all that begin so.
+    /// The word and its synonyms. A name that ends in `*` stands for all words with this prefix.
     pub names: &'static [&'static str],
     /// "" for none, "=WHAT", or "[=WHAT]" if it is optional.
     pub value: &'static str,
     pub origin: Origin,
     pub audience: Audience,
     pub fate: Fate,
-    /// Its effect, or the reason why it has none or is refused.
+    /// The effect of the word, or why it has none or is refused.
     pub text: &'static str,
 }
 
 impl Word {
-    /// Whether it changes the mount.
+    /// Whether the word changes the mount.
     pub fn has_effect(&self) -> bool {
         !matches!(self.fate, Fate::Ignored | Fate::Refused)
     }
 
-    /// Whether it may occur in a superblock (`tune2fs -E mount_opts=`), from which the kernel takes its driver's own
-    /// words. Words that decide how the image is opened, or that name files of the host, may not.
+    /// Whether the word may occur in a superblock (`tune2fs -E mount_opts=`), from which the kernel takes the words of
+    /// its own driver. Excluded are words that decide how the image is opened, or that name files of the host.
     pub fn may_be_in_superblock(&self) -> bool {
         self.origin == Origin::Ext4
             && !self.names.iter().any(|name| matches!(*name, "sb" | "journal_path" | "journal_dev" | "norecovery"))
     }
 
-    /// In its written form: `commit=SECONDS`.
+    /// The word as it is written: `commit=SECONDS`.
     pub fn written(&self, name: &str) -> String {
         format!("{name}{}", self.value)
     }
 
-    /// The possible values; empty: any, or none.
+    /// The possible values; empty if any value is valid, or none.
     pub fn choices(&self) -> Vec<&'static str> {
         if matches!(self.fate, Fate::Policy) {
             let policy = extant_fs::POLICIES.iter().find(|policy| self.names.contains(&policy.table.option));
@@ -90,7 +90,7 @@ impl Word {
         if !value.is_empty() && value.chars().all(literal) { value.split('|').collect() } else { Vec::new() }
     }
 
-    /// Whether `value` has the form that the word takes.
+    /// Whether `value` has the form that the word requires.
     pub fn check_form(&self, value: Option<&str>) -> Result<(), String> {
         let optional = self.value.starts_with('[');
         match value {
@@ -99,7 +99,7 @@ impl Word {
             Some(_) if self.value.is_empty() => Err("it takes no value".into()),
             Some(value) => {
                 let choices = self.choices();
-                // The engine and the policies report their own values.
+                // The engine and the policies report invalid values themselves.
                 if matches!(self.fate, Fate::Ignored) && !choices.is_empty() && !choices.contains(&value) {
                     return Err(format!("'{value}' is none of {}", choices.join(", ")));
                 }
@@ -113,16 +113,16 @@ impl Word {
 pub fn find(name: &str) -> Option<&'static Word> {
     let exact = WORDS.iter().find(|word| word.names.contains(&name));
     exact.or_else(|| {
-        // These prefixes belong to mount(8). A word that is missing in the table may be newer than it.
+        // These prefixes belong to mount(8). A word that is missing in the table may be newer than the table.
         let begins = |pattern: &&str| pattern.strip_suffix('*').is_some_and(|begin| name.starts_with(begin));
         WORDS.iter().find(|word| word.names.iter().any(begins) && !name.starts_with("X-mount."))
     })
 }
 
-/// The known word that is most similar to an unknown one, in its written form up to its value. Never the opposite: a
-/// word that begins with "no" is only compared with such words, by the part after the "no".
+/// The known word that is most similar to an unknown one, as it is written, up to its value. It is never the opposite:
+/// a word that begins with "no" is only compared with such words, by the part after the "no".
 pub fn nearest(name: &str) -> Option<String> {
-    /// A threshold for `strsim`'s similarity: words with half of their letters in common do not reach it.
+    /// A threshold for the similarity in `strsim`: words that share half of their letters do not reach it.
     const ALIKE: f64 = 0.85;
     let stem = |word: &str| word.strip_prefix("no").map(|stem| stem.trim_start_matches('_').to_owned());
     let alike = |known: &str| match (stem(name), stem(known)) {

@@ -1,9 +1,9 @@
-//! The program's allocator, and the return of free memory to the machine.
+//! The program's allocator, and the return of free memory to the operating system.
 //!
-//! Main item: [`give_back`]. A request allocates and frees dozens of small objects, often on different threads: with
-//! the C library's allocator that is a tenth of the server's time. mimalloc returns freed memory to the kernel a
-//! second later at the earliest, and only when a thread allocates or frees something then. So code that shrinks the
-//! cache calls this function.
+//! Main item: [`give_back`]. A request allocates and frees dozens of small objects, often on different threads. With
+//! the C library's allocator, that would take a tenth of the server's time. mimalloc returns freed memory to the kernel
+//! at least a second later, and only when a thread then allocates or frees something. So code that shrinks the cache
+//! calls this function.
 //!
 //! # Locking
 //! None.
@@ -13,11 +13,11 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 unsafe extern "C" {
-    /// From mimalloc, which is linked in any case.
+    /// A function of mimalloc, which is linked in any case.
     fn mi_collect(force: bool);
 }
 
-/// Returns free memory to the machine, now.
+/// Returns free memory to the operating system, now.
 pub fn give_back() {
     // SAFETY: may be called by any thread at any time; it takes no pointers.
     unsafe { mi_collect(true) }

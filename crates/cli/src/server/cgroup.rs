@@ -1,4 +1,4 @@
-//! The memory limit of this process and the room below it, according to its control group (version 1 or 2).
+//! The memory limit of this process and the free memory below it, according to its control group (version 1 or 2).
 //!
 //! Main types: [`Group`] (the open files of the group and of its ancestors), [`Room`] (the free memory).
 //!
@@ -9,10 +9,10 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Of the group's limit: the rest is for memory outside of the budget (stacks, replies, the page cache of the image),
-/// and for the other processes in the group.
+/// The cache's share of the group's limit is one part in this many. The rest is for memory outside the budget (stacks,
+/// replies, the page cache of the image), and for the other processes in the group.
 const SHARE: u64 = 4;
-/// A mount needs at least this.
+/// The minimum cache of a mount.
 pub const LEAST: u64 = 8 << 20;
 
 const GROUPS: &str = "/proc/self/cgroup";
@@ -22,7 +22,7 @@ const TOP: &str = "/sys/fs/cgroup";
 struct Names {
     limit: &'static str,
     usage: &'static str,
-    /// Keys of `memory.stat`. The kernel reclaims clean pages of files and such slabs before it kills a process.
+    /// Keys of `memory.stat`. Before it kills a process, the kernel reclaims clean file pages and such slabs.
     files: [&'static str; 2],
     slabs: Option<&'static str>,
     unclean: [&'static str; 2],
@@ -44,10 +44,10 @@ const V1: Names = Names {
     unclean: ["total_dirty", "total_writeback"],
 };
 
-/// A group of version 1 without a limit shows a higher value.
+/// A group of version 1 without a limit reports a higher value.
 const LIMIT_MAX: u64 = 1 << 60;
 
-/// `wanted`, or less if the control group has less room.
+/// Returns `wanted`, or less if the control group has less memory.
 pub fn default_cache(wanted: u64) -> u64 {
     let groups = std::fs::read_to_string(GROUPS).unwrap_or_default();
     share(wanted, limit(&groups, Path::new(TOP)))
@@ -57,7 +57,7 @@ fn share(wanted: u64, limit: Option<u64>) -> u64 {
     limit.map_or(wanted, |limit| wanted.min(limit / SHARE).max(LEAST))
 }
 
-/// The folders of the group and its ancestors. `groups`: lines of `/proc/self/cgroup`.
+/// The directories of the group and its ancestors. `groups`: lines of `/proc/self/cgroup`.
 fn levels(groups: &str, top: &Path) -> Vec<(PathBuf, &'static Names)> {
     let of = |line: &str| {
         let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
@@ -75,7 +75,7 @@ fn levels(groups: &str, top: &Path) -> Vec<(PathBuf, &'static Names)> {
 
 /// The lowest limit of the group and its ancestors.
 fn limit(groups: &str, top: &Path) -> Option<u64> {
-    // A container may see other names than the host: a missing folder sets no limit.
+    // In a container the names may differ from those of the host: a missing directory sets no limit.
     let of = |(dir, names): (PathBuf, &Names)| number(&std::fs::read_to_string(dir.join(names.limit)).ok()?);
     levels(groups, top).into_iter().filter_map(of).min()
 }
@@ -104,7 +104,7 @@ impl Level {
         Some(Level { limit: open(names.limit)?, usage: open(names.usage)?, stat: open("memory.stat"), names })
     }
 
-    /// None for a group without a limit.
+    /// The free memory of the group; None without a limit.
     fn room(&self) -> Option<Room> {
         let limit = number(&read(&self.limit)?).filter(|limit| *limit < LIMIT_MAX)?;
         let used = number(&read(&self.usage)?)?;
@@ -123,7 +123,7 @@ impl Level {
     }
 }
 
-/// Reads with pread(2): the sandbox cannot open the file again, so it stays open.
+/// Reads with pread(2) from a file that stays open, because the sandbox cannot open it again.
 fn read(file: &File) -> Option<String> {
     let mut text = [0; 8192];
     let n = file.read_at(&mut text, 0).ok()?;
@@ -134,7 +134,7 @@ fn read(file: &File) -> Option<String> {
 pub struct Group(Vec<Level>);
 
 impl Group {
-    /// None: there is no information about memory.
+    /// Opens the files; None if there is no information about memory.
     pub fn open() -> Option<Group> {
         Group::find(&std::fs::read_to_string(GROUPS).unwrap_or_default(), Path::new(TOP))
     }
@@ -145,7 +145,7 @@ impl Group {
         (!levels.is_empty()).then_some(Group(levels))
     }
 
-    /// Of the group with the lowest free share of its limit; None without any limit.
+    /// The free memory of the group with the lowest free share of its limit; None without any limit.
     pub fn room(&self) -> Option<Room> {
         self.0
             .iter()
@@ -196,7 +196,7 @@ mod tests {
         // Limits change while the files are open.
         write("a/b/memory.max", "640\n");
         assert_eq!(group.room(), Some(Room { left: 40, limit: 640 }));
-        // Clean pages of files do not count as used; dirty ones do.
+        // Clean file pages do not count as used; dirty ones do.
         write("a/b/memory.stat", "anon 1\ninactive_file 300\nactive_file 200\nfile_dirty 60\nfile_writeback 40\n");
         let group = Group::find("0::/a/b\n", top.path()).expect("files");
         assert_eq!(group.room(), Some(Room { left: 300, limit: 1000 }), "the other group has the lower share");

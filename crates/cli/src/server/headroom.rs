@@ -1,11 +1,11 @@
 //! Shrinks a mount's cache when its control group is short of memory, and grows it again later.
 //!
-//! Main types: [`Regulator`] (the size of the cache, computed from the group's free memory), [`Watch`] (the thread
-//! that checks). The kernel's OOM killer gives no warning, and its pressure stall information comes late: without
+//! Main types: [`Regulator`] (the size of the cache, computed from the group's free memory), [`Watch`] (the thread that
+//! checks). The kernel's OOM killer gives no warning, and its pressure stall information arrives late: without
 //! privilege its window is two seconds. So the thread checks the free memory ten times a second, in files that were
-//! opened before the sandbox.
+//! opened before the sandbox was entered.
 //!
-//! What it does not do: it takes no memory that is in use (dirty data, the journal's transactions).
+//! What it does not do: it frees no memory that is in use (dirty data, the journal's transactions).
 //!
 //! # Locking
 //! `headroom` (963), a leaf: the thread waits on it.
@@ -23,9 +23,10 @@ use crate::server::cgroup::{Group, LEAST, Room};
 static CLASS: LockClass = LockClass::new("headroom", 963);
 
 const PERIOD: Duration = Duration::from_millis(100);
-/// Percent of the group's limit. If less is free, the cache shrinks, …
+/// If less than this percentage of the group's limit is free, the cache shrinks.
 const SHORT: u64 = 15;
-/// … and if more is free, it grows. Between the two it does not change: otherwise it would alternate.
+/// If more than this percentage is free, the cache grows. Between the two thresholds it does not change, so that it
+/// does not oscillate.
 const AMPLE: u64 = 30;
 
 /// A cache whose size can be changed while it is in use.
@@ -33,13 +34,13 @@ pub trait Resizable {
     /// Bytes in use.
     fn used(&self) -> u64;
 
-    /// Sets the limit, in bytes, and frees at once as much as it can above it.
+    /// Sets the limit, in bytes, and immediately frees as much memory above it as possible.
     fn resize(&self, bytes: u64);
 }
 
 /// Decides on the size of a cache.
 pub struct Regulator {
-    /// The size that the mount was started with.
+    /// The initial size of the cache.
     most: u64,
     now: u64,
 }
@@ -58,11 +59,11 @@ impl Regulator {
                 let part = |percent: u64| room.limit / 100 * percent;
                 let (lacking, spare) = (part(SHORT).saturating_sub(room.left), room.left.saturating_sub(part(AMPLE)));
                 if lacking > 0 {
-                    // Counts down from the used size: an unused limit frees nothing. A cache that was configured
-                    // smaller stays.
+                    // Starts from the used size, because lowering an unused limit frees nothing. A cache that was
+                    // configured smaller than the minimum keeps its size.
                     self.now.min(used).saturating_sub(lacking).max(LEAST).min(self.now)
                 } else {
-                    // Half of it, because other processes may need it, too.
+                    // Takes half of it, because other processes may need memory, too.
                     self.most.min(self.now + spare / 2)
                 }
             }
@@ -71,7 +72,7 @@ impl Regulator {
     }
 }
 
-/// One check.
+/// Performs one check.
 pub fn look(group: &Group, regulator: &mut Regulator, cache: &impl Resizable) {
     if let Some(size) = regulator.step(group.room(), cache.used()) {
         cache.resize(size);
@@ -94,7 +95,7 @@ impl Resizable for MountCache {
     }
 }
 
-/// The thread that checks; it ends when this is dropped.
+/// The thread that checks; it ends when this value is dropped.
 pub struct Watch {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
@@ -144,7 +145,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A cache that uses all of its limit.
+    /// A cache that always uses its whole limit.
     struct Greedy(Cell<u64>);
 
     impl Resizable for Greedy {
@@ -157,7 +158,7 @@ mod tests {
         }
     }
 
-    /// A group of 200 MiB in which other processes have `others`.
+    /// A group of 200 MiB in which other processes use `others`.
     fn group(top: &Path, cache: &Greedy, others: u64) -> Group {
         let dir = top.join("g");
         std::fs::create_dir_all(&dir).expect("directory");
@@ -183,7 +184,7 @@ mod tests {
         }
         assert!(sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
         assert_eq!((sizes[0], sizes[sizes.len() - 1]), (128 * MIB, 20 * MIB));
-        // The neighbour has ended.
+        // The other process has ended.
         for _ in 0..100 {
             look(&group(top.path(), &cache, 0), &mut regulator, &cache);
         }

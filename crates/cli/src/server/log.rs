@@ -3,8 +3,8 @@
 //! Messages of the lower layers on standard error (a damaged image, an aborted journal) must reach the user. The
 //! standard error becomes a pipe, and a thread copies its lines to `/dev/log` (syslog(3), journald). Without such a
 //! socket they go to a file in the user's run folder ([`crate::server::status`]), named after the mount's device
-//! number, each with its time, the process and the image. When the file is long, its content replaces that of a second
-//! one. Both are opened before the server gives up its rights; a server that was taken over reaches no messages of
+//! number, each with its time, the process and the image. When the file is full, its content replaces that of a second
+//! file. Both are opened before the server drops its privileges, so a compromised server cannot reach the messages of
 //! others.
 //!
 //! Main functions: [`Log::find`], [`take_standard_error`], [`end`]; [`where_messages_go`], for messages to the user.
@@ -29,7 +29,7 @@ use crate::text;
 const LINE_MAX: u64 = 2000;
 /// Facility daemon, severity warning.
 const PRIORITY: u32 = 3 << 3 | 4;
-/// A longer file is replaced, bytes.
+/// A file that is longer than this many bytes is rotated.
 const FILE_MAX: u64 = 1 << 20;
 
 const SOCKET: &str = "/dev/log";
@@ -37,7 +37,7 @@ const SOCKET: &str = "/dev/log";
 static CLASS: LockClass = LockClass::new("log thread", 961);
 static THREAD: Mutex<Option<JoinHandle<()>>> = Mutex::new(&CLASS, None);
 
-/// Redirects the standard error. False: that failed, and nothing was changed.
+/// Redirects the standard error. Returns false if that failed; then nothing has changed.
 pub fn take_standard_error(mut log: Log) -> bool {
     let Ok((read, write)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return false };
     let Ok(thread) = task::spawn("extant-log", move || forward(File::from(read), |line| log.write(line))) else {
@@ -61,12 +61,12 @@ pub fn end() {
     }
 }
 
-/// The names of the files with the messages for the mount of this device number, and with older ones.
+/// The names of the files with messages for the mount with this device number: the present file, and the older one.
 fn names(device: &str) -> [String; 2] {
     [format!("{device}.log"), format!("{device}.log.1")]
 }
 
-/// Where the messages of a background server go; `None`: the number of its mount's device is unknown.
+/// Where the messages of a background server go; `None` if its mount's device number is unknown.
 pub fn where_messages_go(device: Option<&str>) -> String {
     if system().is_some() {
         return "to the system's log (journalctl -t extant, or a file in /var/log)".into();
@@ -81,15 +81,15 @@ pub fn where_messages_go(device: Option<&str>) -> String {
 fn system() -> Option<UnixDatagram> {
     let socket = UnixDatagram::unbound().ok()?;
     socket.connect(SOCKET).ok()?;
-    // A log that hangs must not make the file system hang.
+    // A blocked log must not block the file system.
     socket.set_nonblocking(true).ok()?;
     Some(socket)
 }
 
-/// The log of this host.
+/// Where messages go on this host.
 enum Place {
     System(UnixDatagram),
-    /// The present messages, and older ones.
+    /// The file of present messages, and the file of older ones.
     Files(File, File),
 }
 
@@ -112,13 +112,13 @@ fn open(dir: &OwnedFd, name: &str) -> Option<File> {
 /// An open log. Opened before the sandbox, which prevents connections.
 pub struct Log {
     place: Place,
-    /// Put before each line, after its time.
+    /// The prefix of each line, after its time.
     name: String,
     image: String,
 }
 
 impl Log {
-    /// For the messages of the server of `image`, whose mount has this device number.
+    /// Opens the log for the messages of the server of `image`, whose mount has this device number.
     pub fn find(image: &str, device: Option<&str>) -> Option<Log> {
         let name = format!("extant[{}]: ", task::process_id());
         Some(Log { place: Place::find(device)?, name, image: image.to_owned() })
@@ -133,7 +133,7 @@ impl Log {
             }
             Place::Files(file, older) => {
                 let time = text::utc(Clock::real().wall().sec);
-                // Most messages begin with it.
+                // Most messages already begin with the image's name.
                 let image =
                     if line.starts_with(self.image.as_bytes()) { String::new() } else { format!("{}: ", self.image) };
                 let line = [time.as_bytes(), b" ", self.name.as_bytes(), image.as_bytes(), line, b"\n"].concat();
@@ -143,7 +143,7 @@ impl Log {
     }
 }
 
-/// Adds a line. A file that is full becomes the older one, and begins anew.
+/// Appends a line. A full file replaces the older one, and begins again empty.
 fn append(file: &mut File, older: &mut File, line: &[u8]) -> std::io::Result<()> {
     if file.metadata()?.len() > FILE_MAX {
         older.set_len(0)?;

@@ -1,10 +1,10 @@
 //! The server behind a mount, from the mount point to the last message.
 //!
-//! Main modules: [`serve`] (its course), [`sandbox`] (the privileges that it gives up), [`status`] (how an unmount
-//! learns of its end), [`signals`], [`log`] (its messages in the background), [`cgroup`] and [`headroom`] (the memory
-//! limit, and a cache that follows it).
+//! Main modules: [`serve`] (its sequence of steps), [`sandbox`] (the privileges that it drops), [`status`] (how an
+//! unmount learns that it has ended), [`signals`], [`log`] (its messages in the background), [`cgroup`] and
+//! [`headroom`] (the memory limit, and a cache that follows it).
 //!
-//! What it does not do: decide whether to mount, or end another server ([`crate::commands`]).
+//! What it does not do: it does not decide whether to mount, and ends no other server ([`crate::commands`]).
 //!
 //! # Locking
 //! None.

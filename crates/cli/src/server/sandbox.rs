@@ -1,32 +1,32 @@
-//! Restricts the process behind a mount once the mount exists. An image may come from anyone. If a bug of ours lets
-//! it take the process over, an attacker should gain little.
+//! Restricts the process behind a mount once the mount exists. An image may come from anyone. If a bug lets an image
+//! take control of the process, the attacker should gain little.
 //!
-//! The process keeps the image (its open descriptors), the mount (/dev/fuse), the log's socket or files and its status
-//! file (all opened before), and of the system the files in [`READABLE`]. In detail:
+//! The process keeps the image, the mount (/dev/fuse), the log's socket or files and its status file, all opened
+//! before. Of the system it can read the files in [`READABLE`]. In detail:
 //!
-//! - **Few system calls.** no_new_privs, and a seccomp filter that allows the calls of a server ([`ALLOWED`], and
-//!   [`checked`] with some arguments only). It answers EPERM to everything else, including numbers of later kernels.
-//!   So there are no programs, processes, namespaces, sockets or mounts. Modes, owners, times and attributes of the
-//!   host's files cannot be changed. No other process gets a signal or other limits, no memory becomes code, and no
-//!   io_uring can be made. The existing ring of the device takes four operations (`extant_block`), those of a mount
-//!   through io_uring take two (`extant_fuse`). A call in the ABI of i386 ends the process.
+//! - **Few system calls.** no_new_privs, and a seccomp filter that allows only the calls of a server ([`ALLOWED`], and
+//!   [`checked`] with some arguments). All others fail with EPERM, including those of later kernels. So there are no
+//!   programs, processes, namespaces, sockets or mounts. Modes, owners, times and attributes of the host's files cannot
+//!   be changed. The server cannot send signals to other processes or change their limits, make memory executable, or
+//!   create an io_uring. The existing ring of the device allows four operations (`extant_block`), the rings of a mount
+//!   two (`extant_fuse`). A system call in the i386 ABI ends the process.
 //! - **No privileges** but [`KEPT`], which are about time and memory: CAP_SYS_NICE (a worker that yields to its
 //!   client needs it to leave SCHED_IDLE) and CAP_SYS_RESOURCE (a worker needs it to declare that the kernel's
 //!   writeback waits for it).
 //! - **No files** (Landlock, Linux 5.13): only /dev/fuse, /dev/null and the block device of the mount can be opened for
-//!   writing, and only [`READABLE`] for reading. Nothing can be made, renamed or removed. Descriptors that were open
+//!   writing, and only [`READABLE`] for reading. No file can be created, renamed or removed. Descriptors that were open
 //!   before stay open.
 //!
 //! seccomp applies to all threads at once. Landlock and capabilities belong to each thread: threads that start before
-//! the mount exists begin with dropping them ([`prepare`]), later ones inherit.
+//! the mount exists drop them first ([`prepare`]); later threads inherit the restrictions.
 //!
 //! Unmounting at a signal requires a privilege, or the set-user-ID program fusermount3. Looking up a caller's
-//! privileges in /proc requires the right to trace it. A second process does these two things for this mount only
-//! ([`extant_fuse::Agent`], [`AGENT`]), and in the end removes its status file; it never sees the image.
+//! privileges in /proc requires the right to trace it. A second process does both, for this mount only
+//! ([`extant_fuse::Agent`], [`AGENT`]), and finally removes the status file. It never sees the image.
 //!
-//! What it does not do: it is no container. Files that are open, attributes of files by their names, memory and
-//! processor time are not restricted. With CAP_SYS_NICE the server may move other processes between processors, or
-//! give them the policy SCHED_IDLE. A kernel without one of the three gets the others, and a warning.
+//! What it does not do: it is not a container. It does not restrict open files, attributes of files by name, memory or
+//! processor time. With CAP_SYS_NICE the server may move other processes between processors, or give them the policy
+//! SCHED_IDLE. If a kernel lacks one of the three, the server uses the others, and warns.
 //!
 //! # Locking
 //! None.
@@ -55,13 +55,13 @@ use crate::program;
 use crate::server::signals::Stop;
 use crate::server::status::Watch;
 
-/// The name under which this binary is the agent.
+/// The name under which this binary runs as the agent.
 pub const AGENT: &str = "extant-unmount";
 
-/// See the module.
+/// The privileges that the server keeps; see the module.
 pub const KEPT: CapabilitySet = CapabilitySet::SYS_NICE.union(CapabilitySet::SYS_RESOURCE);
 
-/// The state of clients, the kernel's information on devices, and this program (for a backtrace).
+/// For the state of clients, the kernel's information about devices, and this program (for a backtrace).
 const READABLE: [&str; 3] = ["/proc", "/sys", "/proc/self/exe"];
 const WRITABLE_FILES: [&str; 2] = ["/dev/fuse", "/dev/null"];
 
@@ -93,10 +93,10 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_close,
     libc::SYS_dup3,
     libc::SYS_pipe2,
-    // Names: Landlock decides which files.
+    // Opening by name: Landlock decides which files.
     libc::SYS_openat,
     libc::SYS_getdents64,
-    // Names: reveal attributes and the targets of links, of all files.
+    // Attributes and link targets by name, of all files.
     libc::SYS_fstat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
@@ -127,7 +127,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_rt_sigreturn,
     libc::SYS_sigaltstack,
     libc::SYS_restart_syscall,
-    // Clocks, numbers.
+    // Clocks and random numbers.
     libc::SYS_clock_gettime,
     libc::SYS_clock_getres,
     libc::SYS_clock_nanosleep,
@@ -167,7 +167,7 @@ const THREAD: i32 = libc::CLONE_VM
 /// FUSE_DEV_IOC_CLONE, BLKDISCARD, BLKSSZGET, BLKPBSZGET, BLKGETSIZE64. Linux: include/uapi/linux/{fuse,fs}.h.
 const IOCTLS: [u64; 5] = [0x8004_e500, 0x1277, 0x1268, 0x127b, 0x8008_1272];
 
-/// Without F_SETOWN, which makes the kernel send signals to any process.
+/// Excludes F_SETOWN, which makes the kernel send signals to any process.
 const FCNTLS: [i32; 7] = [
     libc::F_DUPFD_CLOEXEC,
     libc::F_GETFD,
@@ -182,18 +182,18 @@ const FCNTLS: [i32; 7] = [
 const PR_SET_IO_FLUSHER: i32 = 57;
 const PR_GET_IO_FLUSHER: i32 = 58;
 
-/// The last gives a mapping a name, for readers of /proc.
+/// The last one names a mapping, for readers of /proc.
 const PRCTLS: [i32; 5] =
     [libc::PR_SET_NAME, libc::PR_SET_NO_NEW_PRIVS, PR_SET_IO_FLUSHER, PR_GET_IO_FLUSHER, libc::PR_SET_VMA];
 
-/// The work of [`crate::main`] under the name [`AGENT`]. `args`: the mount point's path, the major and the minor number
-/// of the mount's device.
+/// The main function under the name [`AGENT`], called from [`crate::main`]. `args`: the mount point's path, and the
+/// major and minor numbers of the mount's device.
 pub fn run_agent(args: &[OsString]) -> Result<(), Failure> {
     let number = |arg: &OsString| arg.to_str()?.parse().ok();
     let [dir, major, minor] = args else { return Err(Failure::usage("this program is not for direct use")) };
     let (dir, device) = (Path::new(dir), number(major).zip(number(minor)));
     let device = device.ok_or(Failure::usage("not the numbers of a device"))?;
-    // A signal to the server's group or session requests an unmount, for which this process is needed.
+    // A signal to the server's process group or session requests an unmount, for which this process is needed.
     let _stop = Stop::watch();
     let _ = std::fs::write("/proc/self/comm", AGENT);
     crate::server::serve::let_go_of_files();
@@ -205,21 +205,21 @@ pub fn run_agent(args: &[OsString]) -> Result<(), Failure> {
     served
 }
 
-/// Must be called before the first thread starts: from then on each one begins with dropping its privileges.
-/// `device`: a file that may be opened again, exclusively.
+/// Must be called before the first thread starts: from then on, each thread first drops its privileges. `device`: a
+/// file that may be opened again, exclusively.
 pub fn prepare(device: Option<&Path>) {
     let _ = FILES.set(allowed_files(device).ok());
     extant_base::task::at_start(|| {
-        // If a step fails, `enter` reports it, once.
+        // If a step fails, `enter` reports it once.
         let _ = drop_capabilities();
         let _ = confine_files();
     });
 }
 
 /// Drops all privileges that are no longer needed, for the rest of the process's life. From then on `unmounter`
-/// unmounts through the agent. Err: the steps that failed; all others are done.
+/// unmounts through the agent. On an error, returns the steps that failed; all others are done.
 pub fn enter(unmounter: &Unmounter) -> Result<(), String> {
-    // First: without it the process could not end at a signal.
+    // First, because without the agent the process could not end at a signal.
     let (major, minor) = unmounter.device().ok_or("no process to unmount with: the device is unknown")?;
     let mut command = Command::new(program::itself());
     command.arg0(AGENT).arg(unmounter.path()).args([major, minor].map(|n| n.to_string()));
@@ -284,8 +284,8 @@ fn filter_calls() -> Result<(), String> {
     apply_filter_all_threads(&filter).map_err(|e| not(&e))
 }
 
-/// Three parts, each of which ends where the next begins. The calls whose arguments matter come first, because the
-/// kernel runs the filter for them. `process`: this one.
+/// The filter has three parts; each ends where the next begins. The calls whose arguments matter come first, because
+/// the kernel runs the filter for them. `process`: the process ID of this process.
 fn filter(process: u32) -> Result<BpfProgram, seccompiler::BackendError> {
     let compile = |rules, answer: SeccompAction| -> Result<BpfProgram, seccompiler::BackendError> {
         let refuse = SeccompAction::Errno(libc::EPERM as u32);
@@ -293,17 +293,17 @@ fn filter(process: u32) -> Result<BpfProgram, seccompiler::BackendError> {
     };
     let always = |calls: &[libc::c_long]| calls.iter().map(|call| (*call, Vec::new())).collect();
     let mut filter = compile(checked(process)?, SeccompAction::Allow)?;
-    // Replaces each part's last instruction, which refuses all other calls.
+    // Removes each part's last instruction, which would refuse all other calls.
     filter.pop();
     filter.extend(compile(always(ALLOWED), SeccompAction::Allow)?);
     filter.pop();
-    // Its flags are in memory, where a filter cannot look. The C library takes this error for an old kernel, and
-    // calls clone.
+    // The flags of clone3 are in memory, which a filter cannot read. With this error the C library assumes an old
+    // kernel, and calls clone.
     filter.extend(compile(always(&[libc::SYS_clone3]), SeccompAction::Errno(libc::ENOSYS as u32))?);
     Ok(filter)
 }
 
-/// System calls that the server needs with some arguments only.
+/// System calls that the server needs with certain arguments only.
 fn checked(process: u32) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
     use SeccompCmpArgLen::{Dword, Qword};
     use SeccompCmpOp::{Eq, MaskedEq};
@@ -313,14 +313,14 @@ fn checked(process: u32) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler:
     let no_code = || rule(2, Dword, MaskedEq(libc::PROT_EXEC as u64), 0);
     let own_limits = SeccompRule::new(vec![
         SeccompCondition::new(0, Dword, Eq, 0)?,
-        // The limits are read, not set.
+        // The limits may be read, but not set.
         SeccompCondition::new(2, Qword, Eq, 0)?,
     ])?;
     Ok(BTreeMap::from([
         (libc::SYS_mmap, vec![no_code()?]),
         (libc::SYS_mprotect, vec![no_code()?]),
         (libc::SYS_ioctl, one_of(1, &IOCTLS)?),
-        // Only to the connected peer: no address.
+        // Only to the connected peer, without an address.
         (libc::SYS_sendto, vec![rule(4, Qword, Eq, 0)?]),
         (libc::SYS_clone, one_of(0, &numbers(&[THREAD, THREAD | libc::CLONE_DETACHED]))?),
         (libc::SYS_fcntl, one_of(1, &numbers(&FCNTLS))?),
@@ -339,15 +339,15 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
     use std::process::Stdio;
 
-    /// The variable that describes the processes outside to a process inside.
+    /// The variable that describes the processes outside to a process inside the sandbox.
     const OUTSIDE: &str = "EXTANT_TEST_OUTSIDE";
 
-    /// The abstract address of a socket for datagrams: each name belongs to one socket, of any kind.
+    /// The abstract address of a datagram socket: each name belongs to one socket, of any type.
     fn datagram_address(name: &str) -> SocketAddr {
         SocketAddr::from_abstract_name(format!("{name}-datagrams")).expect("a name")
     }
 
-    /// The checks of each thread inside. In a process of its own, because there is no way back.
+    /// The checks of each thread inside. They run in a separate process, because there is no way back.
     #[test]
     #[ignore = "dropped_rights_are_refused_to_every_thread runs it in a process of its own"]
     fn inside() {
@@ -372,7 +372,7 @@ mod tests {
         };
         let (go, wait) = std::sync::mpsc::channel::<()>();
         prepare(None);
-        // A thread that exists before.
+        // A thread that already exists.
         let before = extant_base::task::spawn("before", move || {
             wait.recv().expect("told");
             look();
@@ -391,7 +391,7 @@ mod tests {
         println!("all was refused");
     }
 
-    /// Runs an ignored test in a process of its own.
+    /// Runs an ignored test in a separate process.
     fn run_inside(test: &str, outside: &str) {
         let exe = std::env::current_exe().expect("this test");
         let name = format!("server::sandbox::tests::{test}");
@@ -407,12 +407,12 @@ mod tests {
         run_inside("inside", "");
     }
 
-    /// Whether the kernel's Landlock has `rules`.
+    /// Whether the kernel's Landlock supports `rules`.
     fn has_landlock(rules: impl FnOnce(Ruleset) -> Result<Ruleset, landlock::RulesetError>) -> bool {
         rules(Ruleset::default().set_compatibility(CompatLevel::HardRequirement)).and_then(Ruleset::create).is_ok()
     }
 
-    /// Without the filter of system calls, which refuses these calls before Landlock sees them.
+    /// Runs without the filter of system calls, which would refuse these calls before Landlock sees them.
     #[test]
     #[ignore = "landlock_by_itself_keeps_the_server_from_other_processes runs it in a process of its own"]
     fn inside_landlock() {

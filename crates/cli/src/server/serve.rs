@@ -1,16 +1,17 @@
 //! The process behind a mount.
 //!
-//! Order: resolve the mount point, once → open the image (exclusively) → mount the file system (replay included) →
+//! Order: resolve the mount point, once → open the image (exclusively) → mount the file system (including replay) →
 //! mount on the directory → report it → drop privileges ([`crate::server::sandbox`]) → serve → unmount the file system
 //! (in the server's `destroy`) → close the image → report the result ([`crate::server::status`]).
 //!
-//! Root mounts a block device as `fuseblk`: then umount(2) waits for the server, and syncfs(2) works. The kernel
-//! opens the device exclusively for such a mount, so our own exclusive open ends right before it ([`DeviceClaim`]).
+//! Root mounts a block device as `fuseblk`, so that umount(2) waits for the server and syncfs(2) works. The kernel
+//! opens the device exclusively for such a mount, so the server closes its own exclusive open right before it
+//! ([`DeviceClaim`]).
 //!
 //! SIGTERM, SIGINT and, except under nohup(1), SIGHUP unmount. A busy mount is detached instead, and served until its
-//! last user has gone. Another signal then makes everything durable that the server has received, and ends at once,
-//! leaving an image that needs recovery. (Pages that were written through a mapping or with `-o writeback_cache`, and
-//! that are still in the kernel's cache, are lost then.)
+//! last user has finished. On another signal, the server makes everything durable that it has received, and exits at
+//! once, leaving an image that needs recovery. (This loses pages that are still in the kernel's cache, written through
+//! a mapping or with `-o writeback_cache`.)
 //!
 //! # Locking
 //! None.
@@ -45,13 +46,13 @@ use crate::server::signals;
 use crate::server::status::ServerStatus;
 use crate::text::shown;
 
-/// The report of a background server that the mount exists.
+/// A background server reports with this line that the mount exists.
 pub const MOUNTED: &[u8] = b"mounted\n";
 
 /// An image, its mount point and its options.
 #[derive(Debug)]
 pub struct Job {
-    /// With an absolute path.
+    /// The image, with an absolute path.
     pub spec: ImageSpec,
     /// The mount point's path, for messages.
     pub dir: PathBuf,
@@ -59,7 +60,7 @@ pub struct Job {
     /// The text of the options in `config`, for a later remount to compare with.
     pub options: String,
     pub verbose: bool,
-    /// Another process reads our standard output, waiting for [`MOUNTED`].
+    /// Whether another process reads this process's standard output, waiting for [`MOUNTED`].
     pub background: bool,
     /// The file for statistics of the mount (`extant lab`).
     pub stats: Option<(PathBuf, Recorded)>,
@@ -68,14 +69,14 @@ pub struct Job {
 /// Mounts at `point`, and serves until the mount is gone.
 pub fn serve(job: Job, point: MountPoint) -> Result<()> {
     enough_files()?;
-    // Started as /proc/self/exe, it would appear as "exe" in lists of processes.
+    // The process was started as /proc/self/exe, and would appear as "exe" in process lists.
     let _ = std::fs::write("/proc/self/comm", "extant");
     let root = kernel_uid().is_root();
     if !job.config.no_sandbox {
         sandbox::prepare((root && job.spec.is_block_device()).then_some(&*job.spec.path));
     }
     let (fs, claim) = open(&job, root)?;
-    // The sandbox forbids to open it later.
+    // Created now, because the sandbox forbids opening it later.
     let stats = job.stats.as_ref().and_then(|(file, _)| create_stats(file));
     let probe = job.stats.as_ref().map(|(_, recorded)| Probe::start(&fs, *recorded));
     let shared = Arc::clone(&fs);
@@ -85,7 +86,7 @@ pub fn serve(job: Job, point: MountPoint) -> Result<()> {
         write_stats(probe, &shared, file, path);
     }
     drop(shared);
-    // The lock on the image ends with the device, which the file system owns.
+    // The lock on the image ends when the device is closed, which the file system owns.
     match result {
         Ok((status, result)) => {
             if let Some(status) = status {
@@ -108,18 +109,18 @@ pub fn let_go_of_files() {
         }
     };
     for fd in open.into_iter().filter(|fd| *fd > 2) {
-        // The descriptor of the listing itself is closed by now.
+        // The descriptor of the listing itself is already closed.
         let _ = nix::unistd::close(fd);
     }
 }
 
-/// Highest descriptor to close if there is no list of open ones.
+/// The highest descriptor to close if there is no list of open ones.
 const FILES_TRIED: u64 = 1 << 16;
 
-/// The device, its flush, a ring, and a descriptor of /dev/fuse for each worker.
+/// For the device, its flush, a ring, and a descriptor of /dev/fuse per worker.
 const FILES_LEAST: u64 = 64;
 
-/// Fails early instead of halfway through the mount.
+/// Fails early if too few descriptors are allowed, instead of halfway through the mount.
 fn enough_files() -> Result<()> {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return Ok(()) };
     if soft >= FILES_LEAST {
@@ -131,12 +132,12 @@ fn enough_files() -> Result<()> {
     Err(Failure::new(SYSTEM, format!("only {soft} files may be open at once (ulimit -n); a mount needs {FILES_LEAST}")))
 }
 
-/// Errors here do not fail the mount: only the statistics are missing.
+/// Creates the file for statistics. An error does not fail the mount; only the statistics will be missing.
 fn create_stats(path: &Path) -> Option<File> {
     File::create(path).inspect_err(|e| warn(&format!("{}: {}", path.display(), plain(e)))).ok()
 }
 
-/// The same holds here.
+/// Writes the statistics. An error does not fail the mount either.
 fn write_stats(probe: Probe, fs: &Filesystem, mut file: File, path: &Path) {
     let report = probe.finish(fs);
     let text = serde_json::to_vec(&report).map_err(std::io::Error::other);
@@ -160,7 +161,7 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Arc<DeviceC
         tell: image::tell,
         ..Access::tool(config.fs.read_only)
     };
-    // Its mount will be a `fuseblk` mount.
+    // The mount will be a `fuseblk` mount.
     let claim = match block && root {
         true => Some(Arc::new(DeviceClaim::open(&job.spec, &access).map_err(|e| as_mount(e.into()))?)),
         false => None,
@@ -172,7 +173,7 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Arc<DeviceC
     let mut options = config.fs.clone();
     let image = job.spec.shown();
     if let Ok((sb, _)) = probe_superblock(&*dev) {
-        // Without a replay, the journal has no contents to preserve.
+        // Without a replay, the journal's contents need not be preserved.
         if options.no_recovery && !options.read_only {
             if sb.needs_recovery() {
                 return Err(Failure::new(
@@ -205,24 +206,24 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Arc<DeviceC
     Ok((fs, claim))
 }
 
-/// The options that the kernel gets.
+/// The options that are passed to the kernel.
 fn kernel_options(job: &Job, root: bool, fs: &Mounted, kind: MountKind) -> extant_fuse::MountOptions {
     let config = &job.config;
     let mut fuse = config.fuse.clone();
     fuse.kind = kind;
     fuse.fsname = match kind {
-        // The kernel opens it.
+        // A path that the kernel opens.
         MountKind::FuseBlk { .. } => job.spec.path.clone().into(),
         MountKind::Fuse => job.spec.source().into(),
     };
     fuse.read_only |= fs.is_read_only();
-    // If permissions are not checked, every user who may enter may do everything.
+    // If permissions are not checked, every user who may access the mount may do everything.
     fuse.allow_other = config.allow_other.unwrap_or(root && config.checks_permissions());
     fuse.default_permissions = config.checks_permissions();
     fuse
 }
 
-/// The mount on the directory, from beginning to end, and the result of the file system's unmount.
+/// Runs the mount on the directory, from beginning to end. Returns the result of unmounting the file system.
 #[allow(clippy::type_complexity)]
 fn run(
     job: &Job,
@@ -233,7 +234,7 @@ fn run(
 ) -> Result<(Option<ServerStatus>, std::result::Result<(), String>)> {
     let config = &job.config;
     let image = job.spec.shown();
-    // If the server is dropped on the way, the mount ends, and its marks are removed.
+    // If the server is dropped on an error path, the mount ends, and its marks are removed.
     let give_up = |message: String| Failure::new(MOUNT, message);
     let kind = if claim.is_some() { MountKind::FuseBlk { blksize: fs.block_size() } } else { MountKind::Fuse };
     let fuse = kernel_options(job, root, &fs, kind);
@@ -247,7 +248,7 @@ fn run(
             return Err(give_up(format!("{image}{at}: {e}")));
         }
     };
-    // From the mount on, a signal unmounts: one that comes before the thread runs is queued for it.
+    // From the mount on, a signal unmounts. A signal that arrives before the thread runs is queued for it.
     let signals = Signals::new(signals::ending());
     let mount = || {
         let mounted = Session::mount_at(server.clone(), &point, &fuse);
@@ -331,7 +332,7 @@ fn server_options(config: &MountConfig, root: bool) -> ServerOptions {
         options.xattrs = false;
         options.posix_acl = false;
     }
-    // For exact access times, the kernel must send a request before it reads from its cache.
+    // To record exact access times, the kernel must send a request before it reads from its cache.
     let asked = config.fuse.strictatime.then_some(false);
     if let Some(no_open) = config.no_open.or(asked) {
         options.no_open = no_open;
@@ -349,9 +350,10 @@ fn explain(e: &FuseError) -> String {
     }
 }
 
-/// Leaves the caller's terminal and directory.
+/// Leaves the caller's session and directory.
 fn leave_session() {
-    // Not a group leader, so this cannot fail; if it did, the only effect would be a hang-up of the terminal.
+    // The process is not a group leader, so this cannot fail. If it did, the only effect would be SIGHUP when the
+    // terminal closes.
     let _ = rustix::process::setsid();
     let _ = rustix::process::chdir("/");
 }
@@ -381,16 +383,16 @@ fn watch_signals(
             if detached {
                 end_at_once(&server);
             }
-            // An unmount waits for requests held back by a freeze, and writers that wait keep a mount busy.
+            // An unmount waits for requests held back by a freeze, and waiting writers keep a mount busy.
             thaw(&server);
-            // Another process has unmounted it, or does so now; a second signal forces the end.
+            // Another process has unmounted it, or is doing so; a second signal forces the end.
             if !unmounter.is_mounted() {
                 detached = true;
                 continue;
             }
             match unmounter.unmount(false) {
                 Ok(()) => continue,
-                // The process that unmounts can look where this one cannot: it has found no mount of ours.
+                // The agent can look where this process cannot: it has found no mount of this server.
                 Err(FuseError::Unmount { errno: Errno::INVAL, .. }) => {
                     detached = true;
                     continue;

@@ -1,28 +1,28 @@
 //! How an unmount learns of the result: a file that the server maintains while it lives.
 //!
-//! umount(2) on a FUSE mount does not wait for the server, and cannot pass its error on. So the server writes a small
+//! umount(2) on a FUSE mount does not wait for the server, and cannot return its error. So the server writes a small
 //! file, named after the mount's device number, into a directory of its user:
 //!
-//! - `/run/extant` for root; otherwise, and if that is not possible, `$XDG_RUNTIME_DIR/extant`,
-//!   `/run/user/UID/extant` or `/tmp/extant-UID`. Root of a user namespace is another user outside; the number of
-//!   that one counts. It must be a directory (no link to one) that belongs to the user and that no other user can
-//!   enter, and it is used through one descriptor: in `/tmp` any user can be the first to make one of that name;
-//! - first line: `serving`, with the mount's options on the next (a remount needs them); then `unmounted`, or
-//!   `failed` with the error on the lines that follow;
-//! - the server has it locked from its creation until the server has closed the image, or has died. The lock belongs
-//!   to a process (fcntl), so the kernel reports its owner: the server has ended when its process no longer has the
-//!   lock, even if another process has one then. If the file then still says `serving`, the server died.
+//! - The directory is `/run/extant` for root. Otherwise, or if that is not possible, it is `$XDG_RUNTIME_DIR/extant`,
+//!   `/run/user/UID/extant` or `/tmp/extant-UID`. For root of a user namespace, UID is the user ID outside. It must be
+//!   a directory (not a link) that belongs to the user and that no other user can enter. It is used through one
+//!   descriptor, because in `/tmp` any user can create one of that name first.
+//! - The first line is `serving`, with the mount's options on the next line, which a remount needs. At the end it is
+//!   `unmounted`, or `failed` with the error on the lines that follow.
+//! - The server holds a lock on the file from its creation until the server has closed the image, or has died. The lock
+//!   belongs to a process (fcntl), so the kernel reports its owner. The server has ended when its process no longer
+//!   holds the lock, even if another process holds one then. If the file then still says `serving`, the server died.
 //!
-//! After a success the server's agent removes the file ([`crate::server::sandbox`]), or the server if it has none; an
-//! unmount that waits has it open already. The server itself only writes into the file, which it opened before it gave
-//! its rights up: all servers of a user share the directory, and one that was taken over must not speak for another.
-//! Without such a directory there is no file. An unmount then waits for the lock on the image, and checks whether the
-//! superblock marks it as complete ([`crate::commands::unmount`]).
+//! After a success, the server's agent removes the file ([`crate::server::sandbox`]), or the server if it has no agent.
+//! An unmount that waits has the file open already. The server itself only writes into the file, which it opened before
+//! it dropped its privileges. All servers of a user share the directory, and a compromised server must not report for
+//! another. Without such a directory there is no file. An unmount then waits for the lock on the image, and checks
+//! whether the superblock marks it as cleanly unmounted ([`crate::commands::unmount`]).
 //!
-//! The same directory has the server's messages if there is no system log ([`crate::server::log`]).
+//! The directory also holds the server's messages if there is no system log ([`crate::server::log`]).
 //!
-//! The kernel reuses a mount's number before its server has ended, so two servers may use one name. Therefore a
-//! process that creates or removes a name locks the directory meanwhile.
+//! The kernel reuses a mount's number before its server has ended, so two servers may use one name. Therefore a process
+//! locks the directory while it creates or removes a name.
 //!
 //! Another user's file may contain anything, and any process may have locked it from the beginning. So an unmount
 //! waits for it only for a limited time ([`crate::commands::unmount`]), and never for a lock on another user's
@@ -47,7 +47,7 @@ use rustix::fs::{
 };
 use rustix::process::geteuid;
 
-/// Longest file that is read, bytes.
+/// The maximum length of a file that is read, bytes.
 const STATUS_MAX: u64 = 4096;
 
 /// The directories where the server of user `uid` may have its file, best first.
@@ -70,13 +70,12 @@ fn directories(uid: u32) -> Vec<PathBuf> {
     dirs
 }
 
-/// The number that user `uid` of our user namespace has in the namespace around it, which is the one in the names in
-/// /run and /tmp.
+/// The ID of user `uid` in the parent of our user namespace, which the names in /run and /tmp use.
 fn outside_of_namespace(uid: u32) -> u32 {
     mapped(uid, &std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default()).unwrap_or(uid)
 }
 
-/// Converts with a map of user numbers (user_namespaces(7)).
+/// Converts with a map of user IDs (user_namespaces(7)).
 fn mapped(uid: u32, map: &str) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
@@ -86,14 +85,15 @@ fn mapped(uid: u32, map: &str) -> Option<u32> {
     })
 }
 
-/// The owner that fstat(2) shows for files of user `uid`. Under fakeroot(1), our own files belong to the user that
-/// geteuid(2) returns.
+/// The owner that fstat(2) reports for files of user `uid`. Under fakeroot(1), this process's own files belong to the
+/// user that geteuid(2) returns.
 fn shown_owner(uid: u32) -> u32 {
     if uid == kernel_uid().as_raw() { geteuid().as_raw() } else { uid }
 }
 
-/// Opens `dir` if it is a directory that `uid` owns. The check uses the descriptor that is then used, so a change of
-/// the name has no effect. If it is ours and open to other users (an older version made such), they lose access.
+/// Opens `dir` if it is a directory that `uid` owns. The check is made on the descriptor that is then used, so
+/// replacing the name has no effect. If the directory is this user's and is open to other users (as older versions made
+/// it), access for others is removed.
 fn open_private(dir: &Path, uid: u32) -> Option<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = openat(CWD, dir, flags, Mode::empty()).ok()?;
@@ -105,7 +105,7 @@ fn open_private(dir: &Path, uid: u32) -> Option<OwnedFd> {
     private(&fd).then_some(fd)
 }
 
-/// The directory of this user; makes it if it is missing.
+/// The directory of this user; creates it if it is missing.
 pub fn own_directory() -> Option<(OwnedFd, PathBuf)> {
     let uid = kernel_uid().as_raw();
     directories(uid).into_iter().find_map(|dir| {
@@ -125,8 +125,7 @@ fn whole(kind: i32) -> libc::flock {
     }
 }
 
-/// The server's side. While the process has this file open, it must not open it again: at the close of the second
-/// descriptor it would lose the lock.
+/// The server's side. The process must not open this file again: closing the second descriptor would release the lock.
 #[derive(Debug)]
 pub struct ServerStatus {
     file: File,
@@ -135,12 +134,11 @@ pub struct ServerStatus {
 }
 
 impl ServerStatus {
-    /// Reports that the mount with this device number is served, with these options. `None` if no directory is
-    /// usable.
+    /// Reports that the mount with this device number is served with these options. `None` if no directory is usable.
     pub fn create(device: &str, options: &str) -> Option<ServerStatus> {
         let (dir, _) = own_directory()?;
-        // The file gets its name when it is locked, so that an unmount that sees it can wait. It replaces one left by
-        // a server that died.
+        // The file gets its name when it is locked, so that an unmount that sees it can wait. It replaces a file left
+        // by a server that died.
         let temporary = format!(".{device}.{}", std::process::id());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(openat(&dir, &temporary, flags, Mode::RUSR | Mode::WUSR).ok()?);
@@ -154,8 +152,8 @@ impl ServerStatus {
         Some(ServerStatus { file, dir, name: device.to_owned() })
     }
 
-    /// Reports the result. The image must be closed by now: this is the signal for that. `removes`: no agent removes
-    /// the file after a success.
+    /// Reports the result. The image must be closed already, because the report signals that. `removes`: no agent will
+    /// remove the file after a success.
     pub fn finish(mut self, result: Result<(), String>, removes: bool) {
         let text = match &result {
             Ok(()) => "unmounted\n".to_owned(),
@@ -166,8 +164,8 @@ impl ServerStatus {
             .seek(SeekFrom::Start(0))
             .and_then(|_| self.file.write_all(text.as_bytes()))
             .and_then(|()| self.file.set_len(text.len() as u64));
-        // The lock ends at the first close of a descriptor. Only then may this wait for the directory, which its
-        // owner may have locked.
+        // The lock ends when any descriptor is closed. Only then may this code wait for the directory, which its owner
+        // may have locked.
         let Ok(unlocked) = self.file.try_clone() else { return };
         drop(self.file);
         if removes && result.is_ok() && written.is_ok() {
@@ -176,7 +174,7 @@ impl ServerStatus {
     }
 }
 
-/// Removes the name of `file`, unless another mount has the number now, and with it the name.
+/// Removes the name of `file`, unless another mount has the device number, and therefore the name, by now.
 fn remove(file: &File, dir: &OwnedFd, name: &str) {
     if let (Ok(a), Ok(b)) = (file.metadata(), statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
         && (a.dev(), a.ino()) == (b.st_dev, b.st_ino)
@@ -185,8 +183,8 @@ fn remove(file: &File, dir: &OwnedFd, name: &str) {
     }
 }
 
-/// Runs `f` while no other process creates or removes a name in `dir`: so the name still belongs to the same file at
-/// its removal. If the lock fails, mounts still begin and end.
+/// Runs `f` while no other process creates or removes a name in `dir`. So the name still refers to the same file when
+/// `f` removes it. If the lock fails, mounts still begin and end.
 fn alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> R {
     let _ = rustix::io::retry_on_intr(|| flock(dir, FlockOperation::LockExclusive));
     let result = f();
@@ -194,7 +192,7 @@ fn alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// As [`alone_in`], but only if the lock is free: it does not wait.
+/// As [`alone_in`], but does nothing if the lock is not free: it does not wait.
 fn if_alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> Option<R> {
     flock(dir, FlockOperation::NonBlockingLockExclusive).ok()?;
     let result = f();
@@ -202,13 +200,13 @@ fn if_alone_in<R>(dir: &OwnedFd, f: impl FnOnce() -> R) -> Option<R> {
     Some(result)
 }
 
-/// The side of an unmount.
+/// The unmount's side.
 #[derive(Debug)]
 pub struct Watch {
     file: File,
     dir: OwnedFd,
     name: String,
-    /// The process that had the file locked at first.
+    /// The process that held the lock on the file at first.
     server: Option<i32>,
 }
 
@@ -224,7 +222,8 @@ pub enum Ended {
 }
 
 impl Watch {
-    /// Opened before unmounting. `uid`: the user who mounted. `None` also if the kernel cannot report a lock's owner.
+    /// Opens the status file, before unmounting. `uid`: the user who mounted. `None` also if the kernel cannot report a
+    /// lock's owner.
     pub fn open(device: &str, uid: u32) -> Option<Watch> {
         directories(uid).iter().find_map(|dir| {
             let dir = open_private(dir, uid)?;
@@ -237,7 +236,7 @@ impl Watch {
         })
     }
 
-    /// `None` while the server is at work.
+    /// How the server ended; `None` while it is running.
     pub fn poll(&mut self) -> Option<Ended> {
         if self.server.is_some() && holder(&self.file).ok()? == self.server {
             return None;
@@ -279,17 +278,17 @@ impl Watch {
         }
     }
 
-    /// Removes the file of a server that failed or died, if we may. It does not wait for a lock on the directory,
-    /// which another user may have: the next server of that number replaces the file.
+    /// Removes the file of a server that failed or died, if permitted. It does not wait for a lock on the directory,
+    /// which another user may hold: the next server with this number replaces the file.
     pub fn clear(self) {
         if_alone_in(&self.dir, || remove(&self.file, &self.dir, &self.name));
     }
 }
 
-/// The process that may write `file` because of its lock; 0 for one in another PID namespace.
+/// The process that holds the lock and may write `file`; 0 for a process in another PID namespace.
 fn holder(file: impl AsFd) -> nix::Result<Option<i32>> {
     let mut lock = whole(libc::F_RDLCK);
-    // As a lock of the open file: among locks of a process, its own would not count.
+    // Queried as an open file description lock: a query as a process would ignore this process's own lock.
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
     Ok((i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
 }
@@ -300,7 +299,7 @@ mod tests {
 
     use super::*;
 
-    /// Removes the file of a server. It does not wait for a lock on the directory, which other tests have at times.
+    /// Removes the file of a server. It does not wait for a lock on the directory, which other tests hold at times.
     fn cleared(watch: Watch, device: &str, uid: u32) -> bool {
         watch.clear();
         (0..1000).any(|_| {

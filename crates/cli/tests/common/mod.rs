@@ -1,5 +1,5 @@
-//! Common code of the command's tests: running it, and making images.
-#![allow(dead_code)] // each test file uses its part
+//! Common code for the tests of the command: running it, and making images.
+#![allow(dead_code)] // each test file uses only its part
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -44,8 +44,8 @@ pub fn extant_path() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_extant"))
 }
 
-/// Makes `to` an executable copy of `from`. install(1) does it: a child that another test has just forked would have
-/// our descriptor for a moment, and executing a file that is open for writing fails with ETXTBSY.
+/// Makes `to` an executable copy of `from`. It uses install(1), because a child that another test has just forked could
+/// hold a descriptor of `to`. Executing a file that is open for writing fails with ETXTBSY.
 #[track_caller]
 pub fn install(from: &str, to: &str) {
     tool("install", &["-m", "755", from, to]);
@@ -78,7 +78,7 @@ pub fn python() -> &'static str {
     if Path::new("/usr/bin/python3").exists() { "/usr/bin/python3" } else { "python3" }
 }
 
-/// `extant` and its arguments, killed after a minute.
+/// Runs `extant` with arguments; kills it after a minute.
 pub fn in_time(args: &[&str]) -> Ran {
     run("timeout", &[&["60", extant_path().to_str().expect("UTF-8")], args].concat())
 }
@@ -92,8 +92,8 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// umount(8). Another test's child has our files open from its fork until its exec, so "busy" may be temporary. It
-/// may also have the mount in a mount namespace of its own.
+/// umount(8). The child of another test holds this test's files open from its fork until its exec, so "busy" may be
+/// temporary. It may also have the mount in a mount namespace of its own.
 #[track_caller]
 pub fn umount(args: &[&str]) {
     let device = LoopDevice::of_mount(Path::new(args.last().expect("a directory")));
@@ -135,7 +135,7 @@ impl Dir {
         self.path(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// A tree for making images, with a bit of everything; returns its path.
+    /// A tree for making images, with every kind of file; returns its path.
     pub fn tree(&self) -> String {
         let top = self.path("src");
         std::fs::create_dir_all(top.join("etc/deep/er")).expect("directories");
@@ -190,7 +190,8 @@ pub fn patch(file: &str, offset: u64, bytes: &[u8]) {
     file.write_all_at(bytes, offset).expect("write");
 }
 
-/// A disk with an MBR: partition 1 is swap, 2 is the given image, 5 is a logical one with the same image.
+/// A disk with an MBR: partition 1 is swap, partition 2 is the given image, and the logical partition 5 is the same
+/// image.
 pub fn whole_disk(path: &str, image: &str) {
     use std::io::{Seek, SeekFrom, Write};
     let content = std::fs::read(image).expect("image");
@@ -224,7 +225,7 @@ pub fn loop_mounts_work() -> bool {
     extant_testkit::mount::loop_mounts_work()
 }
 
-/// A mount point that is unmounted at the end in any case.
+/// A mount point that is always unmounted at the end.
 pub struct Unmounted(pub String);
 
 impl Unmounted {

@@ -88,7 +88,7 @@ bitflags! {
 pub const GETATTR_FH: u32 = 1 << 0;
 /// OPEN and CREATE with O_TRUNC: clear the set-id bits.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
-/// WRITE from the kernel's page cache; the handle is a guess.
+/// WRITE from the kernel's page cache; the kernel chose the handle by a guess.
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_LOCKOWNER: u32 = 1 << 1;
 /// WRITE must clear the set-id bits.

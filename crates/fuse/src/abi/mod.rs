@@ -1,7 +1,7 @@
 //! The FUSE protocol as bytes, version 7.45 (Linux: include/uapi/linux/fuse.h).
 //!
 //! Purpose: every structure that crosses /dev/fuse, in the machine's own byte order, with its size asserted at compile
-//! time. Field names are the header's, so that both can be read side by side.
+//! time. Field names are those of the header, so that the two can be read side by side.
 //!
 //! Main parts: [`Opcode`], the flag sets of [`flags`], messages from the kernel ([`InHeader`] and the `*In`
 //! structures of [`request`]), messages to it ([`OutHeader`] and the `*Out` structures of [`reply`]).
@@ -35,7 +35,7 @@ pub use uring::*;
 /// Protocol version that this crate speaks. The kernel may offer a lower minor.
 pub const KERNEL_VERSION: u32 = 7;
 pub const KERNEL_MINOR_VERSION: u32 = 45;
-/// The oldest minor that is accepted (Linux 4.20): MAX_PAGES and the present reply sizes exist from here on.
+/// The oldest minor version that is accepted (Linux 4.20), which introduced MAX_PAGES and the present reply sizes.
 pub const OLDEST_MINOR_VERSION: u32 = 28;
 
 /// The nodeid of the root directory. Not an inode number of the file system: ext's root is inode 2.
@@ -127,8 +127,8 @@ impl Opcode {
     }
 }
 
-/// Unsolicited messages to the kernel, sent as the error of a header whose `unique` is 0. Linux: `enum
-/// fuse_notify_code`.
+/// Unsolicited messages to the kernel. The code is sent in the error field of a header whose `unique` is 0. Linux:
+/// `enum fuse_notify_code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum NotifyCode {

@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 wire! {
-    /// Opens every reply. `error` is 0 or a negated errno.
+    /// The header of every reply. `error` is 0 or a negated errno.
     OutHeader = 16 { len: u32, error: i32, unique: u64 }
 }
 wire! {
@@ -53,7 +53,7 @@ wire! {
     }
 }
 wire! {
-    /// Head of one READDIR entry; the name follows, padded with NUL to 8 bytes. `kind` is a DT_* value.
+    /// Header of one READDIR entry; the name follows, padded with NUL to 8 bytes. `kind` is a DT_* value.
     Dirent = 24 { ino: u64, off: u64, namelen: u32, kind: u32 }
 }
 wire! { NotifyInvalInodeOut = 24 { ino: u64, off: i64, len: i64 } }

@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 wire! {
-    /// Opens every request.
+    /// The header of every request.
     InHeader = 40 {
         len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32,
         /// Length of the extensions at the end of the request, in units of 8 bytes.

@@ -39,7 +39,7 @@ wire! {
     UringCmdReq = 24 {
         flags: u64,
         commit_id: u64,
-        /// The queue, which is the number of a processor.
+        /// The queue's number, which is a processor's.
         qid: u16,
         padding: [u8; 6],
     }
@@ -47,5 +47,5 @@ wire! {
 
 /// Linux: `FUSE_IO_URING_CMD_REGISTER`: an entry waits for its first request.
 pub const URING_REGISTER: u32 = 1;
-/// Linux: `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: a reply, and the entry waits for its next request.
+/// Linux: `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: sends a reply, and the entry waits for its next request.
 pub const URING_COMMIT_AND_FETCH: u32 = 2;

@@ -1,13 +1,14 @@
-//! ioctls on the mount as a whole: trim, label, freeze and thaw, read-only and back, quotas, growth, shutdown.
+//! ioctls on the mount as a whole: trim, label, freeze and thaw, remount read-only or read-write, quotas, growth,
+//! shutdown.
 //!
-//! FITRIM, the labels and the shutdown are Linux's. How to shut down FUSE does not pass on (the ioctl's number claims
-//! that nothing is handed over): the log is always written before, which each of the ways allows. FIFREEZE never
-//! comes: the kernel answers it itself, with EOPNOTSUPP, so freezing has numbers of our own ([`Control`]). A frozen
-//! mount keeps back what would change something (the session does, without a worker for each), so that the thaw always
-//! finds somebody to serve it.
+//! FITRIM, the labels and the shutdown are Linux's. FUSE does not pass on the mode of a shutdown, because the ioctl's
+//! number declares no argument. So the log is always written first, which each of the modes allows. FIFREEZE never
+//! arrives: the kernel answers it itself, with EOPNOTSUPP. So freezing has ioctls of our own ([`Control`]). While a
+//! mount is frozen, the session holds back the requests that would change something, without a worker for each. So a
+//! worker is always free to serve the thaw.
 //!
-//! The kernel asks for no capability before it passes an ioctl on. So the server does: what changes the mount takes
-//! CAP_SYS_ADMIN in its user namespace. An ordinary user needs none for a mount of their own.
+//! The kernel checks no capability before it passes an ioctl on, so the server checks. A change of the mount requires
+//! CAP_SYS_ADMIN in the server's user namespace. An ordinary user needs no capability for a mount of their own.
 //!
 //! # Locking
 //! None of its own.
@@ -32,7 +33,7 @@ const FS_IOC_SETFSLABEL: u32 = 0x4100_9432;
 const LABEL_ROOM: usize = 256;
 
 impl FsServer {
-    /// Answers what is asked of the mount as a whole; gives the reply back if it is something else.
+    /// Answers an ioctl on the mount as a whole. Returns the reply if it is another ioctl.
     pub(super) fn volume_ioctl(&self, req: &Request, args: &IoctlArgs<'_>, reply: ReplyIoctl) -> Option<ReplyIoctl> {
         let changes = matches!(
             args.cmd,
@@ -82,14 +83,14 @@ impl FsServer {
         None
     }
 
-    /// User 0 is no ordinary user: it has capabilities, or has been denied them.
+    /// Whether the caller controls the mount. User 0 is no ordinary user: it has capabilities, or has been denied them.
     fn controls(&self, req: &Request) -> bool {
         let callers = self.callers.lock().clone();
         req.uid == self.owner && self.owner != 0 || callers.is_privileged(req.pid)
     }
 
-    /// On a thread of its own: it may take long, and workers have clients to serve; and it waits while the mount is
-    /// frozen, for the thaw, which the controller has to be free for.
+    /// Runs on a thread of its own, because a trim may take long and workers have clients to serve. While the mount is
+    /// frozen, a trim waits for the thaw, which needs the controller's thread.
     fn trim(&self, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
         let Ok(([start, len, min_len], _)) = <[u64; 3]>::read_from_prefix(args.data) else {
             return reply.error(Errno::INVAL);
@@ -105,7 +106,7 @@ impl FsServer {
         }));
     }
 
-    /// The reason of a refusal is in the answer, because a number does not tell it. On a thread of its own, as
+    /// The answer has the reason of a refusal, which an error number cannot express. Runs on a thread of its own, as
     /// [`FsServer::trim`].
     fn grow(&self, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
         let Ok((words, _)) = <[u64; 40]>::read_from_prefix(args.data) else { return reply.error(Errno::INVAL) };
@@ -131,7 +132,7 @@ impl FsServer {
         }));
     }
 
-    /// A caller that does not control the mount sees its own usage alone (Linux: `check_quotactl_permission`). On a
+    /// A caller that does not control the mount sees only its own usage (Linux: `check_quotactl_permission`). Runs on a
     /// thread of its own, as [`FsServer::trim`].
     fn quota(&self, req: &Request, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
         let Ok((words, _)) = <[u64; 12]>::read_from_prefix(args.data) else { return reply.error(Errno::INVAL) };
@@ -171,7 +172,7 @@ impl FsServer {
         }));
     }
 
-    /// Requests that wait for a frozen mount are refused.
+    /// Afterwards, requests that were held back because the mount was frozen fail.
     fn shut_down(&self, reply: ReplyIoctl) {
         let (fs, down, hold, ticket) =
             (self.fs.clone(), self.down.clone(), self.hold.lock().clone(), self.outstanding.begin());
@@ -189,8 +190,8 @@ impl FsServer {
         }));
     }
 
-    /// Afterwards what was kept back meanwhile is told that it is too late, or done, unless the mount is frozen: then
-    /// it waits for the thaw, and this thread must not.
+    /// Afterwards, the requests that were held back fail or are served, according to the new state. If the mount is
+    /// frozen, they stay held back until the thaw: this thread must not wait for it.
     fn remount(&self, read_only: bool, reply: ReplyIoctl) {
         let Some(hold) = self.hold.lock().clone() else { return reply.error(Errno::OPNOTSUPP) };
         let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());

@@ -1,4 +1,4 @@
-//! Values of the protocol to values of the file system, and back.
+//! Conversions between values of the protocol and values of the file system.
 //!
 //! # Locking
 //! None.
@@ -31,7 +31,7 @@ pub(super) fn set_time(t: SetTime) -> fs::SetTime {
     }
 }
 
-/// The attributes that the kernel sees; `uid` and `gid` override the image's.
+/// The attributes that the kernel sees; `uid` and `gid` override those of the image.
 pub(super) fn attr(a: &fs::Attr, uid: Option<u32>, gid: Option<u32>) -> Attr {
     Attr {
         ino: u64::from(a.ino.0),
@@ -71,7 +71,7 @@ pub(super) fn without_sgid(mode: u16) -> Option<u16> {
     (mode & S_ISGID != 0).then_some(mode & 0o7777 & !S_ISGID)
 }
 
-/// The FALLOC_FL_* combinations that the file system has.
+/// The FALLOC_FL_* combinations that the file system supports.
 pub(super) fn fallocate_mode(mode: u32) -> Option<fs::FallocateMode> {
     const KEEP_SIZE: u32 = 0x01;
     const PUNCH_HOLE: u32 = 0x02;
@@ -110,7 +110,8 @@ pub(super) fn fsxattr(flags: u32, project: u32) -> [u8; FSXATTR_BYTES] {
     out
 }
 
-/// The change that `FS_IOC_FSSETXATTR` requests for an inode with these flags: flags that it cannot express stay.
+/// The change that `FS_IOC_FSSETXATTR` requests for an inode with these flags. Flags that it cannot express do not
+/// change.
 pub(super) fn set_fsxattr(data: &[u8], flags: u32) -> Result<fs::SetFlags, Errno> {
     let word = |at: usize| {
         let bytes = data.get(at..).ok_or(Errno::INVAL)?;

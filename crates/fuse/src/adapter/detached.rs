@@ -1,9 +1,9 @@
-//! Replies that another thread sends later: counted, so that the end of the mount can wait for them.
+//! Replies that another thread sends later, counted so that the end of the mount can wait for them.
 //!
 //! Main types: [`Outstanding`], [`Ticket`].
 //!
 //! # Locking
-//! One leaf lock (`fuse replies`, 210); completions come from the journal's and the device's threads.
+//! One leaf lock (`fuse replies`, 210); completions come from the threads of the journal and of the device.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ static CLASS: LockClass = LockClass::new("fuse replies", 210);
 #[derive(Clone)]
 pub(super) struct Outstanding(Arc<(Mutex<usize>, Condvar)>);
 
-/// One pending reply; dropped after the reply was sent.
+/// One pending reply; dropped after the reply has been sent.
 pub(super) struct Ticket(Outstanding);
 
 impl Outstanding {

@@ -1,15 +1,15 @@
 //! Open files that the kernel reads and writes without its page cache.
 //!
-//! Under FUSE the page cache works page by page: 400 to 520 µs of the client's time a MiB. A file that is opened with
-//! FOPEN_DIRECT_IO goes straight to the server in pieces of up to 1 MiB, and every small read is a request
-//! (docs/performance.md has the figures, and the size from which it pays).
+//! Under FUSE the page cache works page by page, which costs the client 400 to 520 µs per MiB. A file that is opened
+//! with FOPEN_DIRECT_IO is read and written by the server in pieces of up to 1 MiB, but every small read is a request.
+//! The document docs/performance.md has the figures, and the size from which this pays.
 //!
-//! Main type: [`DirectIo`], which files.
+//! Main type: [`DirectIo`], the choice of files.
 //!
-//! A kernel before Linux 6.9 empties its cache for a direct write before the request alone: what a reader brings back
-//! meanwhile stays there although it is old. There no file is direct.
+//! Before Linux 6.9, the kernel drops cached pages only before it sends a direct write. Pages that a reader brings back
+//! during the write stay in the cache, stale. On these kernels no file is direct.
 //!
-//! What it does not do: capabilities of files, which the kernel does not ask for before a direct write
+//! What it does not do: it does not remove file capabilities, for which the kernel does not ask before a direct write
 //! ([`WriteFlags::kill_capabilities`](extant_fs::WriteFlags)).
 //!
 //! # Locking
@@ -20,9 +20,10 @@
 pub enum DirectIo {
     #[default]
     Never,
-    /// New files that are opened for writing alone.
+    /// New files that are opened only for writing.
     Write,
-    /// Those, and files of at least so many bytes when they are opened. The kernel then sends OPEN for every file.
+    /// New files as for `Write`, and files of at least this many bytes when they are opened. The kernel then sends OPEN
+    /// for every file.
     From(u64),
 }
 
@@ -30,18 +31,18 @@ pub enum DirectIo {
 const MINOR_MIN: u32 = 40;
 
 impl DirectIo {
-    /// The part of it that a kernel with this minor version of the protocol can do, with its writeback
-    /// cache or without.
+    /// The choice that is possible with this minor version of the kernel's protocol, with its writeback cache or
+    /// without.
     pub(super) fn granted(self, minor: u32, writeback_cache: bool) -> DirectIo {
         if minor < MINOR_MIN || writeback_cache { DirectIo::Never } else { self }
     }
 
-    /// For an open file that this open makes.
+    /// Whether a file that this open creates is direct.
     pub(super) fn of_new(self, writes_only: bool) -> bool {
         self != DirectIo::Never && writes_only
     }
 
-    /// For an open file of this size.
+    /// Whether an existing file of this size is direct.
     pub(super) fn of_size(self, size: u64) -> bool {
         matches!(self, DirectIo::From(least) if size >= least)
     }

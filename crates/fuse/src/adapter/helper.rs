@@ -1,7 +1,7 @@
 //! A thread for jobs that wait for the kernel, which in turn may wait for the workers.
 //!
-//! Main type: [`Helper`]. The thread starts with the first job and ends when no job came for a while. If a job
-//! panics, the thread goes on: the job's reply is dropped, which answers EIO.
+//! Main type: [`Helper`]. The thread starts with the first job and ends when there has been no job for a while. If a
+//! job panics, the thread continues: the job's reply is dropped, which answers EIO.
 //!
 //! # Locking
 //! `fuse helper` (3), a leaf: jobs run outside of it.
@@ -91,7 +91,7 @@ mod tests {
         helper.submit(Box::new(|| panic!("on purpose")));
         helper.submit(Box::new(move || done.send(()).expect("heard")));
         assert_eq!(wait.recv(), Ok(()), "the job was dropped; otherwise this would wait forever");
-        // The same for a job that comes when no other job would wake the thread.
+        // The same for a job that arrives when no other job would wake the thread.
         let (before, started) = channel();
         helper.submit(Box::new(move || {
             before.send(()).expect("heard");

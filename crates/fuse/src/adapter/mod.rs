@@ -1,15 +1,16 @@
 //! The file system as a FUSE server: `extant_fs::Filesystem` behind the trait [`Server`](crate::Server).
 //!
-//! Main types: [`FsServer`], [`ServerOptions`]. Inside: `serve.rs` (the operations), `nodes.rs` (the inodes that the
-//! kernel knows), `errno.rs` (the error numbers), `convert.rs` (values), `control.rs` (requests to the mount as a
-//! whole), `detached.rs` (replies sent later), `helper.rs` (threads that may wait), `openers.rs` (open files),
-//! `pauses.rs` (writers that wait).
+//! Main types: [`FsServer`], [`ServerOptions`]. Inside:
+//! - `serve.rs`: the operations; `control.rs`: requests to the mount as a whole;
+//! - `nodes.rs`: the inodes that the kernel knows; `openers.rs`: open files;
+//! - `convert.rs`: values; `errno.rs`: error numbers;
+//! - `detached.rs`: replies sent later; `helper.rs`: threads that may wait; `pauses.rs`: writers that wait.
 //!
 //! What it does not do, because the kernel does: permissions (by mode, owner and ACL); the page cache and its
-//! writeback; the cache of names and attributes, which never expires (but for attributes of directories), because no
-//! other process changes the device; locks; copying ranges. While a file is open the kernel keeps its inode. With
-//! `no_open` nothing else is kept of it: its handles are all 0. Otherwise the open file holds the inode, and its cursor
-//! in the inode's ledger of lost writes (`openers.rs`).
+//! writeback; the cache of names and attributes; locks; copying ranges. Cached names and attributes never expire,
+//! except attributes of directories, because no other process changes the device. While a file is open, the kernel
+//! keeps its inode. With `no_open` the server has no state for it: all handles are 0. Otherwise an open file holds the
+//! inode, and a cursor in the inode's ledger of lost writes (`openers.rs`).
 //!
 //! # Locking
 //! `fuse nodes` (150) and `fuse replies` (210), leaves; `fuse unmount result`, `fuse notifier` (2), `fuse helper` and
@@ -54,8 +55,8 @@ use crate::types::{Attr, Entry, Request};
 static RESULT_CLASS: LockClass = LockClass::new("fuse unmount result", 2);
 static NOTIFIER_CLASS: LockClass = LockClass::new("fuse notifier", 2);
 
-/// A change of names changes a directory's attributes, and the kernel then drops those that it has. But it would
-/// still believe an earlier reply that is in flight, for as long as this.
+/// A change of names changes a directory's attributes, and the kernel then drops its cached attributes. An earlier
+/// reply that is still in flight would be cached for as long as this.
 const DIRECTORY_VALID: Duration = Duration::from_secs(1);
 
 /// The share of the cache for inodes that the server holds for the kernel but could drop.
@@ -71,10 +72,10 @@ pub struct FsServer {
     helper: Helper,
     /// Writers that wait for the device.
     pauses: Pauses,
-    /// Freezes and thaws. It has a thread of its own because a job of the others may wait for a request that the
+    /// Freezes and thaws. It has a thread of its own, because a job on another thread may wait for a request that the
     /// freeze holds back.
     controller: Helper,
-    /// Trims, which wait while the mount is frozen.
+    /// Trims, which wait while the mount is frozen; also growth and quotas.
     trimmer: Helper,
     hold: Mutex<Option<Hold>>,
     callers: Mutex<Callers>,
@@ -94,7 +95,7 @@ pub struct FsServer {
 }
 
 impl FsServer {
-    /// Takes the file system over: [`Server::destroy`](crate::Server::destroy) unmounts it.
+    /// Takes over the file system: [`Server::destroy`](crate::Server::destroy) unmounts it.
     ///
     /// # Errors
     /// The root directory cannot be read, or is not a directory.
@@ -138,8 +139,8 @@ impl FsServer {
     }
 
     /// Sets the session's channel for notifications ([`Session::notifier`](crate::Session::notifier)). SEEK_DATA and
-    /// SEEK_HOLE use it to have dirty pages in holes written first. Without it the kernel answers them itself, as if
-    /// there were no holes.
+    /// SEEK_HOLE use it to have dirty pages in holes written first. Without it, the kernel answers these seeks itself,
+    /// as if there were no holes.
     pub fn set_notifier(&self, notifier: Notifier) {
         *self.notifier.lock() = Some(notifier);
     }
@@ -166,7 +167,7 @@ impl FsServer {
         self.nodes.counts()
     }
 
-    /// How many of them stay in memory because the kernel knows them, regardless of the cache's size.
+    /// How many known inodes stay in memory, regardless of the cache's size, because the kernel knows them.
     pub fn held_count(&self) -> usize {
         self.nodes.held()
     }
@@ -222,7 +223,7 @@ impl FsServer {
         convert::attr(&self.fs.getattr(inode), self.options.uid, self.options.gid)
     }
 
-    /// How long the kernel may believe an inode's attributes.
+    /// How long the kernel may cache an inode's attributes.
     fn attr_valid(&self, inode: &InodeRef) -> Duration {
         let longest = if inode.is_dir() { DIRECTORY_VALID } else { Duration::MAX };
         self.options.attr_timeout.min(longest)
@@ -245,7 +246,7 @@ impl FsServer {
     fn entry(&self, nodeid: u64, inode: &InodeRef) -> Entry {
         Entry {
             nodeid,
-            // The protocol defines the root's number, and knows it without a generation.
+            // The protocol fixes the root's nodeid, and the kernel uses it without a generation.
             generation: if nodeid == ROOT_ID { 0 } else { u64::from(inode.generation) },
             attr: self.attr(inode),
             entry_valid: self.name_valid(inode),
@@ -257,7 +258,7 @@ impl FsServer {
     fn answer_entry(&self, inode: &InodeRef, reply: ReplyEntry) {
         let Some(nodeid) = self.nodes.nodeid_of(inode.ino) else { return reply.error(Errno::UCLEAN) };
         let entry = self.entry(nodeid, inode);
-        // Counted first: the kernel may send FORGET before this thread goes on.
+        // Counted first: the kernel may send FORGET before this thread continues.
         self.nodes.add(nodeid, inode, self.most_held());
         if reply.ok(&entry).is_err() {
             self.nodes.forget(nodeid, 1);
@@ -276,8 +277,8 @@ impl FsServer {
         }
     }
 
-    /// Ends a freeze, if there is one, after the job that the controller is running. If the mount was detached from
-    /// its directory, no process can thaw it any more, and a process that waits for it keeps the mount alive.
+    /// Ends a freeze, if there is one, after the controller's current job. Once the mount is detached from its
+    /// directory, no process can thaw it any more. A process that waits for the thaw would keep the mount alive.
     pub fn thaw(&self) {
         let Some(hold) = self.hold.lock().clone() else { return };
         let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());

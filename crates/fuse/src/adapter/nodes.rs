@@ -4,17 +4,17 @@
 //! exception: the directory shown as the root (inode 2, unless the mount shows a subdirectory) is nodeid 1, as the
 //! protocol requires. Inode 1 (bad blocks) has no name and so no nodeid.
 //!
-//! A known inode costs number, generation and count, 48 bytes at most, and may leave memory: the next request
-//! reads it again, and the generation tells it from others that have had its number. An entry holds an [`InodeRef`] as
-//! long as its end would lose something:
+//! A known inode costs number, generation and count, 48 bytes at most. The inode itself may leave memory: the next
+//! request reads it again, and the generation distinguishes it from others that have had its number. An entry holds an
+//! [`InodeRef`] while dropping it would lose something:
 //! - The inode has no name. It keeps its content, and its number is not given to another inode, until the kernel has
 //!   forgotten it. The operation that takes the last name asks for the reference ([`Nodes::keep_nameless`]).
-//! - It has dirty data, or lost some, which every open file and process has to report.
-//! - It has preallocated blocks, which the next of many small writes will ask for.
+//! - It has dirty data, or has lost writes, which every open file and process must report.
+//! - It has preallocated blocks, which the next of many small writes will use.
 //!
-//! A request takes the reference when it ends. When there are many references, each operation that adds one looks at
-//! the next few, in the order of their numbers. It drops those that are no longer needed, except for inodes used
-//! since the last round. Their preallocated blocks become free then.
+//! A request stores the reference when it ends. When there are many references, each operation that adds one examines
+//! the next few, in the order of inode numbers. It drops references that are no longer needed, except those used since
+//! the last round. The preallocated blocks of these inodes become free then.
 //!
 //! # Locking
 //! One leaf lock per shard (`fuse nodes`, 150). References are dropped and inodes are examined outside of it.
@@ -33,9 +33,9 @@ use crate::abi::ROOT_ID;
 static CLASS: LockClass = LockClass::new("fuse nodes", 150);
 const SHARD_BITS: u32 = 6;
 const ROOT: u32 = ROOT_ID as u32;
-/// How many held inodes one operation looks at, when there are many.
+/// How many held inodes one operation examines when there are many.
 const LOOKS: u32 = 2;
-/// A table that is this empty shrinks: it has this many times the room that it needs.
+/// A table with more than this many times the room that it needs is shrunk.
 const SPARSE: usize = 4;
 /// Smaller tables do not shrink.
 const TABLE_LEAST: usize = 64;
@@ -51,14 +51,14 @@ struct Known {
 
 struct Held {
     inode: InodeRef,
-    /// Used since the last round.
+    /// Whether a request has used it since the last round.
     used: bool,
 }
 
 #[derive(Default)]
 struct Shard {
     known: HashMap<u32, Known>,
-    /// The held ones among `known`.
+    /// The held inodes among `known`.
     held: BTreeMap<u32, Held>,
     /// The inode that the last round reached.
     hand: u32,
@@ -76,7 +76,7 @@ impl Shard {
         }
     }
 
-    /// The next held inode, if it was not used since the last round.
+    /// The next held inode, if no request has used it since the last round.
     fn turn(&mut self) -> Option<(u32, InodeRef)> {
         let behind = (Bound::Excluded(self.hand), Bound::Unbounded);
         let next = self.held.range(behind).next().or_else(|| self.held.first_key_value());
@@ -100,7 +100,7 @@ struct Slot(Mutex<Shard>);
 /// The state of a nodeid.
 pub(super) enum Node {
     Held(InodeRef),
-    /// To be read by its number.
+    /// Not in memory; to be read by its number.
     Known {
         generation: u32,
     },
@@ -132,7 +132,7 @@ impl Nodes {
         }
     }
 
-    /// The only inode that a nodeid can mean.
+    /// The only inode that a nodeid can refer to.
     pub(super) fn ino_of(&self, nodeid: u64) -> Option<InodeNr> {
         if nodeid == ROOT_ID { Some(self.root) } else { u32::try_from(nodeid).ok().map(InodeNr) }
     }
@@ -151,12 +151,12 @@ impl Nodes {
         shard.known.get(&id).map(|known| Node::Known { generation: known.generation })
     }
 
-    /// Counts a reference to `inode`, before the reply that names it as `nodeid`. `most`: inodes that may be held in
-    /// all.
+    /// Counts a reference to `inode`, before the reply that names it as `nodeid`. `most`: how many inodes may be held
+    /// in total.
     pub(super) fn add(&self, nodeid: u64, inode: &InodeRef, most: usize) {
         let Ok(id) = u32::try_from(nodeid) else { return };
         self.tell(id, inode.generation);
-        // After it is known: the operation that removes its last name then finds it here, and holds it.
+        // Only after the inode is known: an operation that removes its last name then finds it here, and holds it.
         self.keep(nodeid, inode, most);
     }
 
@@ -192,7 +192,7 @@ impl Nodes {
     /// Drops the reference to the next inode of this one's shard, if nothing needs it.
     fn look(&self, id: u32) {
         let shard = self.shard(id);
-        // A statement of its own, so that the lock is released at its end.
+        // A separate statement, so that the lock is released at its end.
         let next = shard.lock().turn();
         if let Some((id, inode)) = next
             && !inode.needs_user()
@@ -202,7 +202,7 @@ impl Nodes {
         }
     }
 
-    /// An inode that the kernel may know loses its last name. The caller holds the inode and its locks.
+    /// Holds an inode that loses its last name, if the kernel knows it. The caller holds the inode and its locks.
     pub(super) fn keep_nameless(&self, inode: &InodeRef) {
         let Some(Ok(id)) = self.nodeid_of(inode.ino).map(u32::try_from) else { return };
         let mut shard = self.shard(id).lock();
@@ -211,7 +211,7 @@ impl Nodes {
         }
     }
 
-    /// Drops `count` of the kernel's references, or all if it has fewer. The root stays.
+    /// Drops `count` of the kernel's references, or all if there are fewer. The root stays.
     pub(super) fn forget(&self, nodeid: u64, count: u64) {
         let Ok(id) = u32::try_from(nodeid) else { return };
         if id == ROOT {
@@ -242,7 +242,7 @@ impl Nodes {
         }
     }
 
-    /// How many inodes the kernel knows, the root included, and how many references it has (without those to the
+    /// How many inodes the kernel knows, including the root, and how many references it has (excluding those to the
     /// root).
     pub(super) fn counts(&self) -> (usize, u64) {
         self.shards.iter().fold((0, 0), |(inodes, lookups), slot| {
@@ -252,13 +252,13 @@ impl Nodes {
         })
     }
 
-    /// How many known inodes are held, the root included.
+    /// How many known inodes are held, including the root.
     pub(super) fn held(&self) -> usize {
         self.shards.iter().map(|slot| slot.0.lock().held.len()).sum()
     }
 }
 
-/// An inode that a request works on. At its drop, the inode is held for the kernel if its state needs that.
+/// An inode that a request works on. When this is dropped, the inode is held for the kernel if its state needs that.
 pub(super) struct InUse<'a> {
     pub(super) inode: InodeRef,
     pub(super) nodes: &'a Nodes,

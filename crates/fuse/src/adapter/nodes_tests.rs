@@ -1,4 +1,4 @@
-//! The inodes that the kernel knows, without a kernel: names of all kinds, held or not, while memory is short.
+//! The inodes that the kernel knows, tested without a kernel: inodes in all states, held or not, under memory pressure.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -96,7 +96,8 @@ impl Scene {
     }
 }
 
-/// Memory of a table of the standard library: a power of two of places, an eighth of them free, and a byte for each.
+/// Memory of a hash table of the standard library: a power of two of slots, an eighth of them free, and one control
+/// byte per slot.
 fn table_bytes(nodes: &Nodes) -> usize {
     let of = |slot: &Slot| {
         let places = (slot.0.lock().known.capacity() * 8 / 7).next_power_of_two();
@@ -144,7 +145,7 @@ fn a_known_inode_leaves_memory_and_is_read_again() {
 
 type Step = fn(&Scene);
 
-/// For each operation that removes a last name.
+/// One case for each operation that removes a last name.
 #[test]
 fn an_unlinked_inode_lives_until_the_kernel_forgets_it() {
     let takes: [(&str, Step); 3] = [
@@ -230,7 +231,7 @@ fn an_old_nodeid_of_a_reused_number_is_stale() {
     let generation = scene.server.node(first).expect("known").generation;
     scene.fs().unlink(&scene.root, b"first").expect("unlinked");
     scene.forget(first, 1);
-    // Creates files until one gets the number.
+    // Creates files until one gets the same inode number.
     let second = (0..20_000).map(|n| {
         let name = format!("again{n}");
         scene.fs().create(&scene.root, name.as_bytes(), NewNode::file(0o644), NOBODY).expect("created")
@@ -240,7 +241,7 @@ fn an_old_nodeid_of_a_reused_number_is_stale() {
     // The kernel still has its reference to the first inode.
     scene.server.nodes.tell(first as u32, generation);
     assert_eq!(scene.server.node(first).map(drop), Err(Errno::STALE));
-    // After a reply that names the second, the kernel reaches that one, and its counts of both add up.
+    // After a reply that names the second inode, the nodeid refers to that one, and the counts of both add up.
     assert_eq!(scene.tell(&second), first);
     assert_eq!(scene.server.node(first).expect("known").generation, second.generation);
     scene.forget(first, 1);
@@ -269,8 +270,8 @@ fn forgetting_more_than_the_count_stops_at_zero() {
 
 const STEP: u64 = 16 << 10;
 
-/// The extents of files that grow in parallel, each by one write after the other. Each write is on the device before
-/// the next.
+/// The extents of files that grow in parallel, one write at a time. Each write is on the device before the next one
+/// begins.
 fn pieces(scene: &Scene, mut append: impl FnMut(u64, u64)) -> Vec<usize> {
     let files: Vec<u64> = (0..6).map(|n| scene.create(&format!("f{n}"))).collect();
     for at in 0..64 {
@@ -293,7 +294,7 @@ fn a_file_that_grows_by_writes_keeps_its_preallocated_blocks() {
     let scene = Scene::new(8 * MIB);
     let held = pieces(&scene, |nodeid, at| scene.write(nodeid, at, &DATA));
     scene.end();
-    // The same as when its inode was in use all the time.
+    // The same layout as when the inodes stayed in use.
     let scene = Scene::new(8 * MIB);
     let mut users = BTreeMap::new();
     let used = pieces(&scene, |nodeid, at| {
@@ -303,7 +304,7 @@ fn a_file_that_grows_by_writes_keeps_its_preallocated_blocks() {
     drop(users);
     scene.end();
     assert_eq!(held, used);
-    // Unlike an inode that is dropped between two writes.
+    // A different layout when the inodes are dropped between two writes.
     let scene = Scene::new(8 * MIB);
     let loose = pieces(&scene, |nodeid, at| {
         scene.write(nodeid, at, &DATA);
@@ -330,7 +331,7 @@ fn held_inodes_are_dropped_when_there_are_many() {
         assert!(held <= 2 * most + 2 * 64, "{held} held after {n}");
     }
     scene.fs().sync().expect("synced");
-    // Each new reference of the kernel drops a few.
+    // Each new reference of the kernel drops a few others.
     for nodeid in &files {
         let inode = scene.server.node(*nodeid).expect("known").clone();
         scene.tell(&inode);

@@ -1,9 +1,10 @@
 //! Open files, and the cursor with which a request reports lost writes.
 //!
-//! Main type: [`Openers`], the table of open files by handle. An open file has a cursor of its own and holds its inode.
-//! Handle 0 stands for none: with `no_open` the kernel sends no OPEN. Then the cursor is that of the request's process.
+//! Main type: [`Openers`], the table of open files by handle. An open file has its own cursor and holds its inode.
+//! Handle 0 means that there is no open file: with `no_open` the kernel sends no OPEN. The cursor is then that of the
+//! request's process.
 //!
-//! What it does not do: report. The ledgers of `fs` do.
+//! What it does not do: it reports nothing; the ledgers of `fs` do.
 //!
 //! # Locking
 //! `fuse openers` (151), a leaf.
@@ -16,24 +17,25 @@ use nix::unistd::{Pid, getpgid};
 
 static CLASS: LockClass = LockClass::new("fuse openers", 151);
 
-/// The bit of a handle whose file bypasses the kernel's page cache. A handle of nothing else stands for none, too.
+/// The bit of a handle whose file bypasses the kernel's page cache. A handle with only this bit has no open file
+/// either.
 const DIRECT: u64 = 1 << 63;
 
-/// The first PID namespace. Linux: include/linux/proc_ns.h.
+/// The inode number of the first PID namespace. Linux: include/linux/proc_ns.h.
 const PROC_PID_INIT_INO: u64 = 0xefff_fffc;
 /// The flag of a kernel thread. Linux: include/linux/sched.h.
 const PF_KTHREAD: u32 = 0x0020_0000;
 
 struct Open {
     cursor: LossCursor,
-    /// The cursor counts for this inode in memory, not for one that is read again. None in tests.
+    /// The cursor is valid only for this inode in memory, not for one that is read again. None in tests.
     _inode: Option<InodeRef>,
 }
 
 pub(super) struct Openers {
     next: AtomicU64,
     open: Mutex<HashMap<u64, Open>>,
-    /// Whether kernel threads have process ids here: in the first PID namespace alone.
+    /// Whether kernel threads have process IDs here: only in the first PID namespace.
     sees_kernel: bool,
 }
 
@@ -43,7 +45,7 @@ impl Openers {
         Openers {
             next: AtomicU64::new(1),
             open: Mutex::new(&CLASS, HashMap::default()),
-            // Without /proc it may be the first. Reporting an error twice is harmless.
+            // Without /proc, assume the first namespace: reporting an error twice is harmless.
             sees_kernel: namespace.map_or(true, |namespace| namespace.st_ino == PROC_PID_INIT_INO),
         }
     }
@@ -54,7 +56,7 @@ impl Openers {
         handle
     }
 
-    /// The handle, marked as one that bypasses the kernel's page cache.
+    /// The handle, marked as bypassing the kernel's page cache.
     pub(super) fn direct(handle: u64) -> u64 {
         handle | DIRECT
     }
@@ -66,7 +68,7 @@ impl Openers {
     pub(super) fn remove(&self, handle: u64) {
         let handle = handle & !DIRECT;
         if handle != 0 {
-            // A statement of its own ends the lock before the inode is dropped.
+            // A separate statement releases the lock before the inode is dropped.
             let gone = self.open.lock().remove(&handle);
             drop(gone);
         }
@@ -82,8 +84,8 @@ impl Openers {
         self.open.lock().len()
     }
 
-    /// The cursor of a request: that of its open file, or without one that of its process. A kernel thread sends
-    /// requests for many processes (Linux: `aio_fsync_work`), which cannot be told apart.
+    /// The cursor of a request: that of its open file, or else that of its process. A kernel thread sends requests for
+    /// many processes (Linux: `aio_fsync_work`), which cannot be told apart.
     pub(super) fn cursor(&self, handle: u64, process: u32) -> LossCursor {
         let cursor = self.open.lock().get(&(handle & !DIRECT)).map(|open| open.cursor.clone());
         match cursor {
@@ -94,7 +96,7 @@ impl Openers {
     }
 }
 
-/// The cursor of a process. The kernel sends 0 for every process outside of the server's PID namespace.
+/// The cursor of a process. The kernel sends 0 for every process outside the server's PID namespace.
 pub(super) fn cursor_of_process(process: u32) -> LossCursor {
     match process {
         0 => LossCursor::Shared,
@@ -102,8 +104,8 @@ pub(super) fn cursor_of_process(process: u32) -> LossCursor {
     }
 }
 
-/// Kernel threads are in no process group; neither is an init process that has not made one, nor its children. A
-/// process whose flags cannot be read (hidepid) counts as a kernel thread.
+/// Whether a thread belongs to the kernel. Kernel threads are in no process group; neither is an init process that has
+/// not created one, nor its children. A process whose flags cannot be read (hidepid) counts as a kernel thread.
 fn is_of_kernel(thread: u32) -> bool {
     getpgid(Some(Pid::from_raw(thread as i32))).is_ok_and(|group| group.as_raw() == 0)
         && flags(thread).is_none_or(|flags| flags & PF_KTHREAD != 0)
@@ -113,7 +115,7 @@ fn is_of_kernel(thread: u32) -> bool {
 fn flags(thread: u32) -> Option<u32> {
     let stat = std::fs::read(format!("/proc/{thread}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
-    // The name may hold spaces and parentheses.
+    // The name may contain spaces and parentheses.
     let (_name, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(6)?.parse().ok()
 }
@@ -128,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// The process whose cursor a request without an open file moves; `None`: it moves the shared one.
+    /// The process whose cursor a request without an open file moves; `None` for the shared cursor.
     fn process_of(openers: &Openers, process: u32) -> Option<u32> {
         match openers.cursor(0, process) {
             LossCursor::Of(Party::Process(id)) => Some(id),
@@ -137,7 +139,8 @@ mod tests {
         }
     }
 
-    /// A cursor of its own would report a loss to the first process for which the thread asks, and to no other.
+    /// With a cursor of its own, a kernel thread would report a loss only to the first process on whose behalf it calls
+    /// fsync.
     #[test]
     fn a_kernel_thread_moves_the_shared_cursor() {
         let openers = Openers::new();
@@ -163,7 +166,7 @@ mod tests {
         assert!(matches!(cursor_of_process(7), LossCursor::Of(Party::Process(7))));
     }
 
-    /// In a namespace of its own this test runs once more, by a process whose group is outside.
+    /// The test runs itself once more in a namespace of its own, as a process whose group is outside.
     #[test]
     fn a_process_whose_group_is_outside_of_the_namespace_has_a_cursor() {
         const INSIDE: &str = "EXTANT_TEST_INSIDE";

@@ -5,22 +5,23 @@ use std::time::Duration;
 use super::direct::DirectIo;
 use crate::types::FOREVER;
 
-/// How the kernel sees a file system. The default is the fastest that is correct for one mount whose device nothing
-/// else changes, and that loses no data silently.
+/// How the kernel sees a file system. The default is the fastest configuration that loses no data silently. It requires
+/// that nothing else changes the device.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// The kernel collects writes and sends them later. Without it every write(2) is a request, and write(2) itself
-    /// reports a full disk. With it, close(2) or fsync(2) reports that, and programs often ignore their errors.
+    /// reports a full disk. With it, close(2) or fsync(2) reports that, and programs often ignore errors of these
+    /// calls.
     pub writeback_cache: bool,
     /// Opening and closing a file sends no request: a creation is one request (MKNOD) instead of two.
     pub no_open: bool,
-    /// Which files bypass the kernel's page cache. [`DirectIo::From`] needs `no_open` to be off. With the writeback
-    /// cache, or before Linux 6.9: none.
+    /// Which files bypass the kernel's page cache. [`DirectIo::From`] needs `no_open` to be off. None does with the
+    /// writeback cache, or before Linux 6.9.
     pub direct_io: DirectIo,
-    /// As `no_open` for directories; the kernel then caches their entries.
+    /// As `no_open`, for directories; the kernel then caches their entries.
     pub no_opendir: bool,
     pub readdirplus: bool,
-    /// Extended attributes, ACLs among them. Without, the kernel does not request `security.capability` before the
+    /// Extended attributes, including ACLs. Without them, the kernel does not request `security.capability` before the
     /// first write to each file: one request less for each new file.
     pub xattrs: bool,
     /// ACLs are enforced (by the kernel, from the image) and inherited.
@@ -33,13 +34,13 @@ pub struct ServerOptions {
     /// The directory that is shown as the root, as a path in the image; symbolic links are followed. `None`: the root
     /// of the image.
     pub root: Option<Vec<u8>>,
-    /// Owner and group that every inode shows. The image keeps its own: a new file gets the owner (group) that the
-    /// image has for the directory. A change to the owner shown does nothing, and to another one is refused.
+    /// The owner and group that every inode shows. The image keeps its own: a new file gets the owner (group) that the
+    /// directory has in the image. Changing the owner to the one shown has no effect; any other change is refused.
     pub uid: Option<u32>,
     pub gid: Option<u32>,
-    /// A write, and a change of attributes, is durable before its reply.
+    /// A write, or a change of attributes, is durable before its reply.
     pub sync: bool,
-    /// The same for a change of names.
+    /// A change of names is durable before its reply.
     pub dirsync: bool,
     /// How long the kernel may believe names, attributes (of a directory: for a second at most), and that there is no
     /// such name. Where directories may ignore case, it asks for names of files, and for missing ones, each time.

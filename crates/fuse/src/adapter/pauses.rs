@@ -1,8 +1,8 @@
-//! Writers that wait for the device, without a worker that waits with them.
+//! Writers that wait for the device without occupying a worker.
 //!
-//! Main type: [`Pauses`]. Its thread starts with the first writer that waits and ends when none came for a while.
+//! Main type: [`Pauses`]. Its thread starts with the first writer that waits and ends when none has come for a while.
 //!
-//! What it does not do: it decides on no pause; [`Filesystem::write_unpaced`] does.
+//! What it does not do: it chooses no pause; [`Filesystem::write_unpaced`] does.
 //!
 //! # Locking
 //! `fuse pauses` (3), a leaf: replies are sent outside of it.
@@ -26,21 +26,21 @@ type Reply = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Waiting {
-    /// By the time at which they may go on, and the order of arrival.
+    /// Keyed by the time at which each writer may continue, then by order of arrival.
     writers: BTreeMap<(u64, u64), Reply>,
     came: u64,
     running: bool,
 }
 
 struct Shared {
-    /// The thread may outlive the mount.
+    /// Weak, because the thread may outlive the mount.
     fs: Weak<Filesystem>,
     clock: Clock,
     waiting: Mutex<Waiting>,
     more: Condvar,
 }
 
-/// The writers of one mount that wait.
+/// The waiting writers of one mount.
 #[derive(Clone)]
 pub(super) struct Pauses(Arc<Shared>);
 
@@ -50,7 +50,7 @@ impl Pauses {
         Pauses(Arc::new(Shared { fs: Arc::downgrade(fs), clock: Clock::real(), waiting, more: Condvar::new() }))
     }
 
-    /// Calls `reply` after `pause`, and not while the mount is full of dirty data. If no thread can be started, it
+    /// Calls `reply` after `pause`, but not while the mount is full of dirty data. If no thread can be started, it
     /// calls `reply` at once.
     pub(super) fn submit(&self, pause: Duration, reply: impl FnOnce() + Send + 'static) {
         let until = self.0.clock.now_ns() + pause.as_nanos() as u64;
@@ -92,7 +92,7 @@ impl Pauses {
                 self.0.more.wait_for(&mut waiting, FULL);
             } else if let Some((_, reply)) = waiting.writers.pop_first() {
                 drop(waiting);
-                // A panic affects this reply only: its request is answered EIO when it is dropped.
+                // A panic affects only this reply: when it is dropped, its request is answered EIO.
                 let _ = catch_unwind(AssertUnwindSafe(reply));
                 waiting = self.0.waiting.lock();
             }

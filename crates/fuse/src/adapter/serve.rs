@@ -1,7 +1,7 @@
 //! The operations.
 //!
-//! Each is: the inode behind the nodeid, the file system's operation, the answer. A request that waits for durability
-//! (FSYNC, FSYNCDIR, SYNCFS) is answered by the thread that completes the commit, so that no worker waits.
+//! Each operation finds the inode behind the nodeid, calls the file system, and answers. A request that waits for
+//! durability (FSYNC, FSYNCDIR, SYNCFS) is answered by the thread that completes the commit, so that no worker waits.
 //!
 //! # Locking
 //! None of its own beyond the module's.
@@ -28,7 +28,7 @@ use crate::transport::dirbuf::DirAdd;
 use crate::transport::reply::*;
 use crate::types::*;
 
-/// Answers with the error and returns, or goes on with the value.
+/// Evaluates to the value, or answers with the error and returns.
 macro_rules! check {
     ($reply:ident, $result:expr) => {
         match $result {
@@ -38,7 +38,7 @@ macro_rules! check {
     };
 }
 
-/// Errors of the file system and error numbers, both fit for `check!`.
+/// Both errors of the file system and error numbers, for `check!`.
 struct AsErrno(Errno);
 
 impl From<Error> for AsErrno {
@@ -77,10 +77,10 @@ const FS_IOC_GETVERSION: [u32; 2] = [0x8008_7601, 0x8004_7601];
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 
-/// How the names of ACLs begin.
+/// The prefix of ACL names.
 const ACLS: &[u8] = b"system.posix_acl_";
 
-/// The offset in the notification that drops the kernel's cache of an inode: no content.
+/// The offset in a notification that drops an inode's cached attributes but no cached content.
 const ATTRIBUTES_ONLY: i64 = -1;
 
 /// How the kernel treats a file that bypasses its page cache.
@@ -99,7 +99,7 @@ fn empty(reply: ReplyEmpty, result: Result<(), Error>) {
 }
 
 impl FsServer {
-    /// The kernel's cache of it stays, unless reads have to reach the server: to move the access time.
+    /// Keeps the kernel's cached pages of the inode, unless reads must reach the server to update the access time.
     fn cached_flags(&self, inode: &InodeRef, reads: bool) -> OpenFlags {
         match reads && self.fs.atime_is_due(inode) {
             true => OpenFlags::empty(),
@@ -122,7 +122,7 @@ impl FsServer {
     fn answer_create(&self, inode: InodeRef, flags: u32, reply: ReplyCreate) {
         let Some(nodeid) = self.nodes.nodeid_of(inode.ino) else { return reply.error(Errno::UCLEAN) };
         let entry = self.entry(nodeid, &inode);
-        // With `no_open` the kernel sends no RELEASE, once it knows.
+        // With `no_open` the kernel sends no RELEASE, once it has seen ENOSYS.
         let closes = !self.no_open.load(Ordering::Relaxed);
         let handle = if closes { self.opened(&inode) } else { 0 };
         let (handle, how) = match self.direct_io().of_new(flags & O_ACCMODE == O_WRONLY) {
@@ -152,7 +152,7 @@ impl FsServer {
         self.fs.fsync_async_for(&inode, cursor, datasync, Box::new(done));
     }
 
-    /// Restricts a SETATTR while the owner shown is not the owner stored.
+    /// Restricts a SETATTR if the owner shown overrides the owner stored.
     fn override_owner(&self, set: &mut FsSetAttr) -> Result<(), Errno> {
         for (shown, wanted) in [(self.options.uid, &mut set.uid), (self.options.gid, &mut set.gid)] {
             if let (Some(shown), Some(id)) = (shown, *wanted) {
@@ -165,7 +165,7 @@ impl FsServer {
         Ok(())
     }
 
-    /// chattr(1). Newer kernels have checked owner and capabilities already; older ones pass on every request.
+    /// chattr(1). Newer kernels have already checked owner and capabilities; older ones pass every request on.
     fn set_flags(&self, req: &Request, ino: u64, inode: InodeRef, set: SetFlags, reply: ReplyIoctl) {
         let attr = self.fs.getattr(&inode);
         let owner = self.options.uid.unwrap_or(attr.uid);
@@ -177,7 +177,7 @@ impl FsServer {
         let sync = self.options.sync;
         let answer = move |fs: &Filesystem, inode: &InodeRef, reply: ReplyIoctl| {
             check!(reply, fs.set_flags(inode, set));
-            // The kernel does not know that the time of change has moved.
+            // The kernel does not know that the ctime has changed.
             let _ = notifier.inval_inode(ino, ATTRIBUTES_ONLY, 0);
             if sync {
                 check!(reply, fs.fsync(inode, false));
@@ -187,8 +187,8 @@ impl FsServer {
         if set.flags.is_none_or(|f| f & !attr.flags & InodeFlags::IMMUTABLE.bits() == 0) {
             return answer(&self.fs, &inode, reply);
         }
-        // The kernel's dirty pages of it were written while that was allowed. Its writes need workers, so none may
-        // wait.
+        // The kernel's dirty pages of this inode were written before it becomes immutable, so they are flushed first.
+        // Flushing needs workers, so no worker may wait for it.
         let Some(notifier) = self.notifier.lock().clone() else { return reply.nosys() };
         let (fs, ticket) = (self.fs.clone(), self.outstanding.begin());
         self.helper.submit(Box::new(move || {
@@ -199,37 +199,38 @@ impl FsServer {
         }));
     }
 
-    /// Whether the caller belongs to the file's group, as far as a request shows: it lacks supplementary groups. Root
+    /// Whether the caller belongs to the file's group, as far as a request tells: it has no supplementary groups. Root
     /// counts as a member.
     fn is_member(&self, req: &Request, inode: &InodeRef) -> bool {
         req.uid == 0 || req.gid == self.options.gid.unwrap_or(self.fs.getattr(inode).gid)
     }
 
-    /// Whether set-id bits go for this caller although nothing has been written. An empty SETATTR comes before a write,
-    /// and from chown(2) to no owner, which every user may call. So the bits go for callers that could remove them
-    /// anyway: root, the owner, and users that may write the file by its mode.
+    /// Whether set-id bits are removed for this caller although nothing has been written. The kernel sends an empty
+    /// SETATTR before a write. It also sends one for chown(2) without owner and group, which every user may call. So
+    /// the bits are removed only for callers that could remove them anyway: root, the owner, and users that may write
+    /// the file by its mode.
     fn may_take_privileges(&self, req: &Request, inode: &InodeRef) -> bool {
         let attr = self.fs.getattr(inode);
         let owns = req.uid == 0 || req.uid == self.options.uid.unwrap_or(attr.uid);
         owns || attr.mode & if self.is_member(req, inode) { 0o020 } else { 0o002 } != 0
     }
 
-    /// The kernel does not know of changes that come with others: its cached attributes of the inode go.
+    /// Drops the kernel's cached attributes of an inode after a change that the kernel does not know of.
     fn forget_attributes(&self, ino: u64) {
         if let Some(notifier) = self.notifier.lock().clone() {
             let _ = notifier.inval_inode(ino, ATTRIBUTES_ONLY, 0);
         }
     }
 
-    /// An ACL may have changed the mode. The kernel then drops its cached mode, but would cache an older answer that
-    /// arrives later, forever.
+    /// An ACL may have changed the mode. The kernel then drops its cached mode. Without a notification, it would cache
+    /// an older answer that arrives later, indefinitely.
     fn note_acl(&self, ino: u64, name: &[u8]) {
         if name.starts_with(ACLS) {
             self.forget_attributes(ino);
         }
     }
 
-    /// Runs a change of content that takes set-id bits, if there are any.
+    /// Runs a change of content that removes the set-id bits, if there are any.
     fn taking_privileges<T>(&self, ino: u64, inode: &InodeRef, takes: bool, change: impl FnOnce() -> T) -> T {
         let takes = takes && inode.mode() & 0o6000 != 0;
         let r = change();
@@ -281,7 +282,7 @@ impl FsServer {
                         }
                         added
                     }
-                    // A LOOKUP of this name answers with the error.
+                    // A LOOKUP of this name will report the error.
                     Err(_) => plain(&mut reply),
                 },
             };
@@ -302,8 +303,8 @@ impl FsServer {
     }
 }
 
-/// The user and group whose share of the space a request takes: those of its process, also if its files are shown or
-/// stored as another user's.
+/// The user and group whose share of the reserved space a request may use. They are those of its process, even if its
+/// files are shown or stored as another user's.
 fn caller(req: &Request) -> Caller {
     Caller { uid: req.uid, gid: req.gid }
 }
@@ -319,7 +320,7 @@ fn answer_seek(reply: ReplyLseek, found: Result<u64, Error>) {
     }
 }
 
-/// The hole that an answer to lseek(2) rests on: where it begins and ends. None of an answer without one.
+/// The hole that an answer to lseek(2) depends on: where it begins and ends. None if the answer depends on no hole.
 fn hole(fs: &Filesystem, inode: &InodeRef, offset: u64, what: Seek, found: &Result<u64, Error>) -> Option<(u64, u64)> {
     let size = fs.getattr(inode).size;
     let hole = match (what, found) {
@@ -331,8 +332,8 @@ fn hole(fs: &Filesystem, inode: &InodeRef, offset: u64, what: Seek, found: &Resu
     (hole.0 < hole.1).then_some(hole)
 }
 
-/// lseek(2) once more, after the kernel has written its dirty pages in the holes that the answer rests on: `first`, and
-/// the ones behind it if `first` turns out to be data.
+/// Repeats lseek(2) after the kernel has written its dirty pages in the holes that the answer depends on. `first` is
+/// the first such hole; if it turns out to be data, the next ones follow.
 fn seek_below(
     fs: &Filesystem,
     inode: &InodeRef,
@@ -345,7 +346,7 @@ fn seek_below(
     loop {
         let found = fs.seek(inode, offset, what);
         match hole(fs, inode, offset, what, &found) {
-            // Each is behind those before, so that this ends.
+            // Each hole is behind the previous ones, so the loop ends.
             Some(next) if what == Seek::Hole && next.0 >= end => {
                 write(next.0, next.1);
                 end = next.1;
@@ -368,7 +369,7 @@ impl Server for FsServer {
             readdirplus: o.readdirplus,
             readdirplus_auto: true,
             posix_acl: o.posix_acl && o.xattrs && self.fs.has_acls(),
-            // By number a client could reach inodes outside of a subdirectory.
+            // By number, a client could reach inodes outside the subdirectory.
             export_support: o.export_support && o.root.is_none(),
             cache_symlinks: true,
             handle_killpriv: true,
@@ -401,7 +402,7 @@ impl Server for FsServer {
     fn lookup(&self, _req: &Request, parent: u64, name: &[u8], reply: ReplyEntry) {
         let found = match name {
             b"." => return self.answer_entry(&*check!(reply, self.node_by_number(parent)), reply),
-            // Above it there is nothing that the mount shows.
+            // The mount shows nothing above its root.
             b".." if parent == ROOT_ID => Ok(check!(reply, self.node(parent)).clone()),
             b".." => self.fs.parent(&*check!(reply, self.node_by_number(parent))),
             _ => self.fs.lookup(&*check!(reply, self.node(parent)), name),
@@ -417,7 +418,7 @@ impl Server for FsServer {
         for f in batch {
             self.nodes.forget(f.nodeid, f.nlookup);
         }
-        // Inodes without a name or a user are freed here: no caller waits for a FORGET.
+        // Inodes with no name and no user are freed here, because no caller waits for a FORGET.
         self.fs.reap();
     }
 
@@ -446,7 +447,7 @@ impl Server for FsServer {
         check!(reply, self.override_owner(&mut wanted));
         let nothing = FsSetAttr { ctime: wanted.ctime, ..FsSetAttr::default() };
         if wanted == nothing && !inode.is_dir() && self.may_take_privileges(req, &inode) {
-            // chown(2) to no owner and no group: all that comes of it is that set-id bits go.
+            // chown(2) without owner and group: its only effect is to remove the set-id bits.
             check!(reply, self.fs.drop_privileges(&inode, self.is_member(req, &inode)));
         }
         let attr = check!(reply, caller(req).run(|| self.fs.setattr(&inode, &wanted)));
@@ -537,25 +538,27 @@ impl Server for FsServer {
 
     fn write(&self, req: &Request, ino: u64, args: &WriteArgs, data: &[u8], reply: ReplyWrite) {
         let inode = check!(reply, self.node(ino));
-        // A page of a shared mapping comes like one of the writeback cache; but the kernel keeps the times itself only
-        // with that (it then sends them with SETATTR).
+        // A page of a shared mapping arrives like one of the writeback cache. But only with that cache does the kernel
+        // maintain the times itself, and send them with SETATTR.
         let keep_times = args.cached && self.writeback.load(Ordering::Relaxed);
         let direct = Openers::is_direct(args.fh) && !args.cached;
         let flags = WriteFlags {
             kill_privileges: args.kill_suidgid,
-            // Before a write through its cache the kernel removes them itself.
+            // Before a write through its cache, the kernel removes them itself.
             kill_capabilities: direct,
             keep_times,
             from_cache: args.cached,
         };
-        // Data in the kernel's cache was acknowledged long ago, and the process that writes it back did not write it.
+        // Data in the kernel's cache was acknowledged long ago, and the process that writes it back is not the one that
+        // wrote it.
         let caller = if args.cached { Caller::ROOT } else { caller(req) };
         let write = |at: usize| {
             let at_byte = args.offset + at as u64;
             caller.run(|| self.fs.write_unpaced(&inode, at_byte, &data[at..], flags))
         };
         let (mut n, mut pause) = check!(reply, self.taking_privileges(ino, &inode, args.kill_suidgid, || write(0)));
-        // No caller sees a short write of a cached page: it is written whole, or fsync(2) and close(2) get an error.
+        // No caller sees a short write of a cached page. So the page is written whole, or fsync(2) and close(2) report
+        // an error.
         while args.cached && n < data.len() {
             let (more, for_more) = check!(reply, write(n));
             (n, pause) = (n + more, pause + for_more);
@@ -582,7 +585,7 @@ impl Server for FsServer {
             self.fs.release(&inode);
         }
         self.openers.remove(args.fh);
-        // The kernel may have forgotten it before.
+        // The kernel may already have forgotten it.
         self.fs.reap();
         reply.ok();
     }
@@ -601,7 +604,7 @@ impl Server for FsServer {
             empty(reply, result);
             drop(ticket);
         };
-        // The kernel asks for sync(2) and umount(8), too, and passes the answer on to neither (Linux:
+        // The kernel also sends this for sync(2) and umount(8), and passes the answer on to neither (Linux:
         // `sync_filesystem`).
         self.fs.sync_async_hinting(cursor_of_process(req.pid), Box::new(done));
     }
@@ -684,7 +687,7 @@ impl Server for FsServer {
     }
 
     fn create(&self, req: &Request, parent: u64, name: &[u8], args: &CreateArgs, reply: ReplyCreate) {
-        // The kernel then creates with MKNOD. That is one request as this is, but for a few files at the beginning.
+        // The kernel then creates with MKNOD, which is one request as well, except for the first few files.
         if self.no_open.load(Ordering::Relaxed) && self.direct_io() == DirectIo::Never {
             return reply.nosys();
         }
@@ -719,7 +722,7 @@ impl Server for FsServer {
             return reply.nosys();
         }
         let inode = check!(reply, self.node(ino));
-        // The kernel takes the answer for one in the same unit.
+        // The kernel interprets the answer in the same unit.
         if blocksize != self.fs.block_size() {
             return reply.error(Errno::INVAL);
         }
@@ -736,8 +739,9 @@ impl Server for FsServer {
             SEEK_HOLE => Seek::Hole,
             _ => return reply.error(Errno::INVAL),
         };
-        // Dirty pages in the kernel's cache (without `writeback_cache`, of a shared mapping) are a hole to us, and only
-        // dropping them from there makes the kernel write them. Its writes need workers, so none may wait for them.
+        // Dirty pages in the kernel's cache (without `writeback_cache`, of a shared mapping) look like a hole to the
+        // server. The kernel writes them only when they are dropped. Its writes need workers, so no worker may wait for
+        // them.
         let collects = self.writeback.load(Ordering::Relaxed);
         let mut first = None;
         if !collects {
@@ -746,7 +750,8 @@ impl Server for FsServer {
             if first.is_none() || self.fs.is_read_only() {
                 return answer_seek(reply, found);
             }
-            // The kernel's writes wait for the thaw. All that may be data counts as data, as if there were no holes.
+            // The kernel's writes wait for the thaw. Until then everything that may be data counts as data, as if there
+            // were no holes.
             if self.fs.is_frozen() {
                 let size = self.fs.getattr(&inode).size;
                 return reply.ok(if what == Seek::Data { offset } else { size });
@@ -760,7 +765,7 @@ impl Server for FsServer {
             };
             let found = match first {
                 Some(first) => seek_below(&fs, &inode, (offset, what), first, write),
-                // The size, too, is the kernel's.
+                // The kernel maintains the size, too.
                 None => {
                     write(0, 0);
                     fs.seek(&inode, offset, what)
@@ -775,7 +780,7 @@ impl Server for FsServer {
     fn fallocate(&self, req: &Request, ino: u64, args: &FallocateArgs, reply: ReplyEmpty) {
         let inode = check!(reply, self.node(ino));
         let Some(mode) = convert::fallocate_mode(args.mode) else { return reply.error(Errno::OPNOTSUPP) };
-        // The request does not say whether set-id bits must go; the superuser keeps them.
+        // The request does not say whether set-id bits must be removed; root keeps them.
         if req.uid != 0 {
             let drop = || self.fs.drop_privileges(&inode, self.is_member(req, &inode));
             check!(reply, self.taking_privileges(ino, &inode, true, drop));
@@ -799,7 +804,7 @@ impl Server for FsServer {
         } else if FS_IOC_GETVERSION.contains(&args.cmd) {
             reply.ok(0, inode.generation.as_bytes());
         } else if args.cmd == FS_IOC_FSGETXATTR {
-            // The kernel sends this before it sets any flag.
+            // The kernel sends this request before it changes any flag.
             reply.ok(0, &convert::fsxattr(self.fs.getattr(&inode).flags, self.fs.project(&inode)));
         } else {
             reply.error(Errno::NOTTY);

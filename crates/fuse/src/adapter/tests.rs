@@ -141,12 +141,12 @@ fn mounted(test: impl FnOnce(&Late, &Path, &dyn Fn(&Path, &dyn Fn()))) {
     }
 }
 
-/// An ACL of nothing but the three classes of a mode is stored as that mode. If that removed a right, a concurrent
-/// request for the attributes must not restore it.
+/// An ACL with only the three classes of a mode is stored as that mode. If this removed a right, a concurrent request
+/// for the attributes must not restore it.
 #[test]
 fn a_reply_from_before_an_acl_does_not_restore_the_old_mode() {
     const ACL: &str = "system.posix_acl_access";
-    // Version 2; then tag, permissions and an id without meaning: rw for the owner, r for the group.
+    // Version 2; then tag, permissions and an unused id: rw for the owner, r for the group.
     let entry = |tag: u16, may: u16| [tag.to_le_bytes(), may.to_le_bytes(), [0xff; 2], [0xff; 2]].concat();
     let acl = |others| [2u32.to_le_bytes().to_vec(), entry(1, 6), entry(4, 4), entry(0x20, others)].concat();
     mounted(|_, mnt, meanwhile| {

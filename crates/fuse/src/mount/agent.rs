@@ -1,12 +1,12 @@
 //! A second process that unmounts and examines callers for a server that has dropped these rights.
 //!
-//! The agent is a process that never sees the image. It knows one mount, by its path and its device. It unmounts that
-//! one on request through its standard input, and ends at the end of that input. A request is one byte: `u`
-//! (unmount), `z` (unmount lazily) or `d` (unmount lazily, if the mount is dead). Or it is `p` and the number of a
-//! thread (four bytes): is that thread privileged over the mount? An answer is one line: `ok`, `errno NUMBER`, or
-//! `said TEXT`. The agent also prints `ok` at its start: it is ready.
+//! The agent is a process that never sees the image. It knows one mount, by its path and its device, and unmounts it on
+//! request. Requests arrive on standard input; the agent exits at end of file. A request is one byte: `u` (unmount),
+//! `z` (unmount lazily) or `d` (unmount lazily, if the mount is dead). Or it is `p` and the ID of a thread (four
+//! bytes): is that thread privileged over the mount? An answer is one line: `ok`, `errno NUMBER`, or `said TEXT`. The
+//! agent also prints `ok` when it is ready.
 //!
-//! Main types: [`Agent`], the server's side; [`serve_agent`], the whole of the other process.
+//! Main types: [`Agent`], the server's side; [`serve_agent`], the agent's main function.
 //!
 //! # Locking
 //! `fuse agent` (3), a leaf: one request at a time.
@@ -31,7 +31,7 @@ const PRIVILEGED: u8 = b'p';
 /// Messages of fusermount3 are shorter.
 const ANSWER_MAX: u64 = 4096;
 
-/// The process that unmounts, and examines callers, for this one. It ends when this is dropped.
+/// The process that unmounts, and examines callers, for this process. It exits when this is dropped.
 #[derive(Debug)]
 pub struct Agent {
     pipes: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
@@ -54,7 +54,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// The number of the agent's process.
+    /// The agent's process ID.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
@@ -67,7 +67,7 @@ impl Agent {
         self.ask(path, DEAD)
     }
 
-    /// False also if the agent is gone.
+    /// False also if the agent has exited.
     pub(super) fn is_privileged(&self, thread: u32) -> bool {
         let [a, b, c, d] = thread.to_le_bytes();
         self.exchange(&[PRIVILEGED, a, b, c, d]).is_ok_and(|said| said == "ok")
@@ -107,7 +107,7 @@ fn answer(from: &mut impl BufRead) -> io::Result<String> {
     }
 }
 
-/// Unmounts the mount of `device` at `path` for each request on standard input, until that ends.
+/// Unmounts the mount of `device` at `path` for each request on standard input, until end of file.
 pub fn serve_agent(path: &Path, device: (u32, u32)) -> io::Result<()> {
     answer_all(&Unmounter::new(path.into(), Some(device)), io::stdin().lock(), io::stdout().lock())
 }

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use super::MountOptions;
 
 pub(super) fn tune((major, minor): (u32, u32), options: &MountOptions) {
-    // fuseblk shares its number with the disk's own entry, and therefore has a suffix. The disk's own entry must not
-    // be changed.
+    // The entry of fuseblk shares its number with the disk's own entry, and therefore has a suffix. The disk's own
+    // entry must not be changed.
     let blk = PathBuf::from(format!("/sys/class/bdi/{major}:{minor}-fuseblk"));
     let dir = match options.kind {
         super::MountKind::Fuse => PathBuf::from(format!("/sys/class/bdi/{major}:{minor}")),

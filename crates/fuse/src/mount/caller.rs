@@ -1,8 +1,8 @@
 //! Whether a process that makes a request is privileged over the mount: [`Callers`].
 //!
 //! A request names the thread that made it, its user and its group. User 0 may lack the capability, as in most
-//! containers, or have it only in a user namespace of its own. So this looks the thread up in /proc. The thread waits
-//! in its system call for the reply. Meanwhile its number is not reused, and its credentials do not change.
+//! containers, or have it only in a user namespace of its own. So this module looks the thread up in /proc. The thread
+//! waits in its system call for the reply. Meanwhile its ID is not reused, and its credentials do not change.
 //!
 //! Reading the namespace requires the right to trace the thread. A server that has dropped that right leaves it to
 //! its [`Agent`].
@@ -38,27 +38,27 @@ impl Callers {
 }
 
 impl Callers {
-    /// Whether a thread that waits for the reply to its request as user 0 may see attributes in `trusted.`: it is
-    /// privileged, or it is not user 0 itself. Then the kernel makes the request with the rights of
-    /// another process, as overlayfs does with those of the one that mounted it.
+    /// Whether a thread, waiting for the reply to its request as user 0, may see attributes in `trusted.`. It may if it
+    /// is privileged, or is not user 0 itself. In the latter case the kernel makes the request with the rights of
+    /// another process, as overlayfs does with those of its mounter.
     pub(crate) fn may_see_trusted(&self, thread: u32) -> bool {
         self.is_privileged(thread) || file_system_user(thread).is_some_and(|user| user != 0)
     }
 }
 
-/// The user as whom a thread makes requests to file systems.
+/// The user as which a thread makes requests to file systems (its fsuid).
 fn file_system_user(thread: u32) -> Option<u32> {
     let status = read_to_string(format!("/proc/{thread}/status")).ok()?;
     field(&status, "Uid")?.split_ascii_whitespace().nth(3)?.parse().ok()
 }
 
-/// Whether a thread, by its number in the PID namespace of this process, has CAP_SYS_ADMIN in the user namespace of
-/// this process. False for a thread that is missing in /proc.
+/// Whether a thread, by its ID in the PID namespace of this process, has CAP_SYS_ADMIN in the user namespace of this
+/// process. False for a thread that is missing in /proc.
 pub(super) fn is_privileged(thread: u32) -> bool {
     let status = |of: &str| read_to_string(format!("/proc/{of}/status")).unwrap_or_default();
     let namespace = |of: &str| metadata(format!("/proc/{of}/ns/user")).map(|ns| (ns.dev(), ns.ino())).ok();
     let thread = thread.to_string();
-    // In a /proc of another PID namespace, the number belongs to another thread.
+    // In a /proc of another PID namespace, the ID belongs to another thread.
     let in_this_namespace =
         field(&status("self"), "NSpid").is_some_and(|ids| ids.split_ascii_whitespace().count() == 1);
     let effective = field(&status(&thread), "CapEff").and_then(|set| u64::from_str_radix(set, 16).ok());
@@ -67,7 +67,7 @@ pub(super) fn is_privileged(thread: u32) -> bool {
         && namespace(&thread).is_some_and(|ns| namespace("self") == Some(ns))
 }
 
-/// A line of /proc/PID/status, without its name. Linux writes the process's own name with its line breaks escaped.
+/// A field of /proc/PID/status, without its name. Linux escapes line breaks in the process's own name.
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }

@@ -1,4 +1,4 @@
-//! Mounting through fusermount3, for users who may not mount(2).
+//! Mounting through fusermount3, for users that may not call mount(2).
 //!
 //! The helper opens /dev/fuse, mounts, and passes the descriptor back over a socket (SCM_RIGHTS). The socket is its
 //! standard input, so that it inherits no other descriptor.
@@ -92,7 +92,7 @@ pub(super) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, Fuse
     let status = child.wait().map_err(|e| failed(path, e.to_string()))?;
     match received {
         Ok(Some(fd)) if status.success() => {
-            // The flag is not passed along with the descriptor.
+            // The close-on-exec flag is not passed along with the descriptor.
             fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(socket_failed)?;
             Ok(fd)
         }
@@ -134,7 +134,7 @@ pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
         return Ok(());
     }
     let stderr = String::from_utf8_lossy(&out.stderr);
-    // fusermount3 reports EBUSY by its text alone, which it does not translate.
+    // fusermount3 reports EBUSY only in its message, which it does not translate.
     if stderr.contains("resource busy") {
         return Err(FuseError::Unmount { path: path.into(), errno: Errno::BUSY });
     }

@@ -1,12 +1,12 @@
 //! Mounting and unmounting.
 //!
-//! Purpose: attach a /dev/fuse descriptor to a directory: by mount(2) where the process may (root, or root of a user
-//! namespace), else through the set-user-id helper fusermount3. A new mount replaces one whose server died.
+//! Purpose: attach a /dev/fuse descriptor to a directory. It uses mount(2) where the process may (root, or root of a
+//! user namespace), else the set-user-ID helper fusermount3. A new mount replaces one whose server died.
 //!
 //! Main types: [`MountPoint`], a directory that is resolved once; [`MountOptions`], [`Unmounter`]; [`Callers`], their
 //! privileges; [`Agent`], a process with the rights that the server has dropped.
 //!
-//! What it does not do: it keeps no /etc/mtab and no table of mounts.
+//! What it does not do: it maintains no /etc/mtab and no table of mounts.
 //!
 //! # Locking
 //! None but [`Agent`]'s.
@@ -37,12 +37,12 @@ use crate::sys::{self, kernel_gid, kernel_uid};
 /// The type of mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MountKind {
-    /// Over any source: no SYNCFS, and umount(2) does not wait for the server.
+    /// Over any source: the kernel sends no SYNCFS, and umount(2) does not wait for the server.
     #[default]
     Fuse,
-    /// Over a block device ([`MountOptions::fsname`] is its path): SYNCFS comes, and umount(2) waits until the server
-    /// has answered DESTROY. Root only. The kernel opens the device exclusively: the server must have closed its own
-    /// exclusive open.
+    /// Over a block device ([`MountOptions::fsname`] is its path): the kernel sends SYNCFS, and umount(2) waits until
+    /// the server has answered DESTROY. Root only. The kernel opens the device exclusively, so the server must have
+    /// closed its own exclusive open.
     FuseBlk {
         /// Bytes; a power of two from 512 to the page size.
         blksize: u32,
@@ -52,7 +52,7 @@ pub enum MountKind {
 /// The way to mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MountMethod {
-    /// mount(2) if the effective user is root and may, else fusermount3.
+    /// mount(2) if the effective user is root and mount(2) is permitted, else fusermount3.
     #[default]
     Auto,
     Direct,
@@ -68,7 +68,7 @@ pub struct MountOptions {
     pub fsname: OsString,
     /// Shown after the dot: `fuse.extant`. Letters, digits, `_` and `-`.
     pub subtype: String,
-    /// Other users than the mounting one may enter.
+    /// Users other than the mounting one may access the mount.
     pub allow_other: bool,
     /// The kernel checks permissions by mode, owner and group.
     pub default_permissions: bool,
@@ -79,32 +79,31 @@ pub struct MountOptions {
     /// Symbolic links are not followed. mount(2) only; fusermount3 has no option for it.
     pub nosymfollow: bool,
     pub noatime: bool,
-    /// As the kernel shows it, for directories. mount(2) only.
+    /// Only shown by the kernel, for directories. mount(2) only.
     pub nodiratime: bool,
-    /// As the kernel shows it, like `noatime`; neither: `relatime`.
+    /// Only shown by the kernel, as is `noatime`. With neither, the kernel shows `relatime`.
     pub strictatime: bool,
-    /// As the kernel shows them; the server does the waiting ([`crate::ServerOptions`]).
+    /// Only shown by the kernel; the server does the waiting ([`crate::ServerOptions`]).
     pub sync: bool,
     pub dirsync: bool,
-    /// Largest READ, bytes; the kernel's default otherwise.
+    /// Largest READ, bytes; `None` for the kernel's default.
     pub max_read: Option<u32>,
-    /// Worker threads; by default one per processor, at least 8, at most 16. Idle ones are parked. `fuseblk` has two
-    /// at least, for [`Session::when_lost`](crate::Session::when_lost).
+    /// Worker threads; by default one per processor, at least 8, at most 16. Idle workers are parked. `fuseblk` has at
+    /// least two, for [`Session::when_lost`](crate::Session::when_lost).
     pub workers: Option<usize>,
     /// Each worker reads through its own descriptor.
     pub clone_fd: bool,
     pub transport: Transport,
-    /// Readahead of the kernel, KiB; needs root after mounting, ignored otherwise.
+    /// The kernel's readahead, KiB. Setting it after mounting requires root; ignored otherwise.
     pub read_ahead_kb: Option<u32>,
-    /// Lift the limits that FUSE mounts get on dirty pages (max_ratio=100, strict_limit=0); needs root, ignored
-    /// otherwise.
+    /// Lift the limits on dirty pages of FUSE mounts (max_ratio=100, strict_limit=0). Requires root; ignored otherwise.
     pub lift_dirty_limits: bool,
 }
 
-/// The way of requests from the kernel, and of replies to it.
+/// How requests arrive from the kernel, and replies return to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// io_uring if it can be used, else the device.
+    /// io_uring if it is available, else the device.
     #[default]
     Auto,
     /// read(2) and write(2) on /dev/fuse.
@@ -170,7 +169,7 @@ impl MountOptions {
         flags.set(MountFlags::NODEV, self.nodev);
         flags.set(MountFlags::NOEXEC, self.noexec);
         flags.set(MountFlags::NOSYMFOLLOW, self.nosymfollow);
-        // Always set one of the three: a remount with none keeps the present one.
+        // Always set one of the three: a remount with none keeps the present setting.
         flags.set(MountFlags::NOATIME, self.noatime);
         flags.set(MountFlags::STRICTATIME, self.strictatime && !self.noatime);
         flags.set(MountFlags::RELATIME, !self.strictatime && !self.noatime);
@@ -180,7 +179,7 @@ impl MountOptions {
         flags
     }
 
-    /// FUSE's own options, which both ways of mounting share, each led by a comma.
+    /// FUSE's own options, which both methods of mounting share, each preceded by a comma.
     fn fuse_options(&self) -> String {
         let mut o = String::new();
         if self.allow_other {
@@ -202,7 +201,7 @@ pub(crate) struct Mounted {
     pub unmounter: Unmounter,
 }
 
-/// Mounts. The INIT request waits in the returned descriptor.
+/// Mounts. The INIT request is pending on the returned descriptor.
 pub(crate) fn mount(point: &MountPoint, options: &MountOptions) -> Result<Mounted, FuseError> {
     options.check()?;
     detach_dead(point)?;
@@ -254,13 +253,13 @@ fn mount_direct(point: &MountPoint, dir: &OwnedFd, options: &MountOptions) -> Re
     };
     let data = CString::new(data).map_err(|_| FuseError::Option { option: "fsname".into(), reason: "contains NUL" })?;
     let fstype = format!("{kind}.{}", options.subtype);
-    // The source of a device is a path, too, and it is absolute: the working directory does not matter.
+    // The source of a device mount is a path, too, but an absolute one: the working directory does not affect it.
     in_directory(dir, || rustix::mount::mount(&*options.fsname, ".", &*fstype, options.flags(), data.as_c_str()))
         .map_err(|errno| FuseError::Mount { kind, path: point.path().into(), errno })?;
     Ok(fd)
 }
 
-/// True when a FUSE mount sits at `path` whose server is gone.
+/// True if there is a FUSE mount at `path` whose server has died.
 pub fn is_dead(path: &Path) -> bool {
     MountPoint::open(path).is_ok_and(|point| point.is_dead())
 }
@@ -290,7 +289,7 @@ pub struct Unmounter {
 }
 
 impl Unmounter {
-    /// For the mount of this device at `path`, which has no links.
+    /// The mount of this device at `path`, which contains no symbolic links.
     fn new(path: PathBuf, device: Option<(u32, u32)>) -> Unmounter {
         Unmounter { path, device, agent: Arc::default() }
     }
@@ -305,16 +304,16 @@ impl Unmounter {
         self.device
     }
 
-    /// The mount point and this mount on top of it. It keeps no descriptor afterwards: that would keep the file
-    /// system of the mount point busy.
+    /// The mount point and this mount on top of it. It holds no descriptor afterwards: that would keep the file system
+    /// of the mount point busy.
     fn at(&self) -> Result<(MountPoint, Top), Errno> {
         let point = MountPoint::again(&self.path)?;
         let top = point.top()?;
         if self.device == Some(top.device) { Ok((point, top)) } else { Err(Errno::INVAL) }
     }
 
-    /// True while this mount (and not another one) is on top at its mount point. True also if this process may no
-    /// longer look there: it has dropped its privileges, and a directory above is closed to it.
+    /// True while this mount (and not another one) is on top at its mount point. Also true if this process can no
+    /// longer check: it has dropped its privileges, and a directory above is not accessible.
     pub fn is_mounted(&self) -> bool {
         match self.at() {
             Ok(_) => true,
@@ -328,8 +327,8 @@ impl Unmounter {
         Callers { agent: Arc::clone(&self.agent) }
     }
 
-    /// Unmounts. Fails with EBUSY while the mount is in use, unless `lazy`, and with EINVAL if another mount or none
-    /// is there. For `fuseblk` it returns after the server's `destroy`.
+    /// Unmounts. Fails with EBUSY while the mount is in use, unless `lazy`, and with EINVAL if another mount or none is
+    /// there. For `fuseblk`, returns after the server's `destroy`.
     pub fn unmount(&self, lazy: bool) -> Result<(), FuseError> {
         match self.agent.get() {
             Some(agent) => agent.unmount(&self.path, lazy),
@@ -342,8 +341,8 @@ impl Unmounter {
         point.unmount(top, Unmounting { lazy, force: false })
     }
 
-    /// Detaches the mount if its server is gone, as seen by the process that may look there. Another mount may be in
-    /// its place with the same device number: therefore only a dead one is detached.
+    /// Detaches the mount if its server has died. The agent checks that, if there is one. Another mount with the same
+    /// device number may have taken its place, so only a dead mount is detached.
     pub(crate) fn detach_if_dead(&self) {
         let _ = match self.agent.get() {
             Some(agent) => agent.detach_if_dead(&self.path),
@@ -358,8 +357,8 @@ impl Unmounter {
         }
     }
 
-    /// From now on `agent` unmounts, and examines callers, for this one and all its clones. Only the first call
-    /// counts.
+    /// Makes `agent` unmount, and examine callers, for this object and all its clones. Only the first call has an
+    /// effect.
     pub fn delegate(&self, agent: Agent) {
         let _ = self.agent.set(agent);
     }

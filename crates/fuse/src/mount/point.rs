@@ -1,16 +1,15 @@
 //! A mount point, resolved once.
 //!
-//! Purpose: the owner of a directory on the way to a mount point can replace it by a link at any time. If the path is
-//! resolved again, it then leads elsewhere, with the privileges of the resolving process. [`MountPoint`] resolves the
-//! path once and keeps the parent directory open. From there it uses only the last name, which may not be a link any
-//! more. [`Top`] identifies the mount that is there; each change compares it first.
+//! Purpose: the owner of a directory in the path of a mount point can replace it by a symbolic link at any time. If a
+//! privileged process resolved the path again, it would act on another place. [`MountPoint`] resolves the path once and
+//! keeps the parent directory open. From there it uses only the last name, which must no longer be a symbolic link.
+//! [`Top`] identifies the mount that is there; each change compares it first.
 //!
-//! A descriptor of the mount itself would keep the mount busy. mount(2) and umount2(2) take only paths, and /proc may
-//! be missing, so a thread with a working directory of its own makes these calls.
+//! A descriptor of the mount itself would keep the mount busy. The calls mount(2) and umount2(2) take only paths, and
+//! /proc may be missing. So a thread with a working directory of its own makes these calls.
 //!
-//! What it does not do: between the comparison and umount2(2), two mount points in directories of one user can still
-//! change places, if that user renames them from another mount namespace. The kernel unmounts by descriptor only
-//! lazily.
+//! What it does not do: between the comparison and umount2(2), a user can still swap two mount points in directories
+//! that they own, by renaming them from another mount namespace. By descriptor the kernel unmounts only lazily.
 //!
 //! # Locking
 //! None.
@@ -32,7 +31,7 @@ use super::{MountOptions, fusermount};
 use crate::error::FuseError;
 use crate::sys;
 
-/// The same limit as the kernel's.
+/// The kernel's limit on symbolic links in a path.
 const LINKS_MAX: usize = 40;
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -50,7 +49,7 @@ pub struct MountPoint {
 pub struct Top {
     /// Major and minor number of the file system.
     pub device: (u32, u32),
-    /// The number of the mount, as in /proc/self/mountinfo. Linux 5.8.
+    /// The mount ID, as in /proc/self/mountinfo. Linux 5.8.
     pub id: Option<u64>,
     /// Whether there is a mount. Linux 5.8.
     pub is_mount: bool,
@@ -61,11 +60,11 @@ pub struct Top {
 pub struct Unmounting {
     /// Detach the mount at once; processes that use it may finish.
     pub lazy: bool,
-    /// End the connection to a server that does not answer. Requests still in the kernel are lost. Root only.
+    /// End the connection to a server that does not answer. Requests that are still in the kernel are lost. Root only.
     pub force: bool,
 }
 
-/// How often, and how many times, to look whether the connection of a killed server has ended.
+/// How often, and how many times, to check whether the connection of a killed server has ended.
 const ENDING_LOOK: Duration = Duration::from_millis(1);
 const ENDING_LOOKS: u32 = 5000;
 
@@ -78,10 +77,10 @@ impl MountPoint {
         resolve(path).map_err(|errno| FuseError::MountPoint { path: path.into(), errno })
     }
 
-    /// As [`MountPoint::open`]. Creates missing directories.
+    /// As [`MountPoint::open`], but creates missing directories.
     ///
     /// # Errors
-    /// As there, or a directory cannot be made.
+    /// As for [`MountPoint::open`], or a directory cannot be created.
     pub fn create(path: &Path, mode: Mode) -> Result<MountPoint, FuseError> {
         let failed = |errno| FuseError::MountPoint { path: path.into(), errno };
         match resolve(path) {
@@ -101,7 +100,7 @@ impl MountPoint {
         }
     }
 
-    /// A mount point that another process has resolved: its parent directory and its whole path.
+    /// A mount point that another process has resolved, from its parent directory and its whole path.
     ///
     /// # Errors
     /// The path has no last name.
@@ -110,14 +109,14 @@ impl MountPoint {
         Ok(MountPoint { parent, name: name.into(), path: path.into() })
     }
 
-    /// The mount point at `path`, which has no links: its last name is not followed.
+    /// The mount point at `path`, which contains no symbolic links; its last name is not followed.
     pub(super) fn again(path: &Path) -> Result<MountPoint, Errno> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
         let parent = openat(CWD, above, DIRECTORY, Mode::empty())?;
         Ok(MountPoint { parent, name: name.into(), path: path.into() })
     }
 
-    /// The same mount point.
+    /// Another handle to the same mount point.
     ///
     /// # Errors
     /// Too many files are open.
@@ -130,17 +129,17 @@ impl MountPoint {
         MountPoint { parent, name, path }
     }
 
-    /// Its path when it was resolved, absolute and without links.
+    /// Its path when it was resolved, absolute and without symbolic links.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its path now: a directory above may have been renamed.
+    /// Its path now, because a directory above may have been renamed.
     pub(super) fn current_path(&self) -> PathBuf {
         path_of(&self.parent).map_or_else(|_| self.path.clone(), |dir| dir.join(&self.name))
     }
 
-    /// The directory that the mount point is in.
+    /// The directory that contains the mount point.
     pub fn parent(&self) -> BorrowedFd<'_> {
         self.parent.as_fd()
     }
@@ -167,12 +166,12 @@ impl MountPoint {
         Ok(root)
     }
 
-    /// True when a FUSE mount is here whose server is gone.
+    /// True if there is a FUSE mount here whose server has died.
     pub(super) fn is_dead(&self) -> bool {
         let clock = Clock::real();
         for _ in 0..ENDING_LOOKS {
             match self.open_directory().and_then(fstatfs) {
-                // The server served rings and was killed. The kernel ends the connection a little later.
+                // The server used rings and was killed. The kernel ends the connection a little later.
                 Err(Errno::CANCELED) => clock.sleep(ENDING_LOOK),
                 Err(Errno::NOTCONN | Errno::CONNABORTED) => return true,
                 _ => return false,
@@ -217,8 +216,8 @@ fn same(wanted: Top, found: Result<Top, Errno>) -> Result<(), Errno> {
     if found? == wanted { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-/// The mount at `name` in `dir`, or at `dir` if `name` is empty. It requests no attribute: FUSE denies these to users
-/// that the mount does not serve, root among them.
+/// The mount at `name` in `dir`, or at `dir` if `name` is empty. It requests no attributes: FUSE denies them to users
+/// that the mount does not serve, including root.
 fn top_of(dir: impl AsFd, name: &OsStr) -> Result<Top, Errno> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
     let st = statx(dir, name, flags, StatxFlags::empty())?;
@@ -230,7 +229,7 @@ fn top_of(dir: impl AsFd, name: &OsStr) -> Result<Top, Errno> {
     })
 }
 
-/// Follows links of the last name itself, in order to know the directory that the final name is in.
+/// Follows symbolic links of the last name itself, to find the directory that contains the final name.
 fn resolve(path: &Path) -> Result<MountPoint, Errno> {
     let mut from: Option<OwnedFd> = None;
     let mut rest = path.to_path_buf();
@@ -250,7 +249,7 @@ fn resolve(path: &Path) -> Result<MountPoint, Errno> {
     Err(Errno::LOOP)
 }
 
-/// A path without a last name: `.`, `..`, and paths that end so.
+/// Resolves a path without a last name: `.`, `..`, and paths that end in these.
 fn resolve_directory(from: BorrowedFd<'_>, path: &Path) -> Result<MountPoint, Errno> {
     let dir = openat(from, path, DIRECTORY, Mode::empty())?;
     let parent = openat(&dir, "..", DIRECTORY, Mode::empty())?;
@@ -268,7 +267,7 @@ fn resolve_directory(from: BorrowedFd<'_>, path: &Path) -> Result<MountPoint, Er
     Ok(MountPoint { parent, name: name.into(), path })
 }
 
-/// Where `dir` is now.
+/// The present path of `dir`.
 fn path_of(dir: &OwnedFd) -> Result<PathBuf, Errno> {
     let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
     match readlinkat(CWD, link, Vec::new()) {
@@ -279,8 +278,8 @@ fn path_of(dir: &OwnedFd) -> Result<PathBuf, Errno> {
     }
 }
 
-/// Calls `f` on a thread whose working directory is `dir`; that of the process does not change. It is not a thread of
-/// [`extant_base::task`]: those may drop the privileges that this one needs.
+/// Calls `f` on a thread whose working directory is `dir`; that of the process does not change. The thread is not
+/// created by [`extant_base::task`], whose threads may drop the privileges that `f` needs.
 pub(super) fn in_directory<R: Send>(dir: &OwnedFd, f: impl FnOnce() -> Result<R, Errno> + Send) -> Result<R, Errno> {
     std::thread::scope(|threads| {
         let thread = std::thread::Builder::new().name("extant-mount".into()).spawn_scoped(threads, || {
@@ -337,7 +336,7 @@ mod tests {
         assert_eq!((point.path(), point.current_path()), (&*top.join("a/vm"), top.join("b/vm")));
         let dir = point.open_directory().expect("open");
         assert!(statx(&dir, "mine", AtFlags::empty(), StatxFlags::TYPE).is_ok());
-        // A link replaces the last name.
+        // A symbolic link replaces the last name.
         fs::rename(top.join("b/vm"), top.join("b/old")).expect("renamed");
         symlink(top.join("etc/vm"), top.join("b/vm")).expect("link");
         assert_eq!(point.open_directory().expect_err("a link"), Errno::NOTDIR);

@@ -1,18 +1,19 @@
-//! Threads that stand aside for the client that they serve.
+//! Threads that step aside for the client that they serve.
 //!
-//! A thread on its client's processor ([`follow`](super::follow) says why it is there) has the policy SCHED_IDLE: to
-//! the scheduler that processor is idle, so a reply wakes the client up there instead of on another processor, and
-//! the client runs at once. The thread stays aside from one request to the next, because the two system calls that
-//! change the policy cost as much as the rest of its share of a small request.
+//! A thread on its client's processor ([`follow`](super::follow) says why it is there) has the policy SCHED_IDLE: the
+//! scheduler then treats that processor as idle. So a reply wakes the client there instead of on another processor, and
+//! the client runs at once. The thread stays aside from one request to the next. Changing the policy twice per request
+//! would cost as much as the rest of a small request.
 //!
-//! Every other program is preferred to a thread at this policy. So that no client waits for one that does not get its
-//! processor back:
-//! - At each [`LOOK`] the thread compares how long it was ready and did not run with how long its client ran
-//!   meanwhile. If others took the rest, it leaves, and no thread of the mount steps aside for a while ([`Penalty`]).
-//!   The clock for that is a request's own: the first one that was delayed is noticed when it is read.
-//! - Every [`TICK`] another thread gives the normal priority back to threads that have read no request since its last
-//!   look ([`Asides::look`]). If such a thread was ready while its client was not, that counts as delayed, too.
-//! - A thread leaves before it sleeps in the server, and before it starts a thread, which would inherit the policy.
+//! The scheduler prefers every other program to a thread with this policy. Three rules keep clients from waiting for a
+//! thread that does not get its processor back:
+//! - At each [`LOOK`] the thread compares how long it was ready without running with how long its client ran meanwhile.
+//!   If other programs took the rest, it leaves, and no thread of the mount steps aside for a while ([`Penalty`]). The
+//!   thread looks when it reads a request, so the first delayed request is noticed.
+//! - Every [`TICK`] another thread restores the normal priority of threads that have read no request since its last
+//!   look ([`Asides::look`]). If such a thread was ready while its client was not, that counts as a delay, too.
+//! - A thread leaves before it sleeps in the server. It also leaves before it starts a thread, which would inherit the
+//!   policy.
 //!
 //! Main types: [`Asides`], of all threads of a mount; [`Stay`], of one thread; [`Penalty`].
 //!
@@ -33,20 +34,20 @@ use rustix::thread::{Pid, gettid, sched_getaffinity};
 
 use crate::sys;
 
-/// How often a thread looks at what it waited for.
+/// How often a thread checks how long it has waited for its processor.
 pub(super) const LOOK: Duration = Duration::from_millis(4);
-/// How often another thread looks whether those aside serve requests.
+/// How often another thread checks whether the threads that are aside serve requests.
 pub(super) const TICK: Duration = Duration::from_millis(10);
 /// A thread that waited for its processor for this long since the last look, and for a quarter of the time, is
 /// delayed. Interrupts and the kernel's own threads take less.
 const WAITED: Duration = Duration::from_millis(1);
-/// How long no thread steps aside after that: twice as long as the last time, if that ended less than [`PENALTY_MAX`]
+/// How long no thread steps aside after a delay. The time doubles if the last penalty ended less than [`PENALTY_MAX`]
 /// ago.
 const PENALTY_MIN: Duration = Duration::from_millis(50);
 const PENALTY_MAX: Duration = Duration::from_secs(2);
 
-/// Whether a thread may enter and leave SCHED_IDLE, and /proc numbers threads as the requests do and says how long they
-/// waited for a processor. Tried once, in a thread that ends afterwards.
+/// Whether a thread may enter and leave SCHED_IDLE, and /proc shows how long a thread waited for a processor. Its
+/// thread IDs must also be those of the requests. Tried once, in a thread that ends afterwards.
 pub(super) fn can_step_aside() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {
@@ -54,7 +55,7 @@ pub(super) fn can_step_aside() -> bool {
             let me = std::fs::read_to_string("/proc/thread-self/stat").ok();
             let me = me.and_then(|s| s.split(' ').next()?.parse().ok());
             me == Some(gettid().as_raw_nonzero().get())
-                // Another policy was chosen on purpose: leave it.
+                // Another policy was chosen on purpose: do not change it.
                 && sys::has_policy(None, libc::SCHED_OTHER)
                 && sys::set_idle_policy(None, true).is_ok()
                 && sys::set_idle_policy(None, false).is_ok()
@@ -69,7 +70,7 @@ pub(super) fn can_step_aside() -> bool {
 struct Times(File);
 
 impl Times {
-    /// `thread`: its name in /proc.
+    /// `thread`: its directory in /proc.
     fn open(thread: &str) -> Option<Times> {
         File::open(format!("/proc/{thread}/schedstat")).ok().map(Times)
     }
@@ -84,19 +85,19 @@ impl Times {
     }
 }
 
-/// Whether a thread runs, or waits for a processor.
+/// Whether a thread is running or waiting for a processor.
 fn is_ready(thread: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{thread}/stat"));
-    // The second field is a name in brackets, and may hold anything; the third follows the last bracket.
+    // The second field is a name in parentheses, which may contain anything; the third follows the last parenthesis.
     stat.is_ok_and(|s| s.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('R')))
 }
 
-/// For how long no thread steps aside after one was delayed.
+/// For how long no thread steps aside after a delay.
 pub(super) struct Penalty {
     began: Instant,
-    /// Its end, in nanoseconds since `began`.
+    /// The end of the penalty, in nanoseconds since `began`.
     until: AtomicU64,
-    /// The last one, in nanoseconds.
+    /// The length of the last penalty, in nanoseconds.
     last: AtomicU64,
 }
 
@@ -105,7 +106,7 @@ impl Penalty {
         Penalty { began: Instant::now(), until: AtomicU64::new(0), last: AtomicU64::new(0) }
     }
 
-    /// Begins one: of [`PENALTY_MIN`], or twice as long as the last one, if that has ended not long ago.
+    /// Begins a penalty: of [`PENALTY_MIN`], or twice as long as the last one if that ended recently.
     pub fn give(&self, now: Instant) {
         let now = now.duration_since(self.began).as_nanos() as u64;
         let (least, most) = (PENALTY_MIN.as_nanos() as u64, PENALTY_MAX.as_nanos() as u64);
@@ -131,11 +132,11 @@ impl Penalty {
     }
 }
 
-/// One thread's part of [`Asides`]. On its own cache lines, because it is written with every request.
+/// One thread's part of [`Asides`]. On its own cache lines, because it is written at every request.
 #[derive(Default)]
 #[repr(align(128))]
 struct Turn {
-    /// The thread, and the client for which it stepped aside last.
+    /// The thread, and the client for which it last stepped aside.
     thread: AtomicU32,
     client: AtomicU32,
     /// Odd while the thread is aside. The other bits count the requests that it has served there.
@@ -149,7 +150,7 @@ pub(super) struct Asides {
 }
 
 impl Asides {
-    /// For threads with numbers less than `threads`.
+    /// For threads with numbers below `threads`.
     pub fn new(threads: usize) -> Asides {
         Asides { turns: (0..threads).map(|_| Turn::default()).collect(), penalty: Penalty::new() }
     }
@@ -158,8 +159,9 @@ impl Asides {
         &self.penalty
     }
 
-    /// Gives threads that are aside and have served no request since the last look their normal priority. `seen`: what
-    /// the last look saw; empty before the first. False: no thread is aside, and none was since the last look.
+    /// Restores the normal priority of threads that are aside and have served no request since the last look. `seen` is
+    /// the state at the last look; empty before the first. Returns false if no thread is aside, and none was since the
+    /// last look.
     pub fn look(&self, seen: &mut Vec<u32>, now: Instant) -> bool {
         seen.resize(self.turns.len(), 0);
         let mut any = false;
@@ -174,7 +176,7 @@ impl Asides {
         any
     }
 
-    /// Gives thread `me` its normal priority, if it is aside.
+    /// Restores the normal priority of thread `me`, if it is aside.
     pub fn end(&self, me: usize, now: Instant) {
         let turn = &self.turns[me];
         let count = turn.count.load(Ordering::SeqCst);
@@ -191,14 +193,14 @@ impl Asides {
 }
 
 /// The times of a thread that is aside, and of its client. It outlives the stay: most stays are for the same client as
-/// the one before, and opening the files costs more than a request.
+/// the previous one, and opening the files costs more than a request.
 struct Watch {
     /// The client's thread.
     of: u32,
     times: Times,
     client: Times,
     at: Instant,
-    /// How long it had waited, and how long the client had run, at that time.
+    /// How long the thread had waited, and how long the client had run, at the last look.
     waited: Duration,
     ran: Duration,
 }
@@ -210,7 +212,8 @@ impl Watch {
         watch.is_delayed(now).map(|_| watch)
     }
 
-    /// Whether others than the client took the processor since the last look. None if that cannot be known any more.
+    /// Whether programs other than the client have taken the processor since the last look. None if that can no longer
+    /// be determined.
     fn is_delayed(&mut self, now: Instant) -> Option<bool> {
         let ([_, waited], [ran, _]) = (self.times.get()?, self.client.get()?);
         let passed = now.saturating_duration_since(self.at);
@@ -220,7 +223,8 @@ impl Watch {
     }
 }
 
-/// Whether a thread that has waited for its processor, while its client ran and time passed, was delayed by others.
+/// Whether others delayed a thread that waited this long for its processor, given the time that its client ran and the
+/// time that passed.
 fn by_others(waited: Duration, ran: Duration, passed: Duration) -> bool {
     let others = waited.saturating_sub(ran);
     others > WAITED && others > passed / 4
@@ -241,8 +245,8 @@ impl Stay {
         Stay { all, me, watch: RefCell::new(None), aside: Cell::new(false) }
     }
 
-    /// Steps aside for `client`, or stays there for one more of its requests. `watched` is called before a step:
-    /// afterwards this thread may not run, and another one must look after it.
+    /// Steps aside for `client`, or stays aside for one more of its requests. `watched` is called before the thread
+    /// steps aside: afterwards it may not run, and another thread must watch it.
     pub fn go_on(&self, client: u32, now: Instant, watched: impl FnOnce()) {
         let turn = &self.all.turns[self.me];
         if self.aside.get() {
@@ -263,7 +267,7 @@ impl Stay {
                     self.all.penalty.give(now);
                 }
                 if delayed == Some(false) {
-                    // The call that ended an earlier stay may have come after this one began.
+                    // The call that ended an earlier stay may have arrived after this stay began.
                     let _ = sys::set_idle_policy(None, true);
                     return;
                 }
@@ -284,10 +288,10 @@ impl Stay {
         let _ = sys::set_idle_policy(None, true);
     }
 
-    /// Begins to count how long the thread waits and `client` runs. False: that cannot be known.
+    /// Starts to measure how long the thread waits and `client` runs. False if that cannot be determined.
     fn watch_client(&self, client: u32, now: Instant) -> bool {
         let mut watch = self.watch.borrow_mut();
-        // Reading the times of a client that has ended fails, also if another thread has its number by now.
+        // Reading the times of a client that has ended fails, even if another thread has its ID by now.
         let goes_on = watch.as_mut().is_some_and(|w| w.of == client && w.is_delayed(now).is_some());
         if !goes_on {
             *watch = Watch::begin(client, now);
@@ -295,7 +299,7 @@ impl Stay {
         watch.is_some()
     }
 
-    /// Back to normal priority.
+    /// Returns to normal priority.
     pub fn leave(&self) {
         if !self.aside.replace(false) {
             return;
@@ -303,7 +307,7 @@ impl Stay {
         let count = &self.all.turns[self.me].count;
         let now = count.load(Ordering::SeqCst);
         if now % 2 == 1 {
-            // If it fails, another thread has ended the stay just now.
+            // If this fails, another thread has just ended the stay.
             let _ = count.compare_exchange(now, now.wrapping_add(1), Ordering::SeqCst, Ordering::SeqCst);
         }
         let _ = sys::set_idle_policy(None, false);
@@ -322,7 +326,7 @@ mod tests {
     use extant_base::sync::atomic::AtomicBool;
     use std::sync::mpsc::channel;
 
-    /// Skips a test without the privilege; otherwise runs it in a thread of its own.
+    /// Runs a test in a thread of its own; skips it without the privilege.
     fn alone(body: impl FnOnce() + Send + 'static) {
         if !can_step_aside() {
             eprintln!("skipped: needs the privilege to come back from SCHED_IDLE");
@@ -402,7 +406,7 @@ mod tests {
                 }
             });
             let client = client.recv().expect("its number");
-            // Every processor is busy, so this one is, too.
+            // Every processor is busy, including this one.
             let busy: Vec<_> = (0..task::processors())
                 .map(|_| {
                     let over = over.clone();

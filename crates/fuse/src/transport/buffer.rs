@@ -1,7 +1,7 @@
 //! The buffer into which a worker reads requests.
 //!
-//! The message starts 80 bytes before a page boundary, so that the data of a WRITE (behind two headers of 40 bytes)
-//! lies page-aligned, and the headers 8-aligned.
+//! The message starts 80 bytes before a page boundary. So the data of a WRITE, behind two headers of 40 bytes, is
+//! page-aligned, and the headers are 8-aligned.
 //!
 //! # Locking
 //! None; one owner.
@@ -22,12 +22,12 @@ const _: () = assert!(LEAD.is_multiple_of(8));
 pub(crate) struct Buffer(Vec<Page>);
 
 impl Buffer {
-    /// Room for a WRITE of `max_write` bytes and for any request without data. None if there is no memory.
+    /// Room for a WRITE of `max_write` bytes and for any request without data. None if memory cannot be allocated.
     pub fn new(max_write: usize) -> Option<Buffer> {
         let pages = 2 + max_write.max(MIN_READ_BUFFER).div_ceil(PAGE);
         let mut buffer = Buffer(Page::new_vec_zeroed(pages).ok()?);
-        // A name that ends at the page boundary is compared by vector instructions that look past its end. Into a page
-        // that does not exist yet, each takes the processor a hundred times longer.
+        // Vector instructions that compare a name at the page boundary look past its end. If the next page is not
+        // mapped yet, each of them costs a hundred times as much.
         buffer.payload()[0] = u8::MAX;
         Some(buffer)
     }
@@ -41,7 +41,7 @@ impl Buffer {
         self.bytes_before_payload(0)
     }
 
-    /// The last `lead` bytes before [`payload`](Buffer::payload), a page at most, and all after them.
+    /// The last `lead` bytes (at most a page) before [`payload`](Buffer::payload), and everything after them.
     pub fn bytes_before_payload(&mut self, lead: usize) -> &mut [u8] {
         &mut self.0.as_mut_bytes()[PAGE - lead..]
     }

@@ -13,9 +13,9 @@ use zerocopy::IntoBytes;
 use crate::abi::OutHeader;
 use crate::error::Undelivered;
 
-/// Pieces that are gathered on the stack; more go through the heap.
+/// Up to this many pieces are gathered on the stack; more use the heap.
 const PIECES_ON_STACK: usize = 8;
-/// Linux: `UIO_MAXIOV`, less one for the header. Beyond it the pieces are copied together.
+/// Linux: `UIO_MAXIOV`, less one for the header. If there are more pieces, they are copied into one buffer.
 const PIECES_MAX: usize = 1023;
 
 pub(crate) struct Channel {
@@ -56,7 +56,7 @@ impl Channel {
         }
     }
 
-    /// Answers `unique` with an error. A failure here has no consequence.
+    /// Answers `unique` with an error. A failure to send it has no consequence.
     pub fn answer_error(&self, unique: u64, errno: Errno) {
         let _ = self.send(unique, -errno.raw_os_error(), &[]);
     }

@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 use crate::abi::{Dirent, NAME_MAX};
 use crate::types::Entry;
 
-/// Largest buffer that is filled, bytes; if the kernel asks for more, it gets this much.
+/// Largest buffer that is filled, bytes. If the kernel asks for more, it gets this much.
 const LIMIT_MAX: usize = 1 << 20;
 
 thread_local! {
@@ -24,9 +24,10 @@ thread_local! {
 #[must_use]
 pub enum DirAdd {
     Added,
-    /// It did not fit: it is not in the reply and must not be counted. Answer now.
+    /// The entry does not fit: it is not in the reply and must not be counted. Answer now.
     Full,
-    /// Empty, too long, or with '/' or NUL inside: the kernel would refuse the whole reply, so it was left out.
+    /// The name is empty, too long, or contains '/' or NUL. The kernel would refuse the whole reply, so the entry was
+    /// left out.
     BadName,
 }
 
@@ -37,7 +38,7 @@ pub struct DirBuf {
 }
 
 impl DirBuf {
-    /// A buffer for at most `limit` bytes (the kernel's request).
+    /// A buffer for at most `limit` bytes (the size that the kernel requested).
     pub fn new(limit: usize) -> DirBuf {
         let mut bytes = SPARE.try_with(Cell::take).unwrap_or_default();
         bytes.clear();
@@ -58,7 +59,7 @@ impl DirBuf {
     }
 
     /// Adds a READDIRPLUS entry, which counts as a lookup of `entry.nodeid`. Without `entry` it has no attributes and
-    /// counts nothing ("." and "..", or an inode that could not be read).
+    /// counts as no lookup ("." and "..", or an inode that could not be read).
     pub fn add_plus(&mut self, entry: Option<&Entry>, ino: u64, next: u64, kind: u32, name: &[u8]) -> DirAdd {
         let out = entry.map(|e| e.to_abi()).unwrap_or_default();
         self.put(Some(out.as_bytes()), ino, next, kind, name)
@@ -89,7 +90,7 @@ impl DirBuf {
 impl Drop for DirBuf {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        // Cannot fail on a worker; a thread that is ending needs no spare.
+        // Cannot fail on a worker; a thread that is ending needs no spare buffer.
         let _ = SPARE.try_with(|s| s.set(bytes));
     }
 }

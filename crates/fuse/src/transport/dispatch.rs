@@ -1,7 +1,7 @@
 //! Decoding: one message from the kernel becomes one call of the server.
 //!
-//! Every length is checked against the message before it is used. If a message is too short for its opcode, the
-//! answer is EIO; for an unknown opcode, ENOSYS.
+//! Every length is checked against the message before it is used. A message that is too short for its opcode is
+//! answered with EIO, an unknown opcode with ENOSYS.
 //!
 //! # Locking
 //! None.
@@ -95,7 +95,7 @@ const CHANGING_IOCTLS: [u32; 5] = [0x4008_6602, 0x4004_6602, 0x401c_5820, 0x4100
 const O_TRUNC: u32 = 0o1000;
 
 /// Whether a message requests a change that a frozen mount must not make. That includes FORGET, which frees deleted
-/// files, but not RELEASE: it changes nothing on the device, and readers send it, too.
+/// files. It excludes RELEASE, which changes nothing on the device and is sent for readers, too.
 pub(crate) fn changes_something(message: &[u8]) -> bool {
     let Ok((header, body)) = InHeader::read_from_prefix(message) else { return false };
     let Some(opcode) = Opcode::from_raw(header.opcode) else { return false };
@@ -125,8 +125,7 @@ pub(crate) fn changes_something(message: &[u8]) -> bool {
     }
 }
 
-/// Whether a request is served after a shutdown: these need nothing from the device, and umount(8) sends some of
-/// them.
+/// Whether a request is served after a shutdown. These need nothing from the device, and umount(8) sends some of them.
 fn outlives_shutdown(opcode: Opcode) -> bool {
     matches!(
         opcode,
@@ -134,7 +133,7 @@ fn outlives_shutdown(opcode: Opcode) -> bool {
     )
 }
 
-/// Handles one message, in the form in which the device delivers it. Replies go to `origin`.
+/// Handles one message, in the format that the device delivers. Replies go to `origin`.
 pub(crate) fn dispatch<S: Server>(server: &S, agreed: &Negotiated, origin: Origin, message: &[u8]) -> Flow {
     let Ok((header, body)) = InHeader::read_from_prefix(message) else { return Flow::Continue };
     let opcode = Opcode::from_raw(header.opcode);
@@ -156,7 +155,7 @@ pub(crate) fn dispatch<S: Server>(server: &S, agreed: &Negotiated, origin: Origi
         }
     };
     let args = Args(body);
-    // A message without a reply must not make a Pending, which would send one.
+    // A message without a reply must not create a `Pending`, which would send one.
     match opcode {
         Some(opcode) if !opcode.has_reply() => {
             let _ = without_reply(server, &header, args, opcode);
@@ -186,7 +185,7 @@ fn without_reply<S: Server>(server: &S, header: &InHeader, mut args: Args<'_>, o
         }
         Opcode::BatchForget => {
             let a: BatchForgetIn = args.take()?;
-            // In place: the batch is aligned, because the buffer is and both headers are multiples of 8 bytes.
+            // Read in place: the batch is aligned, because the buffer is and both headers are multiples of 8 bytes.
             let batch = <[ForgetOne]>::ref_from_prefix_with_elems(args.0, a.count as usize);
             let (batch, _) = batch.map_err(|_| Malformed)?;
             server.forget(batch);
@@ -305,7 +304,7 @@ fn with_reply<S: Server>(
     Ok(())
 }
 
-/// A symbolic link's target fits a page less its NUL.
+/// A symbolic link's target fits into a page, less the terminating NUL.
 const READLINK_MAX: usize = 4095;
 
 /// Operations on open files and directories.
@@ -420,7 +419,7 @@ fn with_handle<S: Server>(
             };
             server.ioctl(req, ino, &how, ReplyIoctl::new(p, a.out_size as usize));
         }
-        // The kernel handles locks itself; DAX mappings were not negotiated; a second INIT makes no sense.
+        // The kernel handles locks itself; DAX mappings were not negotiated; a second INIT is invalid.
         _ => p.error(Errno::NOSYS),
     }
     Ok(())

@@ -1,24 +1,24 @@
 //! Moves a worker to the processor of the client that it serves.
 //!
-//! A client that waits for each answer, and the worker that waits for its next request, never run at the same time.
-//! On two processors each wakes the other out of idle, which costs many times the cost of a request (tens of
-//! microseconds where an idle processor is a halted virtual one). On one processor they hand over by a plain context
-//! switch. The scheduler does not see that: at each wake-up it chooses an idle processor, because the other thread is
-//! just running on its own. FUSE over io_uring has a queue for each processor for the same reason. Therefore:
+//! A client that waits for each answer, and the worker that waits for its next request, never run at the same time. On
+//! two processors each wakes the other from idle, which costs many times as much as a request: tens of microseconds if
+//! idle processors are halted virtual ones. On one processor they alternate by a plain context switch. The scheduler
+//! does not see that: at each wake-up it chooses an idle processor, because the other thread is still running on its
+//! own processor. FUSE over io_uring has a queue per processor for the same reason. Therefore:
 //! - A worker that has served [`ALONE`] requests in a row of one such client binds itself to the processor where that
 //!   client last ran. It looks again every [`LOOK`], and unbinds as soon as another client sends a request.
-//! - A bound worker is aside ([`Stay`]): the scheduler sees its processor as idle, and the client wakes up there.
+//! - A bound worker is aside ([`Stay`]): the scheduler treats its processor as idle, and the client wakes up there.
 //!
 //! A bound worker that waits for its processor must not delay others: before the pool's standby takes over or sleeps,
 //! it unbinds all workers ([`Bound::release`]).
 //!
-//! A thread needs a privilege to leave SCHED_IDLE. Without it no client is followed ([`can_follow`]). Nor is a client
-//! outside of this PID namespace, nor any by a worker without a standby.
+//! A thread needs a privilege to leave SCHED_IDLE. Without the privilege, no client is followed ([`can_follow`]).
+//! Clients outside this PID namespace are not followed either, and without a standby no worker follows a client.
 //!
 //! Main types: [`Bound`], of all threads of a mount; [`Binding`], of one; [`Follower`], which decides for a worker.
 //!
-//! What it does not do: it follows no client whose requests overlap. Large reads are read ahead. Other requests that
-//! wait during a call are noticed only now and then, when the processor is looked up.
+//! What it does not do: it follows no client whose requests overlap. Large reads count as readahead. Other overlapping
+//! requests are noticed only now and then, when the worker looks up the client's processor.
 //!
 //! # Locking
 //! None. A [`Follower`] and a [`Binding`] belong to their thread. [`Bound`] is atomic, and its `release` is called
@@ -39,20 +39,20 @@ use crate::abi::{InHeader, Opcode, ReadIn};
 /// Requests in a row of one client before it is followed.
 const ALONE: u32 = 16;
 /// After this many looks in a row that found another request waiting, the client counts as one that does not wait for
-/// answers. Messages of the kernel itself (FORGET) are there at one look and not at the next.
+/// answers. Messages from the kernel itself (FORGET) are present at one look and not at the next.
 const QUEUED: u32 = 4;
 /// Reads of at least this many bytes count as readahead: their client does not wait.
 const READAHEAD: u32 = 64 << 10;
 
 /// Which threads of a mount are bound.
 pub(super) struct Bound {
-    /// 0: not bound.
+    /// Thread IDs; 0 for a thread that is not bound.
     threads: Vec<AtomicU32>,
     asides: Arc<Asides>,
 }
 
 impl Bound {
-    /// For threads with numbers less than `threads`.
+    /// For threads with numbers below `threads`.
     pub fn new(threads: usize) -> Bound {
         let asides = Arc::new(Asides::new(threads));
         Bound { threads: (0..threads).map(|_| AtomicU32::new(0)).collect(), asides }
@@ -67,7 +67,7 @@ impl Bound {
         &self.asides
     }
 
-    /// Unbinds every worker at once, so that it may run where the calling thread may. This includes a worker that
+    /// Unbinds every worker at once, so that it may run wherever the calling thread may. This includes a worker that
     /// waits for its processor.
     pub fn release(&self, now: Instant) {
         for (me, thread) in self.threads.iter().enumerate() {
@@ -80,12 +80,12 @@ impl Bound {
     }
 }
 
-/// Where one thread of a mount runs, and at which priority; used by that thread only.
+/// On which processor one thread of a mount runs, and at which priority; used by that thread only.
 pub(super) struct Binding {
     all: Arc<Bound>,
     me: usize,
     stay: Stay,
-    /// The processor that the thread is bound to, and its former set of processors.
+    /// The processor that the thread is bound to, and its previous affinity.
     to: Cell<Option<(usize, CpuSet)>>,
 }
 
@@ -132,7 +132,7 @@ impl Binding {
     pub fn let_go(&self) {
         self.stay.leave();
         let Some((processor, before)) = self.to.take() else { return };
-        // Unless the standby released it, or its processors were changed by other means since.
+        // Unless the standby has released the thread, or something else has changed its affinity since.
         if self.thread().swap(0, Ordering::SeqCst) != 0
             && sched_getaffinity(None).is_ok_and(|now| now == only(processor))
         {
@@ -157,7 +157,7 @@ pub(super) struct Follower {
     client: u32,
     /// Requests in a row of this client.
     streak: u32,
-    /// Looks in a row that found another request waiting.
+    /// Consecutive looks that found another request waiting.
     queued: u32,
     looked: Instant,
 }
@@ -172,8 +172,8 @@ impl Follower {
         &self.binding
     }
 
-    /// Notes a request. True if it is one more of the same client, which waits for each answer. `waiting`: whether
-    /// another request can be read.
+    /// Notes a request. True if it comes from the same client as the previous one, and that client waits for each
+    /// answer. `waiting`: whether another request can be read.
     pub fn request(&mut self, message: &[u8], now: Instant, waiting: impl FnOnce() -> bool) -> bool {
         if self.binding.is_released() {
             self.let_go();
@@ -238,10 +238,10 @@ fn only(processor: usize) -> CpuSet {
     set
 }
 
-/// Where a thread last ran: field 39 of /proc/PID/stat. None if it has ended, or is hidden.
+/// The processor on which a thread last ran: field 39 of /proc/PID/stat. None if the thread has ended, or is hidden.
 fn processor_of(thread: u32) -> Option<usize> {
     let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
-    // The second field is a name in brackets, and may hold anything; the third follows the last bracket.
+    // The second field is a name in parentheses, which may contain anything; the third follows the last parenthesis.
     stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace().nth(36)?.parse().ok()
 }
 
@@ -280,7 +280,8 @@ mod tests {
         sys::has_policy(None, libc::SCHED_IDLE)
     }
 
-    /// Whether all were one more of the same client, all at one moment, regardless of the machine's speed.
+    /// Whether each request continued the streak of one client. All of them happen at one time, so the machine's speed
+    /// does not matter.
     fn served(f: &mut Follower, opcode: Opcode, pid: u32, size: u32, times: u32) -> bool {
         let began = f.penalty().began();
         let each = (0..times).map(|_| f.request(&message(opcode, pid, size), began, || false));
@@ -301,7 +302,7 @@ mod tests {
             // Messages that no client waits for, and small reads, change nothing.
             assert!(served(&mut f, Opcode::Forget, 0, 0, 1) && served(&mut f, Opcode::Read, me(), 4096, 1));
             assert_eq!((is_aside(), processors()), (true, 1));
-            // Readahead, another client, and requests of the kernel itself unbind it.
+            // Readahead, another client, and requests from the kernel itself unbind the thread.
             for (opcode, pid, size) in
                 [(Opcode::Read, me(), READAHEAD), (Opcode::Getattr, me() + 1, 0), (Opcode::Write, 0, 0)]
             {
@@ -314,7 +315,7 @@ mod tests {
             // The client has ended.
             served(&mut f, Opcode::Getattr, u32::MAX >> 1, 0, 4 * ALONE);
             assert_eq!((is_aside(), processors()), (false, all));
-            // At its end the thread has its former settings.
+            // At its end the thread has its previous settings.
             served(&mut f, Opcode::Getattr, me(), 0, 2 * ALONE);
             assert_eq!((is_aside(), processors()), (true, 1));
             drop(f);
@@ -379,7 +380,7 @@ mod tests {
             let mut f = Follower::new(&bound, 0);
             served(&mut f, Opcode::Getattr, me(), 0, 2 * ALONE);
             assert_eq!((is_aside(), processors()), (true, 1));
-            // Not a child of this thread, which would inherit its set of processors.
+            // Not a child of this thread, whose affinity it would inherit.
             let standby = move || {
                 let mut everywhere = CpuSet::new();
                 (0..CpuSet::MAX_CPU).for_each(|p| everywhere.set(p));

@@ -8,8 +8,8 @@ use zerocopy::FromBytes;
 use crate::abi::{InitFlags, InitIn, InitInExt, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION, OLDEST_MINOR_VERSION};
 use crate::server::{Config, InitOffer};
 
-/// Requested regardless of the server. Never `ASYNC_DIO`: with it the kernel keeps pages that a buffered reader filled
-/// with the old content during a direct write.
+/// Requested regardless of the server. Never `ASYNC_DIO`: with it, the kernel would keep stale pages that a buffered
+/// reader filled during a direct write.
 const ALWAYS: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::BIG_WRITES)
     .union(InitFlags::HAS_IOCTL_DIR)
@@ -22,7 +22,7 @@ const ALWAYS: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::DIRECT_IO_ALLOW_MMAP);
 
 const PAGE: u32 = 4096;
-/// Bounds of `max_write`: below, the kernel refuses; above, each worker's buffer grows without use.
+/// Bounds of `max_write`. The kernel refuses less; more would only enlarge each worker's buffer.
 const MAX_WRITE_BOUNDS: (u32, u32) = (PAGE, 4 << 20);
 
 /// The negotiated settings that decoding needs.
@@ -37,7 +37,7 @@ pub(crate) struct Negotiated {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum InitRequest {
     Offer(InitOffer),
-    /// A newer major version: answer ours and wait for another INIT.
+    /// A newer major version: answer with ours and wait for another INIT.
     NewerMajor,
     TooOld {
         major: u32,
@@ -71,7 +71,7 @@ pub(crate) fn newer_major_reply() -> InitOut {
     InitOut { major: KERNEL_VERSION, minor: KERNEL_MINOR_VERSION, ..InitOut::default() }
 }
 
-/// `rings`: there are rings; without them a mount that was granted io_uring would hang.
+/// Negotiates the settings. `rings`: whether rings exist; if io_uring were granted without them, the mount would hang.
 pub(crate) fn negotiate(offer: &InitOffer, wish: &Config, rings: bool) -> (InitOut, Negotiated) {
     let mut config = *wish;
     let mut want = ALWAYS;
@@ -87,8 +87,8 @@ pub(crate) fn negotiate(offer: &InitOffer, wish: &Config, rings: bool) -> (InitO
     config.handle_killpriv &= offered(InitFlags::HANDLE_KILLPRIV_V2);
     want.set(InitFlags::WRITEBACK_CACHE, config.writeback_cache);
     want.set(InitFlags::NO_OPEN_SUPPORT, config.no_open);
-    // Without OPEN the truncation of O_TRUNC must come as a SETATTR: the kernel would leave it to an OPEN that it
-    // never sends.
+    // Without OPEN, the truncation of O_TRUNC must arrive as a SETATTR. Otherwise the kernel would leave it to an OPEN
+    // that it never sends.
     want.set(InitFlags::ATOMIC_O_TRUNC, !config.no_open);
     want.set(InitFlags::NO_OPENDIR_SUPPORT, config.no_opendir);
     want.set(InitFlags::DO_READDIRPLUS, config.readdirplus);

@@ -1,7 +1,7 @@
 //! Requests in, replies out.
 //!
 //! Purpose: read requests from /dev/fuse on several threads, decode them with every length checked, call the
-//! [`Server`](crate::Server), and carry its replies back, from any thread.
+//! [`Server`](crate::Server), and send its replies, from any thread.
 //!
 //! Main types: [`session::Session`] (one mount), [`reply`] (the `Reply*` objects), [`dirbuf::DirBuf`] (directory
 //! replies), [`notify::Notifier`] (unsolicited messages). Inside: `channel` (one descriptor), `buffer` (a worker's
@@ -11,9 +11,9 @@
 //! What it does not do: it has no inodes, handles or lookup counts; those are the server's.
 //!
 //! # Locking
-//! `fuse gate` (rank 1), one per worker: held by a worker while it calls the server, and taken from all workers, one
-//! after the other, by the worker that got DESTROY. `fuse worker pool` (1001): the parked workers. Everything else is
-//! owned by one worker.
+//! `fuse gate` (rank 1), one per worker: held by a worker while it calls the server. The worker that got DESTROY takes
+//! all gates, one after the other. `fuse worker pool` (1001): the parked workers. Everything else is owned by one
+//! worker.
 
 mod aside;
 pub(crate) mod buffer;

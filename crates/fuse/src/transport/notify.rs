@@ -1,10 +1,10 @@
-//! Unsolicited messages to the kernel: something in its cache is no longer true.
+//! Unsolicited messages to the kernel: an entry of its cache is stale.
 //!
 //! Main type: [`Notifier`].
 //!
 //! # Locking
-//! None here; but the kernel may first have to finish requests on the same inode: never notify while holding a lock
-//! that such a request needs, nor from within an operation on the same directory.
+//! None here. But the kernel may first have to finish requests on the same inode. So never notify while holding a lock
+//! that such a request needs, or from within an operation on the same directory.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ use crate::abi::{
 
 /// Sends the messages. Cheap to clone; may outlive the mount (then every call fails with ENODEV).
 ///
-/// ENOENT means that the kernel had cached nothing of the kind.
+/// ENOENT means that the kernel had no such entry cached.
 #[derive(Clone, Default)]
 pub struct Notifier {
     channel: Weak<Channel>,
@@ -46,7 +46,7 @@ impl Notifier {
         self.send(NotifyCode::InvalInode, &NotifyInvalInodeOut { ino, off: offset, len }, None)
     }
 
-    /// Drops the cached name. With `expire_only` the kernel looks it up again, but keeps the entries below it.
+    /// Drops the cached name. With `expire_only`, the kernel looks the name up again, but keeps the entries below it.
     pub fn inval_entry(&self, parent: u64, name: &[u8], expire_only: bool) -> Result<(), Errno> {
         let namelen = u32::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
         let flags = if expire_only { EXPIRE_ONLY } else { 0 };
@@ -59,10 +59,10 @@ impl Notifier {
         self.send(NotifyCode::Delete, &NotifyDeleteOut { parent, child, namelen, padding: 0 }, Some(name))
     }
 
-    /// Makes the kernel send NOTIFY_REPLY through the queue of this thread's processor, with no data (Linux:
+    /// Makes the kernel send a NOTIFY_REPLY without data through the queue of this thread's processor (Linux:
     /// `fuse_retrieve`, fs/fuse/dev.c). `file`: a regular file that the kernel knows.
     pub(crate) fn wake_queue(&self, file: u64) {
-        /// The kernel's own numbers count up from 1 and do not come this far.
+        /// The kernel's own numbers count up from 1 and never reach this.
         static NEXT: AtomicU64 = AtomicU64::new(1 << 62);
         // Even: the lowest bit marks an INTERRUPT.
         let notify_unique = NEXT.fetch_add(2, Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl Notifier {
         let _ = self.send(NotifyCode::Retrieve, &out, None);
     }
 
-    /// Makes the kernel look every cached name up again. Linux 6.16.
+    /// Makes the kernel look up every cached name again. Linux 6.16.
     pub fn inc_epoch(&self) -> Result<(), Errno> {
         let channel = self.channel.upgrade().ok_or(Errno::NODEV)?;
         channel.send(0, NotifyCode::IncEpoch as i32, &[])

@@ -1,4 +1,4 @@
-//! The way back for a reply: the descriptor or the ring that the request came from.
+//! Where a reply goes: the descriptor or the ring that the request came from.
 //!
 //! Main type: [`Origin`].
 //!
@@ -31,7 +31,7 @@ impl Origin {
         }
     }
 
-    /// The place of the reply's body, page-aligned, which [`answer_filled`](Origin::answer_filled) sends without a
+    /// The memory for the reply's body, page-aligned, which [`answer_filled`](Origin::answer_filled) sends without a
     /// copy. The device has none.
     pub fn payload(&mut self) -> Option<&mut [u8]> {
         match self {

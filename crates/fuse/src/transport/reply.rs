@@ -20,7 +20,7 @@ use crate::abi;
 use crate::error::Undelivered;
 use crate::types::{Attr, Entry, OpenFlags, Statfs};
 
-/// Largest READ that is answered whole; the kernel sends a MiB at most unless its limit was raised.
+/// Largest READ that is answered whole; the kernel sends at most a MiB unless its limit was raised.
 pub const FILL_MAX: usize = 16 << 20;
 /// Smallest buffer for data that goes through the device, bytes.
 const FILL_BUFFER_MIN: usize = 128 << 10;
@@ -31,7 +31,7 @@ thread_local! {
 
 /// The duty to answer one request.
 pub(crate) struct Pending {
-    /// None once answered.
+    /// None once the request is answered.
     origin: Option<Origin>,
     unique: u64,
 }
@@ -96,7 +96,7 @@ macro_rules! reply {
                 self.pending.error(errno);
             }
 
-            /// Answers that the operation does not exist.
+            /// Answers that the operation is not implemented.
             pub fn nosys(self) {
                 self.error(Errno::NOSYS);
             }
@@ -114,7 +114,7 @@ reply!(
     ReplyEmpty {}
 );
 reply!(
-    /// Answers LOOKUP and the operations that make names.
+    /// Answers LOOKUP and the operations that create names.
     ReplyEntry {}
 );
 reply!(
@@ -146,7 +146,7 @@ reply!(
     ReplyStatfs {}
 );
 reply!(
-    /// Answers GETXATTR and LISTXATTR: with the value, or with its length if the kernel requests only that.
+    /// Answers GETXATTR and LISTXATTR: with the value, or with its length if the kernel requests only the length.
     ReplyXattr { size: usize }
 );
 reply!(
@@ -181,12 +181,13 @@ impl ReplyEmpty {
 }
 
 impl ReplyEntry {
-    /// The name refers to this inode. Once delivered, the kernel has one more reference to `entry.nodeid`.
+    /// Answers that the name refers to this inode. Once this is delivered, the kernel has one more reference to
+    /// `entry.nodeid`.
     pub fn ok(self, entry: &Entry) -> Result<(), Undelivered> {
         self.pending.value(&entry.to_abi())
     }
 
-    /// The name does not exist, and the kernel may believe that for `valid`.
+    /// Answers that the name does not exist, which the kernel may cache for `valid`.
     pub fn negative(self, valid: Duration) {
         let out = abi::EntryOut {
             entry_valid: valid.as_secs(),
@@ -198,7 +199,7 @@ impl ReplyEntry {
 }
 
 impl ReplyAttr {
-    /// The kernel may believe these attributes for `valid`.
+    /// Answers with attributes, which the kernel may cache for `valid`.
     pub fn ok(self, attr: &Attr, valid: Duration) {
         let out = abi::AttrOut {
             attr_valid: valid.as_secs(),
@@ -211,7 +212,7 @@ impl ReplyAttr {
 }
 
 impl ReplyStatx {
-    /// The kernel may believe these attributes for `valid`.
+    /// Answers with attributes, which the kernel may cache for `valid`.
     pub fn ok(self, attr: &Attr, valid: Duration) {
         let out = abi::StatxOut {
             attr_valid: valid.as_secs(),
@@ -228,21 +229,22 @@ fn open_out(fh: u64, flags: OpenFlags) -> abi::OpenOut {
 }
 
 impl ReplyOpen {
-    /// Once delivered, a RELEASE of `fh` will come.
+    /// Answers with a handle. Once this is delivered, a RELEASE of `fh` will come.
     pub fn ok(self, fh: u64, flags: OpenFlags) -> Result<(), Undelivered> {
         self.pending.value(&open_out(fh, flags))
     }
 }
 
 impl ReplyCreate {
-    /// Once delivered, the kernel has one more reference to `entry.nodeid`, and a RELEASE of `fh` will come.
+    /// Answers with a new file. Once this is delivered, the kernel has one more reference to `entry.nodeid`, and a
+    /// RELEASE of `fh` will come.
     pub fn ok(self, entry: &Entry, fh: u64, flags: OpenFlags) -> Result<(), Undelivered> {
         self.pending.value(&abi::CreateOut { entry: entry.to_abi(), open: open_out(fh, flags) })
     }
 }
 
 impl ReplyData {
-    /// The most bytes that the answer may have.
+    /// The maximum length of the answer, bytes.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -274,7 +276,7 @@ impl ReplyData {
         });
     }
 
-    /// Answers with the pieces one after the other, without copying them together.
+    /// Answers with the concatenated pieces, without copying them into one buffer.
     pub fn vectored(self, pieces: &[IoSlice<'_>]) {
         let len: usize = pieces.iter().map(|p| p.len()).sum();
         if len > self.size {
@@ -286,7 +288,7 @@ impl ReplyData {
 }
 
 impl ReplyWrite {
-    /// `written` bytes were written.
+    /// Answers that `written` bytes were written.
     pub fn ok(self, written: u32) {
         let _ = self.pending.value(&abi::WriteOut { size: written, padding: 0 });
     }
@@ -310,7 +312,7 @@ impl ReplyStatfs {
 }
 
 impl ReplyXattr {
-    /// Bytes that the caller has room for; 0 requests the length only.
+    /// The size of the caller's buffer, bytes; 0 requests only the length.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -344,7 +346,7 @@ impl ReplyLseek {
 }
 
 impl ReplyCopy {
-    /// `bytes` were copied.
+    /// Answers that `bytes` were copied.
     pub fn ok(self, bytes: u64) {
         let _ = if self.wide {
             self.pending.value(&abi::CopyFileRangeOut { bytes_copied: bytes })
@@ -356,7 +358,7 @@ impl ReplyCopy {
 }
 
 impl ReplyIoctl {
-    /// ioctl(2) returns `result` and `data`.
+    /// Makes ioctl(2) return `result` and `data`.
     pub fn ok(self, result: i32, data: &[u8]) {
         if data.len() > self.out_size {
             return self.error(Errno::IO);
@@ -385,12 +387,12 @@ impl ReplyDir {
 }
 
 impl ReplyDirPlus {
-    /// Adds an entry; if it is added and delivered, it counts as one lookup of `entry.nodeid`.
+    /// Adds an entry. Once it is delivered, it counts as one lookup of `entry.nodeid`.
     pub fn add(&mut self, entry: &Entry, next: u64, name: &[u8]) -> DirAdd {
         self.buf.add_plus(Some(entry), entry.attr.ino, next, (entry.attr.mode >> 12) & 15, name)
     }
 
-    /// Adds an entry without attributes, which counts nothing ("." and "..").
+    /// Adds an entry without attributes, which counts as no lookup ("." and "..").
     pub fn add_plain(&mut self, ino: u64, next: u64, kind: u32, name: &[u8]) -> DirAdd {
         self.buf.add_plus(None, ino, next, kind, name)
     }

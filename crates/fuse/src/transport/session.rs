@@ -1,18 +1,19 @@
-//! One mount: handshake, workers, orderly end.
+//! One mount: handshake, workers, orderly shutdown.
 //!
 //! Main type: [`Session`].
 //!
-//! The end: for `fuseblk` the kernel sends DESTROY while umount(2) waits. The worker that gets it stops all others
-//! from calling the server, lets the server `destroy`, and only then answers. For `fuse` the kernel closes the
+//! Shutdown: for `fuseblk` the kernel sends DESTROY while umount(2) waits. The worker that gets it stops all others
+//! from calling the server, calls the server's `destroy`, and only then answers. For `fuse` the kernel closes the
 //! connection (ENODEV) without a message; the workers end and `destroy` runs last. The connection may also be aborted
-//! through sysfs (ECONNABORTED), or by MNT_FORCE during use of the mount (ENODEV, too): then the dead mount is
-//! detached as well. The first worker that sees the loss reports it ([`Session::when_lost`]). Other workers may still
-//! be in operations then, or one in `destroy`.
+//! through sysfs (ECONNABORTED), or by MNT_FORCE while the mount is in use (ENODEV, too). In these cases the dead mount
+//! is also detached. The first worker that sees the loss reports it ([`Session::when_lost`]). Other workers may then
+//! still be in operations, or one in `destroy`.
 //!
 //! `pool` chooses the workers that wait for requests, and `follow` their processors.
 //!
 //! # Locking
-//! `fuse gate`, see [`super`]; `fuse kept` (2), the requests held back; `fuse lost` (2), the action after a loss.
+//! `fuse gate`, see [`super`]; `fuse kept` (2), the requests that are held back; `fuse lost` (2), the action after a
+//! loss.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -46,7 +47,7 @@ static GATE_CLASS: LockClass = LockClass::new("fuse gate", 1);
 static KEPT_CLASS: LockClass = LockClass::new("fuse kept", 2);
 static LOST_CLASS: LockClass = LockClass::new("fuse lost", 2);
 
-/// More than there are processors, because sleeping ones are replaced; a parked one costs a stack and no time.
+/// More than one per processor, because sleeping workers are replaced; a parked worker costs a stack and no time.
 const WORKERS_MIN: usize = 8;
 const WORKERS_MAX: usize = 16;
 /// With rings, the thread that calls [`Session::run`] attends to the device.
@@ -61,10 +62,10 @@ pub(super) struct Shared<S> {
     pub(super) agreed: Negotiated,
     pool: Arc<WorkerPool>,
     gates: Vec<Gate>,
-    /// Set once, before the gates are passed for DESTROY: from then on no worker calls the server.
+    /// Set once, before DESTROY passes the gates: from then on no worker calls the server.
     stopping: AtomicBool,
     destroyed: AtomicBool,
-    /// Requests that would change something are held back.
+    /// Whether requests that would change something are held back.
     holding: AtomicBool,
     kept: Mutex<Vec<(Origin, Vec<u8>)>>,
     /// None once the server's `destroy` has returned.
@@ -74,19 +75,20 @@ pub(super) struct Shared<S> {
 /// See [`Session::when_lost`].
 type WhenLost = Box<dyn FnOnce() + Send>;
 
-/// Holds back requests that would change something, for as long as a mount is frozen. No worker waits meanwhile.
+/// Holds back requests that would change something while a mount is frozen. No worker waits meanwhile.
 #[derive(Clone)]
 pub struct Hold(Weak<dyn Holding>);
 
 impl Hold {
-    /// After this returns, no worker is in an operation that changes something. A worker must not call it.
+    /// Begins to hold requests back. After this returns, no worker is in an operation that changes something. A worker
+    /// must not call it.
     pub fn begin(&self) {
         if let Some(shared) = self.0.upgrade() {
             shared.hold();
         }
     }
 
-    /// Serves the requests held back. A worker must not call it.
+    /// Serves the requests that were held back. A worker must not call it.
     pub fn end(&self) {
         if let Some(shared) = self.0.upgrade() {
             shared.let_go();
@@ -140,7 +142,7 @@ impl<S: Server> Shared<S> {
     }
 
     fn destroy_once(&self) {
-        // Requests held back are refused: no process waits for them any more.
+        // Requests that are held back fail: no process waits for them any more.
         self.stopping.store(true, Ordering::Release);
         if self.destroyed.swap(true, Ordering::AcqRel) {
             return;
@@ -152,7 +154,8 @@ impl<S: Server> Shared<S> {
         drop(unused);
     }
 
-    /// The connection has ended: in order, after the answer to DESTROY, or before that, perhaps during it.
+    /// Called when the connection has ended: in order, after the answer to DESTROY, or before that, perhaps during
+    /// `destroy`.
     pub(super) fn lost(&self) {
         let when_lost = self.when_lost.lock().take();
         if let Some(f) = when_lost {
@@ -164,7 +167,7 @@ impl<S: Server> Shared<S> {
         let _ = catch_unwind(AssertUnwindSafe(|| self.server.poisoned()));
     }
 
-    /// Waits until no worker but `me` is inside the server, and lets none enter again.
+    /// Waits until no worker except `me` is inside the server, and keeps all others from entering again.
     fn stop_others(&self, me: usize) {
         self.stopping.store(true, Ordering::Release);
         for (i, gate) in self.gates.iter().enumerate() {
@@ -183,12 +186,12 @@ pub(super) enum End {
     Failed(Errno),
 }
 
-/// A mount that is made and negotiated, ready to [`run`](Session::run).
+/// A mount that exists and has been negotiated, ready to [`run`](Session::run).
 ///
 /// If it is dropped before that, it is unmounted.
 pub struct Session<S: Server> {
     shared: Arc<Shared<S>>,
-    /// The descriptor from the mount; None after the connection was closed.
+    /// The descriptor from the mount; None after the connection is closed.
     channel: Option<Arc<Channel>>,
     unmounter: Unmounter,
     workers: usize,
@@ -202,7 +205,7 @@ impl<S: Server> Session<S> {
         Session::mount_at(server, &MountPoint::open(mountpoint)?, options)
     }
 
-    /// As [`Session::mount`], at a mount point that is resolved already.
+    /// As [`Session::mount`], at a mount point that is already resolved.
     pub fn mount_at(server: Arc<S>, point: &MountPoint, options: &MountOptions) -> Result<Session<S>, FuseError> {
         let mounted = mount::mount(point, options)?;
         let unmounter = mounted.unmounter;
@@ -217,7 +220,7 @@ impl<S: Server> Session<S> {
             Ok(agreed) => agreed,
             Err(e) => return give_up(e, channel),
         };
-        // While one worker serves DESTROY, another one has to notice the end of the connection.
+        // While one worker serves DESTROY, another one must notice the end of the connection.
         let least = if matches!(options.kind, MountKind::FuseBlk { .. }) { 2 } else { 1 };
         let workers = match rings {
             None => options.workers.unwrap_or_else(|| task::processors().clamp(WORKERS_MIN, WORKERS_MAX)).max(least),
@@ -239,7 +242,7 @@ impl<S: Server> Session<S> {
         &self.shared.agreed.config
     }
 
-    /// Unmounts the mount, from any thread but a worker.
+    /// Unmounts the mount, from any thread except a worker.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
@@ -263,15 +266,15 @@ impl<S: Server> Session<S> {
         Hold(shared)
     }
 
-    /// Sets an action for the moment when the connection ends without an answer to the kernel's DESTROY. It runs
-    /// once, before the server's `destroy` has returned, perhaps while `destroy` or operations still run. From that
-    /// moment, a `fuseblk` mount that was ended by force no longer has its device exclusively open.
+    /// Sets an action for the moment when the connection ends without an answer to the kernel's DESTROY. It runs once,
+    /// before the server's `destroy` has returned, perhaps while `destroy` or operations still run. From that moment,
+    /// the device of a `fuseblk` mount that was ended by force is no longer open exclusively.
     pub fn when_lost(&mut self, f: impl FnOnce() + Send + 'static) {
         *self.shared.when_lost.lock() = Some(Box::new(f));
     }
 
-    /// Serves until the mount is gone; the calling thread is one of the workers. At its return, the server's
-    /// `destroy` has run in any case.
+    /// Serves until the mount is gone; the calling thread is one of the workers. When this returns, the server's
+    /// `destroy` has always run.
     pub fn run(mut self) -> Result<(), FuseError> {
         let Some(main) = self.channel.take() else { return Ok(()) };
         let ends = match self.rings.take() {
@@ -290,10 +293,10 @@ impl<S: Server> Session<S> {
         let destroyed = self.shared.destroyed.load(Ordering::Acquire);
         let gone = destroyed || ends.contains(&End::Unmounted);
         self.shared.lost();
-        // Before the unmount, which ends the kernel's exclusive open of the device: another process may write to it
-        // then.
+        // Before the unmount, which ends the kernel's exclusive open of the device: afterwards another process may
+        // write to it.
         self.shared.destroy_once();
-        // This includes workers that ended with ENODEV: after MNT_FORCE a busy mount stays, dead.
+        // This includes workers that ended with ENODEV: after MNT_FORCE a busy mount remains, dead.
         if !destroyed {
             self.unmounter.detach_if_dead();
         }
@@ -317,13 +320,13 @@ impl<S: Server> Session<S> {
                     self.channel = Some(main.clone());
                     return Err(FuseError::Thread { source });
                 }
-                // Fewer workers serve as well, and the mount exists already.
+                // Fewer workers can serve as well, and the mount already exists.
                 Err(_) => break,
             }
         }
         let mut ends = vec![work(&self.shared, 0, main)];
         for t in threads {
-            // A worker catches the panics of the server; a panic of its own counts as a failure to read.
+            // A worker catches panics of the server; a panic of the worker itself counts as a failed read.
             ends.push(t.join().unwrap_or(End::Failed(Errno::IO)));
         }
         Ok(ends)
@@ -344,7 +347,7 @@ impl<S: Server> Drop for Session<S> {
         let Some(channel) = self.channel.take() else { return };
         // The channel stays open until here: any user may unmount a dead mount, and then open the device.
         self.shared.destroy_once();
-        // Rings keep the channel open, too.
+        // Rings also keep the channel open.
         drop(self.rings.take());
         drop(channel);
         self.unmounter.detach_if_dead();
@@ -467,7 +470,7 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, channel: &Arc<Channel>) -> En
     }
 }
 
-/// A thread's settings while it is a worker. The caller of [`Session::run`] is one, and has its former ones
+/// A thread's settings while it is a worker. The caller of [`Session::run`] is one, and gets its previous settings back
 /// afterwards.
 struct WorkerThread {
     _flusher: IoFlusher,
@@ -492,8 +495,8 @@ impl Drop for WorkerThread {
     }
 }
 
-/// While this exists, memory that the thread allocates does not wait for pages whose writing waits for the server.
-/// Needs a privilege; without it only the kernel's own heuristics help.
+/// While this exists, memory allocations of the thread do not wait for the writeback of pages that may wait for the
+/// server. Requires a privilege; without it only the kernel's heuristics help.
 pub(super) struct IoFlusher(bool);
 
 impl IoFlusher {
@@ -519,7 +522,7 @@ pub(super) fn handle<S: Server>(shared: &Shared<S>, me: usize, origin: Origin, m
         return;
     }
     if shared.holding.load(Ordering::Acquire) && changes_something(message) {
-        // Checked again under the lock: a message added after the end of the hold would stay there.
+        // Checked again under the lock: a message added after the end of the hold would never be served.
         let mut kept = shared.kept.lock();
         if shared.holding.load(Ordering::Acquire) {
             kept.push((origin, message.to_vec()));
@@ -540,7 +543,7 @@ pub(super) fn handle<S: Server>(shared: &Shared<S>, me: usize, origin: Origin, m
     }
 }
 
-/// After DESTROY all requests fail; messages without a reply are dropped.
+/// After DESTROY, all requests fail; messages without a reply are dropped.
 fn refuse(origin: Origin, message: &[u8]) {
     let Ok((header, _)) = InHeader::read_from_prefix(message) else { return };
     if Opcode::from_raw(header.opcode).is_none_or(Opcode::has_reply) {

@@ -268,14 +268,14 @@ fn a_connection_lost_during_destroy_is_reported_at_once() {
     }
     drop(gone);
     assert_eq!(worker(1, second).join().expect("no panic"), End::Aborted);
-    // Reads the answer; without that, the end would be a reset.
+    // Reads the answer; otherwise the connection would end with a reset.
     assert!(read(&kernel, &mut [0; 64][..]).expect("an answer") > 0);
     drop(kernel);
     assert_eq!(leaving.join().expect("no panic"), End::Aborted);
     assert!(server.told_in_time.load(Ordering::Acquire), "the server did not see the loss in time");
 }
 
-/// The kernel ends the connection after the answer to DESTROY, too.
+/// The kernel also ends the connection after the answer to DESTROY.
 #[test]
 fn a_connection_that_ends_after_destroy_is_not_reported_as_lost() {
     let (no_wait, lost) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
@@ -288,7 +288,7 @@ fn a_connection_that_ends_after_destroy_is_not_reported_as_lost() {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("sockets");
     write(&kernel, &message(38, 0, &[])).expect("sent");
     let worker = task::spawn("worker", move || work(&shared, 0, &Arc::new(Channel::new(ours)))).expect("thread");
-    // Without this, the end would be a reset.
+    // Otherwise the connection would end with a reset.
     assert!(read(&kernel, &mut [0; 64][..]).expect("an answer") > 0);
     drop(kernel);
     assert_eq!(worker.join().expect("no panic"), End::Aborted);

@@ -1,5 +1,5 @@
 //! An image served in this process, as a mount under test.
-#![allow(dead_code)] // each test binary uses its part
+#![allow(dead_code)] // each test binary uses only its part
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Default for Setup {
 /// A served image; dropping it unmounts.
 pub struct Served {
     pub path: PathBuf,
-    /// None after the end, which also releases the lock on the image.
+    /// None after the end of the mount, which also releases the lock on the image.
     pub server: Option<Arc<FsServer>>,
     unmounter: Unmounter,
     thread: Option<task::JoinHandle<std::result::Result<(), FuseError>>>,
@@ -60,7 +60,7 @@ impl Setup {
         Served { path: dir.to_owned(), server: Some(server), unmounter, thread: Some(thread) }
     }
 
-    /// In the form that the differential runner takes.
+    /// A function that mounts, as the differential runner expects it.
     pub fn mounting(self) -> impl Fn(&Path, &Path) -> Result<Box<dyn Mounted>> {
         move |image, dir| Ok(Box::new(self.serve(image, dir)))
     }
@@ -112,7 +112,7 @@ impl Drop for Served {
     }
 }
 
-/// Whether the condition becomes true; a busy machine gets a minute.
+/// Whether the condition becomes true within a minute, which suffices on a busy machine.
 pub fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
     let clock = extant_base::clock::Clock::real();
     let end = clock.now_ns() + 60_000_000_000;

@@ -1,7 +1,7 @@
 //! A small file system in memory that exercises the transport with a real kernel.
 //!
 //! It maintains the state that the protocol requires (lookup counts, handles) and counts the requests. The example
-//! `memory_server` measures the transport with it, so its operations copy data once at most and search no lists.
+//! `memory_server` uses it to measure the transport. So its operations copy data at most once and search no lists.
 //!
 //! # Locking
 //! `memfs` (900), all inodes; `memfs data` (901), the content of one file.
@@ -22,7 +22,7 @@ use extant_fuse::*;
 static CLASS: LockClass = LockClass::new("memfs", 900);
 static DATA_CLASS: LockClass = LockClass::new("memfs data", 901);
 
-/// As [`FsServer`]: a reply in flight may be older than a change of names, which changes the directory.
+/// As in [`FsServer`]: a reply in flight may be older than a change of names, which changes the directory.
 const DIRECTORY_VALID: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
@@ -52,7 +52,7 @@ impl Default for Data {
 }
 
 impl Data {
-    /// The part of a request that is inside the file.
+    /// The part of a requested range that is inside the file.
     fn part(data: &[u8], offset: u64, size: usize) -> &[u8] {
         let from = (offset as usize).min(data.len());
         &data[from..(from + size).min(data.len())]
@@ -60,7 +60,7 @@ impl Data {
 
     fn resize(data: &mut Vec<u8>, size: usize) {
         if data.is_empty() {
-            // The system's own zero pages: a large file that is made by truncation costs no time.
+            // Uses the system's zero pages, so that a large file made by truncation costs no time.
             *data = vec![0; size];
         } else {
             data.resize(size, 0);
@@ -89,7 +89,7 @@ struct Node {
     data: Arc<Data>,
     /// The inode, and its position.
     entries: BTreeMap<Vec<u8>, (u64, u64)>,
-    /// Positions in the directory: numbers that do not change when other entries go.
+    /// Positions in the directory: numbers that do not change when other entries are removed.
     order: BTreeMap<u64, Vec<u8>>,
     next_cookie: u64,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -108,7 +108,7 @@ pub struct MemFs {
     pub config: Config,
     pub counts: Counts,
     pub entry_valid: Duration,
-    /// READ and FSYNC are answered by another thread, READ out of several pieces.
+    /// READ and FSYNC are answered by another thread, READ with several pieces.
     pub from_threads: bool,
     pub destroy_takes: Duration,
     pub destroy_waits: AtomicBool,
@@ -240,7 +240,7 @@ impl MemFs {
         }
         let (ino, now) = (s.next, self.now());
         s.next += 1;
-        // Directories, too, have one: programs then expect any number of directories inside.
+        // Directories also have a link count of one: programs then expect any number of subdirectories.
         let nlink = u32::from(name.is_some());
         let attr = Attr {
             ino,
@@ -594,7 +594,7 @@ impl Server for MemFs {
     }
 
     fn create(&self, req: &Request, parent: u64, name: &[u8], args: &CreateArgs, reply: ReplyCreate) {
-        // As `FsServer`: the kernel then creates with MKNOD, which is one request less.
+        // As in `FsServer`: the kernel then creates with MKNOD, which is one request less.
         if self.config.no_open {
             return reply.nosys();
         }
@@ -621,7 +621,7 @@ impl Server for MemFs {
     }
 
     fn ioctl(&self, _: &Request, _: u64, args: &IoctlArgs<'_>, reply: ReplyIoctl) {
-        // FS_IOC_GETFLAGS: the number says long, but the data is an int.
+        // FS_IOC_GETFLAGS: the number declares a long, but the data is an int.
         if args.cmd & 0xffff == 0x6601 { reply.ok(0, &0x10u32.to_le_bytes()) } else { reply.error(Errno::NOTTY) }
     }
 }

@@ -1,12 +1,12 @@
 //! Extant's own figures: counters, trace points, the lock table.
 //!
 //! Main types: [`Probe`] (records from a mount to its unmount), [`Report`] (its results; JSON when the file system is
-//! in a server). The trace points fill a bounded ring, so that a thread empties it all the time.
+//! in a server). The trace points fill a bounded ring, so a thread empties it regularly.
 //!
-//! Lock statistics and trace points are the process's: one probe at a time.
+//! Lock statistics and trace points belong to the process, so there is only one probe at a time.
 //!
 //! # Locking
-//! `lab probe` (1) guards the tally between the thread and the end.
+//! `lab probe` (1) protects the tally, which the thread and the end of the probe share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,9 +39,9 @@ pub struct Report {
     pub counts: std::collections::BTreeMap<String, u64>,
     /// Bytes in the caches at the end.
     pub budget_bytes: u64,
-    /// The most that they held.
+    /// The maximum number of bytes that they held.
     pub budget_peak_bytes: u64,
-    /// From the trace points; `None` when events were lost.
+    /// The figures from the trace points; `None` if events were lost.
     pub tally: Option<Tally>,
     /// The lock table.
     pub locks: Vec<LockRow>,
@@ -52,7 +52,7 @@ pub struct Probe {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     recorded: Recorded,
-    /// Acquisitions before, by class: those counters are never reset.
+    /// Acquisitions before the mount, by class: these counters are never reset.
     acquired_before: Vec<extant_base::sync::LockRow>,
     io_before: IoStats,
 }
@@ -70,7 +70,7 @@ struct Listener {
 }
 
 impl Probe {
-    /// Starts recording. Without a thread there are no events.
+    /// Starts recording. If no thread can be started, no events are recorded.
     pub fn start(fs: &Filesystem, recorded: Recorded) -> Probe {
         let geometry = fs.geometry();
         let layout = Layout { first_block: geometry.first_data_block, blocks_per_group: geometry.blocks_per_group };
@@ -101,7 +101,7 @@ impl Probe {
         Probe { shared, thread, recorded, acquired_before: lock_table(), io_before: fs.device().stats() }
     }
 
-    /// Call after the unmount: returns the results.
+    /// Must be called after the unmount: returns the results.
     pub fn finish(mut self, fs: &Filesystem) -> Report {
         let heard = self.thread.is_some();
         self.end();
@@ -227,7 +227,8 @@ fn hear(tally: &mut Tally, layout: Layout, event: &Event) {
             }
         }
         "jbd2_run_stats" => {
-            // The event comes when the commit is done; the transaction was closed `lock_ns` after its beginning.
+            // The event arrives when the commit has completed; the transaction was closed `lock_ns` after its
+            // beginning.
             let of = |key| event.get(key).unwrap_or(0);
             let since = of("total_ns").saturating_sub(of("lock_ns"));
             tally.closed(event.time_ns.saturating_sub(since));
@@ -256,7 +257,7 @@ impl Report {
         }
     }
 
-    /// The figures.
+    /// Adds the figures to `figures`.
     pub fn figures(&self, figures: &mut Figures) {
         for (name, n) in &self.counts {
             figures.insert(name.clone(), *n as f64);

@@ -12,7 +12,7 @@ use super::Figures;
 use super::transactions::Layout;
 use crate::error::{Error, Result};
 
-/// One reader, one request after the other: no rings.
+/// Opens an image for one reader with one request at a time, so without rings.
 fn open(image: &Path) -> Option<FileDevice> {
     FileDevice::open(image, OpenOptions { engine: Engine::Psync, ..OpenOptions::read_only() }).ok()
 }
@@ -23,7 +23,7 @@ pub fn geometry(image: &Path) -> Option<Geometry> {
     Some(extant_fs::probe_superblock(&device).ok()?.0.geometry().clone())
 }
 
-/// Bytes that are free in an image, as its superblock says.
+/// The number of free bytes in an image, according to its superblock.
 ///
 /// # Errors
 /// The error in the file, or in its superblock.
@@ -41,7 +41,8 @@ pub fn layout(image: &Path) -> Option<Layout> {
     Some(Layout { first_block: g.first_data_block, blocks_per_group: g.blocks_per_group })
 }
 
-/// Adds the figures of an unmounted image. If it cannot be read, the figures are left out: e2fsck will give the reason.
+/// Adds the figures of an unmounted image. If it cannot be read, the figures are left out: e2fsck will report the
+/// reason.
 pub fn figures(image: &Path, figures: &mut Figures) {
     let Some(layout) = open(image).and_then(|device| crate::layout::Layout::of(&device).ok()) else { return };
     let mut put = |name: &str, value: f64| figures.insert(name.to_owned(), value);

@@ -9,7 +9,7 @@
 //! Reclaim by other threads (kswapd, writeback) is not counted. In a control group with a limit of memory, the threads
 //! that need memory reclaim it themselves.
 //!
-//! It needs root. Where no tracefs is mounted, it is mounted for the time of the probe.
+//! It needs root. If no tracefs is mounted, it is mounted while the probe runs.
 //!
 //! # Locking
 //! None.
@@ -24,7 +24,7 @@ use super::transactions::{Layout, Tally};
 use crate::error::{Error, Result};
 use crate::target::Tool;
 
-/// Memory for events, for each processor: some 150,000 events.
+/// Memory for events, per processor: about 150,000 events.
 const BUFFER_KIB: &str = "16384";
 const RECLAIM: &str = "vmscan/mm_vmscan_lru_shrink_inactive";
 const EVENTS: [&str; 6] = [
@@ -36,10 +36,10 @@ const EVENTS: [&str; 6] = [
     "jbd2/jbd2_run_stats",
 ];
 
-/// Listens to one loop device.
+/// Records the events of one loop device.
 #[derive(Debug)]
 pub struct Probe {
-    /// `loop3`.
+    /// The device's name, such as `loop3`.
     device: String,
     io_before: Option<[u64; 17]>,
     /// What mb_stats and the extent-status cache said at each unmount, added up.
@@ -55,13 +55,13 @@ pub struct Heard {
     pub groups: std::collections::BTreeMap<u32, u64>,
     /// Groups of the first preallocations for small files.
     pub chunks: Vec<u32>,
-    /// Requested figures that are absent, and why.
+    /// Requested figures that are absent, with the reason.
     pub flaws: Vec<String>,
 }
 
 impl Probe {
-    /// Call before the mount. `number`: major and minor of the device. `events`: the places of the image's groups, to
-    /// record events; an error if that is impossible.
+    /// Must be called before the mount. `number`: major and minor of the device. `events`: the places of the image's
+    /// groups, to record events; an error if that is impossible.
     pub fn start(device: &str, number: (u32, u32), events: Option<Layout>) -> Result<Probe> {
         let listener = events.map(|layout| Listener::start(device, number, layout)).transpose()?;
         Ok(Probe {
@@ -73,13 +73,14 @@ impl Probe {
         })
     }
 
-    /// Call after the mount.
+    /// Must be called after the mount.
     pub fn mounted(&self) {
         let _ = std::fs::write(format!("/sys/fs/ext4/{}/mb_stats", self.device), "1");
     }
 
-    /// Call before the unmount, after which these figures are gone. Files in the mount `dir` that have no blocks yet
-    /// get them now: otherwise the unmount would allocate them, after the end of the recording.
+    /// Must be called before the unmount, after which these figures are no longer available. Also syncs the mount on
+    /// `dir`, so that files without blocks get them now. Otherwise the unmount would allocate them, after the end of
+    /// the recording.
     pub fn unmounting(&mut self, dir: &Path) {
         if let Ok(dir) = std::fs::File::open(dir) {
             let _ = rustix::fs::syncfs(dir);
@@ -120,7 +121,7 @@ impl Probe {
         fields.into_iter().map(count).collect()
     }
 
-    /// Call after the last unmount, while the device still exists: adds the figures, and returns the rest of the
+    /// Must be called after the last unmount, while the device still exists: adds the figures, and returns the other
     /// results.
     pub fn finish(&mut self, figures: &mut Figures) -> Heard {
         figures.append(&mut self.requests());
@@ -229,7 +230,7 @@ impl Drop for Instance {
     }
 }
 
-/// Events of one processor that the reader will not see: overwritten, or dropped while they were written.
+/// Events of one processor that the reader will not see: overwritten, or dropped during writing.
 fn lost_events(stats: &str) -> u64 {
     let count = |line: &str| match line.split_once(": ") {
         Some(("overrun" | "dropped events", n)) => n.trim().parse::<u64>().ok(),
@@ -238,7 +239,7 @@ fn lost_events(stats: &str) -> u64 {
     stats.lines().filter_map(count).sum::<u64>()
 }
 
-/// A mounted tracefs: the machine's, or one of its own that is unmounted when this is dropped.
+/// A mounted tracefs: that of the machine, or one that is unmounted when this is dropped.
 #[derive(Debug)]
 pub struct Tracefs {
     path: PathBuf,
@@ -246,7 +247,7 @@ pub struct Tracefs {
 }
 
 impl Tracefs {
-    /// Finds a mounted tracefs, or mounts it. It is the same file system in every place.
+    /// Finds a mounted tracefs, or mounts it. Every mount shows the same file system.
     pub fn get() -> Result<Tracefs> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         if let Some(path) = mounted_tracefs(&mounts) {
@@ -274,13 +275,13 @@ impl Drop for Tracefs {
         if let Some(dir) = self.own.take()
             && unmount(dir.path()).is_err()
         {
-            // A directory with a mount on it must not be emptied.
+            // A directory must not be emptied while something is mounted on it.
             let _ = dir.keep();
         }
     }
 }
 
-/// The mount point of a tracefs that is mounted as a whole, for writing, by /proc/self/mountinfo.
+/// The mount point of a tracefs that is mounted as a whole and writable, from /proc/self/mountinfo.
 fn mounted_tracefs(mountinfo: &str) -> Option<PathBuf> {
     mountinfo.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
@@ -301,7 +302,7 @@ fn io(device: &str) -> Option<[u64; 17]> {
     Some(fields)
 }
 
-/// Sums over jbd2_run_stats.
+/// Sums over the jbd2_run_stats events.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Commits {
     transactions: u64,
@@ -418,14 +419,14 @@ fn es_statistics(text: &str) -> Figures {
     Figures::from([("es_hits".to_owned(), hits), ("es_misses".to_owned(), misses)])
 }
 
-/// Names as [`super::engine`] gives them, of the lines of /proc/fs/ext4/*/mb_stats that both have.
+/// Figures from the lines of /proc/fs/ext4/*/mb_stats for which Extant has figures, too, named as in [`super::engine`].
 ///
 /// Headings of criteria are `cr0_stats:` (Linux 5.13) or `cr_p2_aligned_stats:` (6.5, five of them). Lines that are
-/// indented deeper than such a heading belong to it, also those whose names occur outside of it.
+/// indented more than such a heading belong to it, even if their names also occur elsewhere.
 fn mb_stats(text: &str) -> Figures {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let mut figures = Figures::new();
-    // The number of criteria so far; the indentation of the last heading, while its lines last.
+    // The number of criteria so far, and the indentation of the last heading while its lines last.
     let (mut criteria, mut heading) = (0usize, None);
     for line in text.lines() {
         let Some((name, value)) = line.trim().split_once(':') else { continue };

@@ -1,4 +1,4 @@
-//! Histograms as records, and back.
+//! Converts histograms to records, and back.
 //!
 //! # Locking
 //! None.

@@ -1,8 +1,9 @@
 //! The figures of a trial, and their names.
 //!
 //! Main types: [`Measure`] (a name with its unit), [`ALL`]. [`process`] and [`system`] read the host's figures,
-//! [`engine`] Extant's, [`kernel`] those of the kernel's ext4 and its loop device. [`transactions`] turns the events of
-//! either into the same figures, [`extents`] reads the image afterwards, [`latency`] turns histograms into records.
+//! [`engine`] those of Extant, [`kernel`] those of the kernel's ext4 and its loop device. [`transactions`] turns the
+//! events of both into the same figures, [`extents`] reads the image afterwards, [`latency`] turns histograms into
+//! records.
 //!
 //! A figure that a target does not provide is left out, never zero.
 //!
@@ -30,7 +31,7 @@ pub struct Measure {
     pub name: &'static str,
     /// Unit; empty for a count.
     pub unit: &'static str,
-    /// A description, in one line.
+    /// A description in one line.
     pub summary: &'static str,
 }
 
@@ -38,29 +39,29 @@ const fn measure(name: &'static str, unit: &'static str, summary: &'static str) 
     Measure { name, unit, summary }
 }
 
-/// The parts that a trial records beside the clock, the devices' counters and the host's. Each part has its cost, which
-/// docs/lab.md gives. The lab itself measures latency, alike for every target. The other two parts exist for some
-/// targets only, and slow down only these.
+/// The optional parts of a trial's record, besides the clock and the counters of devices and host. Each part has a
+/// cost, which docs/lab.md gives. The lab itself measures latency, in the same way for every target. The other two
+/// parts exist for some targets only, and slow down only these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recorded {
     /// Latency of each operation.
     pub latency: bool,
     /// The lock table.
     pub locks: bool,
-    /// Trace events: allocations, commits, groups; of the kernel, also mb_stats.
+    /// Trace events: allocations, commits, groups; for the kernel, also mb_stats.
     pub events: bool,
 }
 
 impl Recorded {
-    /// Everything.
+    /// All parts.
     pub const ALL: Recorded = Recorded { latency: true, locks: true, events: true };
-    /// Nothing.
+    /// No part.
     pub const NONE: Recorded = Recorded { latency: false, locks: false, events: false };
 
-    /// The parts that cost all targets the same.
+    /// The parts that cost the same for all targets.
     pub const FAIR: Recorded = Recorded { latency: true, locks: false, events: false };
 
-    /// Whether a part is recorded that only some targets provide, and pay for.
+    /// Whether a part is recorded that only some targets provide, at their cost.
     pub fn one_sided(self) -> bool {
         self.locks || self.events
     }
@@ -69,7 +70,7 @@ impl Recorded {
 impl std::str::FromStr for Recorded {
     type Err = String;
 
-    /// `latency,locks,events`, some of them, `all` or `none`.
+    /// Parses `latency,locks,events`, some of these, `all` or `none`.
     fn from_str(text: &str) -> Result<Recorded, String> {
         let mut recorded = Recorded::NONE;
         for part in text.split(',').filter(|part| *part != "none") {
@@ -93,7 +94,7 @@ impl std::fmt::Display for Recorded {
     }
 }
 
-/// Every measure. Names that end in `_` begin a family.
+/// Every measure. A name that ends in `_` is the prefix of a family.
 pub const ALL: &[Measure] = &[
     measure("mount_s", "s", "time from the beginning of the mount until the target can work"),
     measure("cpu_s", "s", "processor time of the workload and of the target's server, to the microsecond"),

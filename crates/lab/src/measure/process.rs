@@ -1,6 +1,7 @@
 //! The host's figures of a process: time, context switches, memory.
 //!
-//! Main types: [`Cpu`], [`Switches`], [`Memory`]. Read from getrusage(2) and /proc; missing values are absent.
+//! Main types: [`Cpu`], [`Switches`], [`Memory`]. They are read from getrusage(2) and /proc; missing values are left
+//! out.
 //!
 //! # Locking
 //! None.
@@ -11,9 +12,9 @@ use std::ops::{AddAssign, Sub};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-/// User and system time in seconds. The sum is as precise as the scheduler's own clock and given in microseconds. Its
-/// division is the kernel's estimate: without `CONFIG_VIRT_CPU_ACCOUNTING` it samples at each tick which of the two the
-/// thread is in.
+/// User and system time in seconds. The sum is as precise as the scheduler's clock and given in microseconds. Its split
+/// is the kernel's estimate: without `CONFIG_VIRT_CPU_ACCOUNTING`, the kernel samples at each tick in which mode the
+/// thread is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cpu {
     /// Seconds in user mode.
@@ -23,12 +24,12 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// This process, all threads; its children are not counted.
+    /// The time of this process, all threads; its children are not counted.
     pub fn of_self() -> Option<Cpu> {
         Cpu::of(UsageWho::RUSAGE_SELF)
     }
 
-    /// All children of this process that have ended and were waited for.
+    /// The time of all children of this process that have ended and been waited for.
     pub fn of_ended_children() -> Option<Cpu> {
         Cpu::of(UsageWho::RUSAGE_CHILDREN)
     }
@@ -57,9 +58,9 @@ impl AddAssign for Cpu {
 /// Context switches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switches {
-    /// The thread waited.
+    /// Switches because the thread waited.
     pub voluntary: u64,
-    /// Another thread got the processor.
+    /// Switches because another thread got the processor.
     pub involuntary: u64,
 }
 
@@ -71,7 +72,7 @@ impl AddAssign for Switches {
 }
 
 impl Switches {
-    /// The calling thread, since it was started.
+    /// The switches of the calling thread, since it was started.
     pub fn of_this_thread() -> Switches {
         Switches::read("/proc/thread-self/status").unwrap_or_default()
     }
@@ -85,17 +86,17 @@ impl Switches {
     }
 }
 
-/// The number after a line's first word.
+/// The number after the first word of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|l| l.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
 }
 
-/// The threads of a process at some moment.
+/// The threads of a process at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Threads(BTreeMap<u32, Switches>);
 
 impl Threads {
-    /// The threads that live now. `process`: `None` for this one.
+    /// The present threads. `process`: `None` for this process.
     pub fn of(process: Option<u32>) -> Threads {
         let dir = process.map_or_else(|| "/proc/self/task".to_owned(), |pid| format!("/proc/{pid}/task"));
         let threads = std::fs::read_dir(&dir).into_iter().flatten().flatten().filter_map(|entry| {
@@ -105,8 +106,8 @@ impl Threads {
         Threads(threads.collect())
     }
 
-    /// Switches since `before`, of the threads that live at both moments or were started between. Threads that ended
-    /// are not seen.
+    /// Switches since `before`, of threads that existed at both times or were started between. Threads that have ended
+    /// are not counted.
     pub fn since(&self, before: &Threads) -> Switches {
         let mut sum = Switches::default();
         for (id, now) in &self.0 {
@@ -123,11 +124,11 @@ impl Threads {
 /// Memory of a process in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Resident now.
+    /// Resident memory now.
     pub rss: Option<u64>,
-    /// Resident and anonymous.
+    /// Resident anonymous memory.
     pub anon: Option<u64>,
-    /// The most that was resident.
+    /// The maximum resident memory.
     pub peak: Option<u64>,
     /// Proportional share of anonymous memory.
     pub pss_anon: Option<u64>,
@@ -136,7 +137,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// `process`: `None` for this one.
+    /// The memory of a process. `process`: `None` for this process.
     pub fn of(process: Option<u32>) -> Memory {
         let dir = process.map_or_else(|| "/proc/self".to_owned(), |pid| format!("/proc/{pid}"));
         let status = std::fs::read_to_string(format!("{dir}/status")).unwrap_or_default();
@@ -156,7 +157,7 @@ impl Memory {
 mod tests {
     use super::*;
 
-    /// The smallest step of `reading` that is seen while this thread works, in seconds.
+    /// The smallest step of `reading` that is observed while this thread works, in seconds.
     fn finest(reading: impl Fn() -> Option<Cpu>, work: impl Fn()) -> f64 {
         let mut finest = f64::INFINITY;
         let total = || reading().map(|cpu| cpu.user_s + cpu.system_s).expect("a reading");

@@ -1,8 +1,8 @@
-//! Figures in the output of a program: fio's JSON, and lines of a name and a number.
+//! Figures in the output of a program: fio's JSON, and lines with a name and a number.
 //!
-//! Main items: [`figures`], [`Said`]. The output may mix both with anything else: fio prints notes before its JSON, and
-//! a script prints what it likes. All other text is skipped. Figures are named `fio.JOB.DIRECTION.FIGURE` and
-//! `program.NAME`; `figure` derives unit and direction from these names.
+//! Main items: [`figures`], [`Said`]. The output may mix both with other text, which is skipped: fio prints notes
+//! before its JSON, and a script may print anything. Figures are named `fio.JOB.DIRECTION.FIGURE` and `program.NAME`;
+//! `figure` derives unit and direction from these names.
 //!
 //! It runs nothing and judges nothing.
 //!
@@ -13,25 +13,25 @@ use serde_json::Value;
 
 use super::Figures;
 
-/// Figures of one trial at most: a program that prints more prints data.
+/// The maximum number of figures of one trial: a program that prints more prints data.
 const FIGURES_MAX: usize = 2000;
-/// Places at which JSON may begin that are tried. Each costs up to the length of the output.
+/// How many places are tried at which JSON may begin. Each costs up to the length of the output.
 const OBJECTS_MAX: usize = 64;
-/// Characters of a name at most.
+/// The maximum length of a name, in characters.
 const NAME_MAX: usize = 64;
 /// Directions of fio's I/O, as it names them.
 const DIRECTIONS: [&str; 3] = ["read", "write", "trim"];
-/// Percentiles that become figures, as fio writes them, with the end of the figure's name and the samples that it
-/// takes.
+/// Percentiles that become figures: as fio writes them, the suffix of the figure's name, and the number of samples that
+/// it requires.
 const PERCENTILES: [(&str, &str, f64); 4] =
     [("50.000000", "p50", 1.0), ("90.000000", "p90", 10.0), ("99.000000", "p99", 100.0), ("99.900000", "p999", 1000.0)];
 
-/// The content of a program's output.
+/// The figures in a program's output.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Said {
-    /// By name.
+    /// The figures, by name.
     pub figures: Figures,
-    /// Figures that could not be read, and why.
+    /// Figures that could not be read, with the reason.
     pub flaws: Vec<String>,
 }
 
@@ -68,12 +68,12 @@ pub fn figures(output: &str) -> Said {
     said
 }
 
-/// The last place between two characters of `text` that is not behind `at`.
+/// The last character boundary of `text` at or before `at`.
 pub fn boundary(text: &str, at: usize) -> usize {
     (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
-/// The next JSON object that begins a line: the text before it, the object, the text after it.
+/// The next JSON object at the start of a line: the text before it, the object, the text after it.
 fn next_object<'a>(text: &'a str, tried: &mut usize) -> Option<(&'a str, Value, &'a str)> {
     let mut at = 0;
     for line in text.split_inclusive('\n') {
@@ -89,7 +89,7 @@ fn next_object<'a>(text: &'a str, tried: &mut usize) -> Option<(&'a str, Value, 
     None
 }
 
-/// A line of exactly a name and a finite number.
+/// Parses a line that consists of a name and a finite number.
 fn named(line: &str) -> Option<(&str, f64)> {
     let mut words = line.split_whitespace();
     let (name, value) = (words.next()?, words.next()?);
@@ -104,7 +104,8 @@ fn named(line: &str) -> Option<(&str, f64)> {
     value.parse().ok().filter(|v: &f64| number && v.is_finite()).map(|v| (name, v))
 }
 
-/// The figures of fio's jobs. Jobs of one name get numbers from the second on: percentiles cannot be added up.
+/// The figures of fio's jobs. Jobs with the same name are numbered from the second on, because percentiles cannot be
+/// added up.
 fn fio(jobs: &[Value], figures: &mut Figures) {
     let mut names: Vec<String> = Vec::new();
     for job in jobs {
@@ -123,7 +124,7 @@ fn fio(jobs: &[Value], figures: &mut Figures) {
                     figures.insert(format!("fio.{name}.{direction}.{figure}"), value);
                 };
                 put("iops", number_of(io, "iops"));
-                // bw is in KiB a second in every version; bw_bytes came later.
+                // bw is in KiB per second in every version; bw_bytes was added later.
                 put("mib_per_s", number_of(io, "bw") / 1024.0);
                 put("total_ios", number_of(io, "total_ios"));
                 latency(io, "clat", &mut put);

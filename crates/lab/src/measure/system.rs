@@ -1,4 +1,4 @@
-//! The host's own figures: busy processors, page cache, slabs.
+//! The host's own figures: processor time, page cache, slabs.
 //!
 //! Main type: [`System`], a reading of /proc/stat and /proc/meminfo.
 //!
@@ -6,7 +6,7 @@
 //! None.
 
 use super::Figures;
-/// Ticks a second in /proc: part of the kernel's ABI, for any timer of its own (Linux: `USER_HZ`).
+/// Ticks per second in /proc: part of the kernel's ABI, independent of its timer (Linux: `USER_HZ`).
 const USER_HZ: f64 = 100.0;
 
 /// A reading.
@@ -20,7 +20,7 @@ pub struct System {
 }
 
 impl System {
-    /// As it is now.
+    /// Takes a reading now.
     pub fn now() -> System {
         let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let kib = |name: &str| {
@@ -38,7 +38,7 @@ impl System {
         }
     }
 
-    /// Memory of this reading, taken at the end of the work, against the one before it.
+    /// The memory of this reading, taken at the end of the work, compared with the reading before it.
     pub fn memory_since(&self, before: &System, figures: &mut Figures) {
         let mut put = |name: &str, now: Option<u64>, then: Option<u64>| {
             if let (Some(now), Some(then)) = (now, then) {
@@ -50,7 +50,7 @@ impl System {
         put("memory_dirty_bytes", self.dirty, Some(0));
     }
 
-    /// Processor time of this reading, taken after unmounting, against the one before mounting.
+    /// The processor time of this reading, taken after unmounting, compared with the reading before mounting.
     pub fn busy_since(&self, before: &System, figures: &mut Figures) {
         if let (Some(now), Some(then)) = (self.busy_s, before.busy_s) {
             figures.insert("cpu_machine_s".to_owned(), now - then);
@@ -61,7 +61,8 @@ impl System {
     }
 }
 
-/// Everything but idle and waiting for I/O (user, nice, system, irq, softirq), and what the hypervisor gave to others.
+/// Processor time except idle and I/O wait (user, nice, system, irq, softirq), and the time that the hypervisor gave to
+/// others.
 fn processors() -> Option<(f64, f64)> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     let fields: Vec<f64> = text.lines().next()?.split_whitespace().skip(1).map_while(|f| f.parse().ok()).collect();

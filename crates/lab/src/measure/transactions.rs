@@ -1,7 +1,7 @@
-//! Allocations and commits, as events, turned into figures: the same arithmetic for Extant and for the kernel.
+//! Turns events of allocations and commits into figures, with the same arithmetic for Extant and the kernel.
 //!
 //! Main types: [`Layout`] (the places of groups), [`Tally`]. A transaction's bitmaps are those of the groups in which
-//! blocks were allocated or freed between the closing of the transaction before it and its own.
+//! blocks were allocated or freed since the previous transaction was closed.
 //!
 //! # Locking
 //! None.
@@ -22,7 +22,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The groups of a range with the blocks in each.
+    /// The groups of a range, with the number of blocks in each.
     fn groups(self, start: u64, len: u64) -> impl Iterator<Item = (u32, u64)> {
         let per_group = u64::from(self.blocks_per_group.max(1));
         let mut at = start.saturating_sub(self.first_block);
@@ -39,7 +39,7 @@ impl Layout {
     }
 }
 
-/// The most preallocations whose group is recorded.
+/// The maximum number of preallocations whose group is recorded.
 const CHUNKS_MAX: usize = 128;
 
 /// Sums over the events of a trial.
@@ -59,16 +59,16 @@ pub struct Tally {
     #[serde(default)]
     pub chunks: Vec<u32>,
     blocks_touched: u64,
-    /// A bit for each block that was allocated, 64 to an entry.
+    /// One bit for each block that was allocated, 64 per entry.
     #[serde(skip)]
     touched: BTreeMap<u64, u64>,
-    /// Changes that no transaction has yet: time, group.
+    /// Changes that belong to no transaction yet: time and group.
     #[serde(skip)]
     open: VecDeque<(u64, u32)>,
 }
 
 impl Tally {
-    /// Blocks were allocated at `time_ns`.
+    /// Records that blocks were allocated at `time_ns`.
     pub fn allocated(&mut self, time_ns: u64, layout: Layout, start: u64, len: u64) {
         self.allocations += 1;
         self.blocks_allocated += len;
@@ -83,13 +83,13 @@ impl Tally {
         }
     }
 
-    /// Blocks were freed at `time_ns`.
+    /// Records that blocks were freed at `time_ns`.
     pub fn freed(&mut self, time_ns: u64, layout: Layout, start: u64, len: u64) {
         self.blocks_freed += len;
         self.open.extend(layout.groups(start, len).map(|(group, _)| (time_ns, group)));
     }
 
-    /// A preallocation for small files was made.
+    /// Records that a preallocation for small files was made.
     pub fn locality_preallocation(&mut self, layout: Layout, start: u64) {
         self.locality_preallocations += 1;
         for (group, _) in layout.groups(start, 1) {
@@ -100,7 +100,7 @@ impl Tally {
         }
     }
 
-    /// A transaction was closed at `time_ns`: it has the changes up to then.
+    /// Records that a transaction was closed at `time_ns`: it contains the changes up to then.
     pub fn closed(&mut self, time_ns: u64) {
         let mut groups = BTreeSet::new();
         while let Some((_, group)) = self.open.front().copied().filter(|(time, _)| *time <= time_ns) {
@@ -130,7 +130,7 @@ impl Tally {
         self.chunks.extend(more.chunks.iter().take(room));
     }
 
-    /// The figures.
+    /// Adds the figures to `figures`.
     pub fn figures(&self, figures: &mut Figures) {
         let mut put = |name: &str, value: f64| figures.insert(name.to_owned(), value);
         put("groups_used", self.groups.len() as f64);

@@ -1,5 +1,5 @@
-//! The engine in this process works on an existing image, which stays for other work: with the workload `age` by
-//! default.
+//! Runs the engine in this process on an existing image, which is kept for other work; by default with the workload
+//! `age`.
 //!
 //! Main items: [`Config`], [`age`], [`Point`] (the layout of the image after a phase). The image is read each time that
 //! the workload has unmounted it, and at the end.
@@ -29,7 +29,7 @@ use crate::workload::{self, Context, Parameters, Place, Settled, Space};
 /// The image and the work.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The image file. It is changed.
+    /// The image file, which is changed.
     pub image: PathBuf,
     /// Name of the workload.
     pub workload: String,
@@ -39,7 +39,7 @@ pub struct Config {
     pub settings: Vec<String>,
     /// Options of the engine, as in a target.
     pub options: Vec<String>,
-    /// Of everything random.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// The device on which checks are timed at each point.
     pub check_on: Option<DeviceModel>,
@@ -50,7 +50,7 @@ pub struct Config {
 pub struct Point {
     /// The last phase that has ended.
     pub phase: String,
-    /// Seed of everything random.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// Options of the engine.
     pub options: String,
@@ -70,10 +70,11 @@ pub struct Point {
     pub layout: Layout,
 }
 
-/// Works on the image. `at` is called for each point, `say` for each step. `stop` ends it; the image is then of no use.
+/// Runs the workload on the image. `at` is called for each point, `say` for each step. `stop` ends it; the image is
+/// then unusable.
 ///
 /// # Errors
-/// Wrong parameters and options, which are found before anything is written; errors of the image.
+/// Wrong parameters and options, which are detected before anything is written; errors of the image.
 pub fn age(
     config: &Config,
     stop: &AtomicBool,
@@ -91,7 +92,7 @@ pub fn age(
         return Err(Error::Usage("io=memory: e2fsck checks only the file; leave the option out".into()));
     }
     let mut rig = target::contestants(&[format!("engine:IMAGE,{options}")], &[])?.remove(0);
-    // The path as it is: in a target's text it would end at a comma.
+    // Sets the path directly: in a target's text it would end at a comma.
     rig.target.path.clone_from(&config.image);
     let refused = |why| Error::Target { label: config.image.display().to_string(), why };
     target::check::engine_on(&rig, workload.needs(&parameters)).map_err(refused)?;
@@ -122,7 +123,7 @@ pub fn age(
         Ok(())
     };
     work().and_then(|()| watched.site.finish().map(drop)).map_err(|e| match stop.load(Ordering::Relaxed) {
-        // A program that was called gets Ctrl-C, too, and fails.
+        // A program that was called also gets Ctrl-C, and fails.
         true => Error::Interrupted,
         false => e,
     })
@@ -134,10 +135,10 @@ struct Watched<'a> {
     config: &'a Config,
     options: String,
     parameters: &'a Parameters,
-    /// The last phase, and whether the image has not been read since.
+    /// The last phase, and whether the image still has to be read after it.
     ended: Phase,
     fresh: bool,
-    /// The times of checks for an image with this layout.
+    /// The times of checks of an image with this layout.
     checked: Option<(Layout, BTreeMap<&'static str, f64>)>,
     at: &'a mut dyn FnMut(&Point) -> Result<()>,
 }
@@ -145,7 +146,7 @@ struct Watched<'a> {
 impl Watched<'_> {
     fn check(&self) -> Result<BTreeMap<&'static str, f64>> {
         let Some(model) = &self.config.check_on else { return Ok(BTreeMap::new()) };
-        // The engine has the image, and does nothing meanwhile.
+        // The engine has the image open, and is idle meanwhile.
         let extant = timing::check(&self.config.image, model.clone(), Locking::None)?;
         let e2fsck = timing::e2fsck(&self.config.image, model.clone(), Locking::None)?;
         for (program, checked) in [("extant", extant), ("e2fsck", e2fsck)] {
@@ -161,7 +162,7 @@ impl Watched<'_> {
         let device = self.site.device().ok_or_else(|| Error::Failed("the image is not open".into()))?;
         let modelled = self.site.modelled();
         let layout = Layout::of(device)?;
-        // A phase that only reads leaves the image as it was.
+        // A phase that only reads leaves the image unchanged.
         let check = match self.checked.take().filter(|(same, _)| *same == layout) {
             Some((_, check)) => check,
             None => self.check()?,

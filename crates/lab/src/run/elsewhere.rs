@@ -1,7 +1,8 @@
 //! Trials in another process: of another build of `extant`, in a control group of limited memory.
 //!
 //! Main types: [`Elsewhere`] (the program and its group), [`MemoryGroup`]. The other process is `extant lab run` itself
-//! with one round of one contestant, so that it need know nothing of this one: the record that it writes is the trial.
+//! with one round of one contestant. So it needs to know nothing about this process: the record that it writes is the
+//! trial.
 //!
 //! It does not measure anything.
 //!
@@ -23,13 +24,13 @@ use crate::error::{Error, Result};
 use crate::result::Trial;
 use crate::target::{ImagePlan, Kind, Rig, Tool, is_block_device, one_line};
 
-/// How long a process may take to clean up after it was asked to end.
+/// How long a process may take to clean up after it has been asked to end.
 const GRACE_NS: u64 = 20_000_000_000;
 
-/// The place of trials that do not run here.
+/// Where trials run that do not run in this process.
 pub struct Elsewhere {
     program: PathBuf,
-    /// Options of `lab run` that it knows.
+    /// The options of `lab run` that the program knows.
     help: String,
     memory: Option<u64>,
 }
@@ -37,8 +38,9 @@ pub struct Elsewhere {
 impl Elsewhere {
     /// `None`: the trials of this contestant run in this process.
     pub fn of(rig: &Rig, rigs: &[Rig], config: &Config) -> Result<Option<Elsewhere>> {
-        // Another process serves a mount anyway, and this one measures it. If one engine has a process of its own for
-        // each trial, all engines have: otherwise the one in this process would have warm memory.
+        // The server of a mount is a separate process anyway, which this one measures. If one engine target needs a
+        // separate process for each trial, all engine targets get one: otherwise the one in this process would have
+        // warm memory.
         let engine = |rig: &Rig| rig.target.kind == Kind::Engine;
         let others = engine(rig) && rigs.iter().any(|r| engine(r) && r.target.program.is_some());
         let memory = rig.target.memory.or(config.memory);
@@ -55,9 +57,9 @@ impl Elsewhere {
         self.help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|word| word == option)
     }
 
-    /// Runs the one trial; returns its record, or the error.
+    /// Runs the one trial; returns its record or an error.
     pub fn trial(&self, rig: &Rig, config: &Config, images: &ImagePlan, halt: &Halt) -> Result<Trial> {
-        // Without any of these it would measure something else.
+        // Without any of these options, it would measure something else.
         let mut decides = vec![("--seed", config.seed.to_string()), ("--scale", config.scale.to_string())];
         decides.extend(config.settings.iter().map(|s| ("--set", s.clone())));
         decides.extend(config.operations.iter().map(|o| ("--operations", o.display().to_string())));
@@ -99,12 +101,12 @@ impl Elsewhere {
         let inside = dir.path().join("tmp");
         std::fs::create_dir(&inside).map_err(Error::file(&inside))?;
         command.env("TMPDIR", &inside);
-        // Only this process gets Ctrl-C, and passes it on.
+        // Only this process gets Ctrl-C, and it passes the signal on.
         command.stdin(Stdio::null()).stdout(said).stderr(also).process_group(0);
         let mut child = command.spawn().map_err(Error::file(&self.program))?;
         let status = wait(&mut child, halt);
         let killed = group.as_ref().is_some_and(MemoryGroup::has_killed);
-        // Ends all running processes first: a server that is about to mount would do so after the clean-up.
+        // First ends all running processes: a server that is about to mount would otherwise do so after the clean-up.
         drop(group);
         clean_up(&inside, &rig.target.path, rig.target.kind);
         let mut trials = super::store::load(&out).unwrap_or_default();
@@ -122,7 +124,7 @@ impl Elsewhere {
         })
     }
 
-    /// The target in the other process's words.
+    /// The target, as the other process's argument.
     fn target(&self, rig: &Rig) -> String {
         let mut target = format!("{}:{}", rig.target.kind.name(), rig.target.path.display());
         let options = rig.all_options();
@@ -136,7 +138,7 @@ impl Elsewhere {
     }
 }
 
-/// Waits for the end, and requests it once the trial is to stop.
+/// Waits for the end, and requests it once the trial must stop.
 fn wait(child: &mut Child, halt: &Halt) -> String {
     let clock = Clock::real();
     let mut asked = None;
@@ -160,7 +162,7 @@ fn wait(child: &mut Child, halt: &Halt) -> String {
     }
 }
 
-/// Removes the leftovers of a killed process: mounts below `inside`, the image and loop devices on it. The directory's
+/// Removes the leftovers of a killed process: mounts below `inside`, the image, and loop devices on it. The directory's
 /// owner removes the directory.
 fn clean_up(inside: &Path, image: &Path, kind: Kind) {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -177,26 +179,26 @@ fn clean_up(inside: &Path, image: &Path, kind: Kind) {
     let _ = std::fs::remove_file(image);
 }
 
-/// A control group with a limit of memory, version 1 or 2. Dropping it removes it and kills its processes.
+/// A control group with a memory limit, version 1 or 2. Dropping it kills its processes and removes it.
 pub struct MemoryGroup {
     path: PathBuf,
 }
 
 impl MemoryGroup {
-    /// Needs root.
+    /// Creates a group. Needs root.
     pub fn new(bytes: u64) -> Result<MemoryGroup> {
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        // One for each trial, so that the kernel's counts of a group are the trial's.
+        // One group for each trial, so that the kernel's counts of the group belong to that trial.
         static MADE: AtomicU32 = AtomicU32::new(0);
         let name = format!("extant-lab-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let v1 = Path::new("/sys/fs/cgroup/memory");
         let (path, limit) = if v1.is_dir() {
             let own = groups.lines().find_map(|l| l.split_once(":memory:")).map_or("", |(_, path)| path);
-            // In a namespace of its own the path may not exist.
+            // In another namespace, the path may not exist.
             let inside = v1.join(own.trim_start_matches('/'));
             (if inside.is_dir() { inside } else { v1.to_owned() }.join(name), "memory.limit_in_bytes")
         } else {
-            // A group with processes cannot have a limited group below it; the root is the exception.
+            // A group with processes cannot have a child group with a limit; the root is the exception.
             (Path::new("/sys/fs/cgroup").join(name), "memory.max")
         };
         let failed = |e: std::io::Error| {
@@ -211,7 +213,7 @@ impl MemoryGroup {
         Ok(group)
     }
 
-    /// Whether the kernel killed a process of the group for want of memory.
+    /// Whether the kernel killed a process of the group because of the memory limit.
     fn has_killed(&self) -> bool {
         let read = |file| std::fs::read_to_string(self.path.join(file)).unwrap_or_default();
         let told = read("memory.events") + &read("memory.oom_control");
@@ -229,7 +231,8 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // A process that has just ended still counts for a moment; a server may outlive the process that started it.
+        // A process that has just ended is still counted for a moment, and a server may outlive the process that
+        // started it.
         let clock = Clock::real();
         for _ in 0..250 {
             let processes = std::fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();

@@ -10,8 +10,8 @@ use super::store::{self, Store};
 use crate::error::{Error, Result};
 use crate::result::{TRIALS, Trial};
 
-/// Writes the trials of `parts`, which must be of the same run and have no trial twice, into `output`, a new directory.
-/// Returns how many there are.
+/// Writes the trials of `parts` into `output`, a new directory. The parts must belong to the same run and contain no
+/// trial twice. Returns the number of trials.
 pub fn merge(parts: &[PathBuf], output: &Path) -> Result<usize> {
     let target = output.join(TRIALS);
     if target.exists() {

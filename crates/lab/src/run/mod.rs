@@ -1,9 +1,9 @@
 //! Runs: every contestant once in each round, in an order drawn from the seed.
 //!
-//! Main types: [`Config`], [`Summary`]; [`run`] does it. One trial is in `trial`, the file of results in `store`.
+//! Main types: [`Config`], [`Summary`]; [`run`] does it. `trial` has a single trial, `store` the file of results.
 //!
-//! A run into a directory that has some of its trials already continues there; so do its parts ([`Config::shard`]). A
-//! directory with trials of another configuration is refused.
+//! If the output directory already has some trials of the run, the run continues there; so do its parts
+//! ([`Config::shard`]). A directory with trials of another configuration is refused.
 //!
 //! # Locking
 //! None: one trial after the other.
@@ -39,13 +39,13 @@ pub(crate) use store::{Store, same_identity, same_run};
 pub struct Config {
     /// Name of the workload.
     pub workload: String,
-    /// Targets as written.
+    /// Targets as the user wrote them.
     pub targets: Vec<String>,
     /// `NAME=a,b`: policies whose values compete.
     pub policies: Vec<String>,
     /// How many times each contestant runs.
     pub rounds: u32,
-    /// Of everything random.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// 1.0: the parameters of the workload's source.
     pub scale: f64,
@@ -53,38 +53,37 @@ pub struct Config {
     pub settings: Vec<String>,
     /// The list that `replay` reads.
     pub operations: Option<PathBuf>,
-    /// Arguments for mke2fs; `None`: [`target::DEFAULT_MKFS`].
+    /// Arguments for mke2fs; `None` for [`target::DEFAULT_MKFS`].
     pub mkfs: Option<String>,
-    /// Trials begin with copies of this image, instead.
+    /// If set, trials begin with copies of this image instead.
     pub image: Option<PathBuf>,
-    /// Size of the images in bytes; `None`: by the workload.
+    /// Size of the images in bytes; `None` if the workload decides.
     pub image_bytes: Option<u64>,
-    /// Directory of the results; made if it is not there.
+    /// Directory of the results; created if it does not exist.
     pub output: PathBuf,
-    /// Rounds before the first that leave no trial: they warm the machine up.
+    /// Rounds before the first that are not recorded: they warm the machine up.
     pub warmup: u32,
-    /// `i` of `n` parts: the rounds whose number leaves `i` when divided by `n`. Trials that are paired stay in one
-    /// part.
+    /// Part `i` of `n`: the rounds whose number modulo `n` is `i`. Trials that are paired stay in one part.
     pub shard: Option<(u32, u32)>,
-    /// Existing images may be replaced.
+    /// Whether existing images may be replaced.
     pub overwrite: bool,
-    /// File systems on block devices may be replaced.
+    /// Whether file systems on block devices may be replaced.
     pub devices: bool,
-    /// The parts that are recorded beside the clock and the counters that always are.
+    /// The optional parts of a trial to record.
     pub recorded: Recorded,
-    /// Bytes of memory for each contestant, the workload and the page cache; `None`: no limit.
+    /// Bytes of memory for each contestant, including the workload and the page cache; `None` for no limit.
     pub memory: Option<u64>,
-    /// A trial that takes longer has failed; `None`: no limit.
+    /// A trial that takes longer fails; `None` for no limit.
     pub timeout_s: Option<u64>,
-    /// Nothing is drawn on the terminal.
+    /// Whether to draw nothing on the terminal.
     pub quiet: bool,
     /// The `extant` binary, which serves `mount` targets.
     pub program: PathBuf,
     /// How it was built.
     pub build: Build,
-    /// Identity of the run that this one repeats: it must be the same but for the program.
+    /// Identity of the run that this one repeats. It must be the same except for the program.
     pub repeats: Option<Identity>,
-    /// The command line, for the record.
+    /// The command line, to be recorded.
     pub command: Vec<String>,
     /// Checks options of `extant mount`.
     pub mount_options: fn(&str) -> std::result::Result<(), String>,
@@ -93,15 +92,15 @@ pub struct Config {
 /// How a run ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Trials that ran now and may be used.
+    /// Trials that ran in this call and are usable.
     pub usable: u32,
-    /// Trials that failed now: contestant, round, why.
+    /// Trials that failed in this call: contestant, round, and reason.
     pub failed: Vec<(String, u32, String)>,
-    /// Trials that were there already.
+    /// Trials that already existed.
     pub skipped: u32,
 }
 
-/// A run of which every part has been checked.
+/// A run, every part of which has been checked.
 struct Plan {
     workload: &'static dyn Workload,
     parameters: Parameters,
@@ -179,8 +178,8 @@ fn plan(config: &Config) -> Result<Plan> {
     Ok(Plan { workload, parameters, rigs, images, run, identity })
 }
 
-/// See [`Identity`]: it depends on the work, the program and the contestants. Contestants belong to it, because they
-/// are paired by round: a later one would share no round with the others.
+/// See [`Identity`]: it depends on the work, the program and the contestants. Contestants are included because they are
+/// paired by round: one that is added later would share no round with the others.
 pub(crate) fn identity_of<'a>(
     run: &WorkloadRun,
     build: Build,
@@ -216,7 +215,8 @@ fn identity(config: &Config, run: &WorkloadRun, images: &ImagePlan, rigs: &[Rig]
     Ok(identity)
 }
 
-/// Runs the rounds that `config` names. `stop` (Ctrl-C) ends it after cleaning up; finished trials are in the results.
+/// Runs the rounds that `config` selects. `stop` (Ctrl-C) ends the run after cleaning up; finished trials are in the
+/// results.
 pub fn run(config: &Config, stop: &AtomicBool) -> Result<Summary> {
     let plan = plan(config)?;
     if let Some(mut of) = config.repeats.clone() {

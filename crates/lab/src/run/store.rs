@@ -1,9 +1,9 @@
-//! A directory of results: `trials.ndjson`, a line a trial, each durable before the next trial starts.
+//! A directory of results: `trials.ndjson` has one line per trial, which is durable before the next trial starts.
 //!
 //! Main type: [`Store`].
 //!
 //! # Locking
-//! None: lines are appended whole, so that the parts of a run may share a directory.
+//! None: lines are appended atomically, so the parts of a run may share a directory.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -29,7 +29,7 @@ pub fn load(dir: &Path) -> Result<Vec<Trial>> {
     Ok(trials)
 }
 
-/// Whether the trial is of the run of that identity; otherwise the first difference.
+/// Whether the trial belongs to the run with that identity; otherwise the first difference.
 pub fn same_run(identity: &Identity, trial: &Trial) -> std::result::Result<(), String> {
     if trial.schema != SCHEMA {
         return Err(format!("schema {}, this is {SCHEMA}", trial.schema));
@@ -38,7 +38,7 @@ pub fn same_run(identity: &Identity, trial: &Trial) -> std::result::Result<(), S
     same_identity(identity, other)
 }
 
-/// The first difference. The image's comes last: it follows from others, the seed among them.
+/// The first difference. That of the image comes last, because it follows from others, such as the seed.
 pub fn same_identity(identity: &Identity, other: &Identity) -> std::result::Result<(), String> {
     let mut names: Vec<&String> = identity.keys().chain(other.keys()).collect();
     names.sort_unstable_by_key(|name| (name.as_str() == "image", *name));
@@ -52,7 +52,7 @@ pub fn same_identity(identity: &Identity, other: &Identity) -> std::result::Resu
     Ok(())
 }
 
-/// A file of results that trials are appended to.
+/// A file of results to which trials are appended.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
@@ -61,7 +61,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or makes `dir`. Its trials must be of the same run.
+    /// Opens or creates `dir`. Its trials must belong to the same run.
     pub fn open<'a>(
         dir: &Path,
         identity: &Identity,
@@ -92,12 +92,12 @@ impl Store {
         Ok(Store { path, file, there })
     }
 
-    /// Rounds that have a trial.
+    /// The number of rounds that have a trial.
     pub fn rounds(&self) -> u32 {
         self.there.iter().map(|(_, round)| round + 1).max().unwrap_or(0)
     }
 
-    /// Whether this trial has been run.
+    /// Whether this trial has already been run.
     pub fn has(&self, label: &str, round: u32) -> bool {
         self.there.contains(&(label.to_owned(), round))
     }

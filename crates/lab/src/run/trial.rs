@@ -1,9 +1,9 @@
-//! One trial: a fresh image, the work, the unmount, the check.
+//! One trial: a new image, the work, the unmount, the check.
 //!
-//! Main types: [`Job`], [`Halt`] (why a trial is to stop).
+//! Main types: [`Job`], [`Halt`] (why a trial must stop).
 //!
 //! # Locking
-//! None: a thread beside the trial watches the clock and the user, and ends the server of the trial.
+//! None: a second thread watches the clock and the user, and ends the server of the trial.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::workload::{Context, Parameters, Settled, Workload, ends_early};
 /// Name of the phase that ends every trial: from the end of the work until the image is durable.
 pub const UNMOUNT: &str = "unmount";
 
-/// A trial to do.
+/// A trial to run.
 pub struct Job<'a> {
     pub config: &'a Config,
     pub workload: &'static dyn Workload,
@@ -37,7 +37,7 @@ pub struct Job<'a> {
     pub rig: &'a Rig,
     pub run: &'a WorkloadRun,
     pub identity: &'a Identity,
-    /// The place of the trial, if not in this process.
+    /// Where the trial runs, if not in this process.
     pub elsewhere: Option<&'a Elsewhere>,
     pub round: u32,
     pub place: u32,
@@ -55,13 +55,13 @@ struct Work {
     flaws: Vec<String>,
 }
 
-/// Why a trial is to stop before its end.
+/// Why a trial must stop early.
 pub struct Halt<'a> {
     user: &'a AtomicBool,
     /// The flag that the work polls.
     stop: AtomicBool,
     expired: AtomicBool,
-    /// The process that serves the mount; 0: none.
+    /// The process that serves the mount; 0 for none.
     server: Arc<AtomicU32>,
     over: AtomicBool,
 }
@@ -77,12 +77,12 @@ impl<'a> Halt<'a> {
         }
     }
 
-    /// The user or the clock wants an end.
+    /// Whether the user or the time limit requests the end.
     pub fn is_set(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// The body of the thread beside the trial.
+    /// The body of the watching thread.
     fn watch(&self, timeout_s: Option<u64>) {
         let clock = Clock::real();
         let end = timeout_s.map(|s| clock.now_ns().saturating_add(s.saturating_mul(1_000_000_000)));
@@ -97,7 +97,7 @@ impl<'a> Halt<'a> {
             if self.is_set()
                 && let Some(server) = Pid::from_raw(self.server.swap(0, Ordering::Relaxed) as i32)
             {
-                // Threads that wait for a reply get one now, and the image is discarded.
+                // Threads that wait for a reply get an error now, and the image is discarded.
                 let _ = kill_process(server, Signal::KILL);
             }
             clock.sleep(Duration::from_millis(20));
@@ -106,7 +106,8 @@ impl<'a> Halt<'a> {
 }
 
 impl Job<'_> {
-    /// Runs the trial. Errors of the target are in the trial; a returned error is the lab's own, or an interruption.
+    /// Runs the trial. Errors of the target are in the trial; a returned error is that of the lab itself, or an
+    /// interruption.
     pub fn run(&self, user: &AtomicBool, say: &dyn Fn(&str)) -> Result<Trial> {
         let halt = Halt::new(user);
         let trial = std::thread::scope(|scope| {
@@ -131,7 +132,7 @@ impl Job<'_> {
         Ok(trial)
     }
 
-    /// A trial of this run without figures.
+    /// A trial of this run, without figures.
     fn empty(&self) -> Trial {
         let started = Clock::real().wall();
         let mut environment = self.environment.clone();
@@ -243,7 +244,7 @@ impl Job<'_> {
         differs.then(|| format!("files_left is {left}, the workload leaves {expected}")).into_iter().collect()
     }
 
-    /// Mounts, works, unmounts. Figures that were measured before a failure are returned with it.
+    /// Mounts, runs the workload, and unmounts. If it fails, returns the figures measured so far with the error.
     fn work(&self, halt: &Halt, say: &dyn Fn(&str)) -> (Work, Result<()>) {
         let mut work = Work::default();
         let result = self.work_into(&mut work, halt, say);
@@ -281,7 +282,7 @@ impl Job<'_> {
         work.flaws = said.flaws;
         work.figures.extend(said.figures);
         result?;
-        // Before anything is closed.
+        // Read before anything is closed.
         System::now().memory_since(&before, &mut work.figures);
         if let Some(anon) = Memory::of(None).anon {
             work.figures.insert("memory_workload_bytes".into(), anon as f64);

@@ -1,14 +1,14 @@
 //! The swept values of a sweep, and their combinations.
 //!
-//! Main types: [`Axis`], [`Combination`]; [`combine`] makes the product of all axes or pairs them. A list that holds
-//! nothing between two commas, or a value twice, is a slip of the keyboard and refused.
+//! Main types: [`Axis`], [`Combination`]; [`combine`] makes the product of all axes, or pairs them. A list with an
+//! empty value between commas, or with a value twice, is probably a typing error and is refused.
 //!
 //! # Locking
 //! None.
 
 use crate::error::{Error, Result};
 
-/// Points of a sweep at most: each has a directory and a process of its own.
+/// The maximum number of points of a sweep: each has its own directory and process.
 pub const POINTS_MAX: usize = 100_000;
 
 /// A name with its values, in the order of the command line.
@@ -16,15 +16,15 @@ pub const POINTS_MAX: usize = 100_000;
 pub struct Axis {
     /// Name of the parameter or option.
     pub name: String,
-    /// At least one; all differ.
+    /// The values: at least one, and all different.
     pub values: Vec<String>,
 }
 
-/// A value of each axis, in their order.
+/// One value of each axis, in the order of the axes.
 pub type Combination = Vec<(String, String)>;
 
 impl Axis {
-    /// Parses `NAME=A,B,C`. The values of a parameter that is itself a list stand between slashes: `NAME=1,2/3,4`.
+    /// Parses `NAME=A,B,C`. If a parameter is itself a list, its values are separated by slashes: `NAME=1,2/3,4`.
     pub fn parse(setting: &str, of_lists: bool) -> Result<Axis> {
         let (name, list) = setting
             .split_once('=')
@@ -44,13 +44,13 @@ impl Axis {
     }
 }
 
-/// Whether two values are one: `4` and `04` are.
+/// Whether two values are equal, as `4` and `04` are.
 fn same(a: &str, b: &str) -> bool {
     a == b || matches!((a.parse::<u64>(), b.parse::<u64>()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Every combination, the last axis changing fastest; or, zipped, the first values together, then the second ones, and
-/// so on, where an axis of one value keeps it.
+/// Every combination, with the last axis changing fastest. If zipped, the first values are combined, then the second
+/// ones, and so on; an axis with a single value keeps it.
 pub fn combine(axes: &[Axis], zip: bool) -> Result<Vec<Combination>> {
     for (i, axis) in axes.iter().enumerate() {
         if axes[..i].iter().any(|earlier| earlier.name == axis.name) {

@@ -1,11 +1,11 @@
 //! Points on the workers of HyperQueue.
 //!
-//! Main type: [`Hq`]. The points are the tasks of one job: an exact one takes a processor, every other all processors
-//! of its worker, so that it runs alone there. A task prints its trials, and HyperQueue streams what tasks print into a
-//! folder; after the job the trials are read from it. When a worker is lost, HyperQueue gives its tasks to another one,
-//! and leaves out what the lost ones have printed.
+//! Main type: [`Hq`]. The points are the tasks of one job. An exact point takes one processor; any other takes all
+//! processors of its worker, so that it runs alone there. A task prints its trials, and HyperQueue streams the output
+//! of tasks into a directory; after the job, the trials are read from it. If a worker is lost, HyperQueue gives its
+//! tasks to another worker, and discards the output of the lost ones.
 //!
-//! Server, workers, allocation on a cluster: all of that is HyperQueue's, and its users start them.
+//! The server, the workers and the allocation on a cluster belong to HyperQueue, and are started by its users.
 //!
 //! # Locking
 //! None.
@@ -26,29 +26,29 @@ use crate::result::{TRIALS, Trial};
 use crate::run::same_run;
 use crate::target::{find, one_line};
 
-/// The interval of questions to the server.
+/// The interval at which the server is queried.
 const LOOK: Duration = Duration::from_millis(500);
-/// Answers that may fail in a row before the server counts as gone.
+/// After this many consecutive failed queries, the server counts as gone.
 const FAILURES_MAX: u32 = 10;
-/// Name of the folder of jobs in a sweep.
+/// The name of a sweep's directory of jobs.
 const JOBS: &str = "hq";
 
-/// A server of HyperQueue, which its program finds as always (`HQ_SERVER_DIR`).
+/// A server of HyperQueue, which its program locates as usual (`HQ_SERVER_DIR`).
 pub struct Hq {
-    /// The `extant` binary, at the same place on every worker.
+    /// The `extant` binary, at the same path on every worker.
     pub program: PathBuf,
-    /// Arguments that do not shape a trial, of runs.
+    /// Arguments of runs that do not affect a trial.
     pub extra: Vec<String>,
 }
 
-/// A job of an attempt, on record for the next one.
+/// The job of an attempt, recorded for the next one.
 #[derive(Debug, Serialize, Deserialize)]
 struct Job {
     server_uid: String,
     id: u64,
-    /// The folder that its tasks stream into.
+    /// The directory that its tasks stream into.
     stream: PathBuf,
-    /// Points of its tasks, in the order of their numbers.
+    /// Points of its tasks, in the order of task numbers.
     points: Vec<String>,
 }
 
@@ -75,7 +75,7 @@ impl Engine for Hq {
         std::fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
         let folder = folder.canonicalize().map_err(Error::file(&folder))?;
         let mut left: Vec<&Point> = due.to_vec();
-        // Earlier attempts may have finished some; a job of theirs that is still at work is not needed any more.
+        // Earlier attempts may have finished some points; a job of theirs that is still running is no longer needed.
         let earlier = jobs(&folder)?;
         for job in &earlier {
             if job.server_uid == server {
@@ -108,7 +108,7 @@ impl Hq {
         std::fs::create_dir_all(&stream).map_err(Error::file(&stream))?;
         let cwd = std::env::current_dir().map_err(|e| Error::Failed(format!("the current directory: {e}")))?;
         let program = self.program.display().to_string();
-        // JSON's strings are TOML's, but for DEL.
+        // Strings of JSON are valid in TOML, except for DEL.
         let text = |s: &str| Value::from(s.replace('\u{7f}', "\u{fffd}")).to_string();
         let mut file = format!("name = \"extant lab sweep\"\nstream = {}\n", text(&stream.display().to_string()));
         for (number, point) in due.iter().enumerate() {
@@ -136,7 +136,7 @@ impl Hq {
     }
 }
 
-/// The jobs of earlier attempts, in their order.
+/// The jobs of earlier attempts, in order.
 fn jobs(folder: &Path) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
     loop {
@@ -222,7 +222,7 @@ fn harvest<'a>(
     Ok(left)
 }
 
-/// The trials that a point's task has printed, if it has ended and has all of them.
+/// The trials that a point's task has printed, if the task has ended and printed all of them.
 fn printed(job: &Job, point: &Point) -> Option<String> {
     let text = stream(job, &point.id, "stdout", &[])?;
     let whole = text.ends_with('\n') && text.lines().count() >= point.trials;
@@ -253,7 +253,7 @@ fn json(words: &[&str]) -> Result<Value> {
     serde_json::from_str(&text).map_err(|e| Error::Failed(format!("hq {}: {e}", words.join(" "))))
 }
 
-/// Calls hq; its standard output.
+/// Calls hq; returns its standard output.
 fn hq(words: &[&str]) -> Result<String> {
     let program = find("hq").unwrap_or_else(|| "hq".into());
     let output = Command::new(&program).args(words).stdin(Stdio::null()).output().map_err(Error::file(&program))?;

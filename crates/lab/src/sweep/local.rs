@@ -1,7 +1,7 @@
-//! Points on this machine: exact ones side by side, the others alone.
+//! Points on this machine: exact points run concurrently, the others alone.
 //!
-//! Main type: [`Local`]. Each point is a process of `extant lab`, so that every one begins in the same state. A process
-//! that fails leaves its finished trials, and the sweep goes on with the next point.
+//! Main type: [`Local`]. Each point is a process of `extant lab`, so that all begin in the same state. A process that
+//! fails leaves its finished trials, and the sweep continues with the next point.
 //!
 //! # Locking
 //! None.
@@ -23,24 +23,24 @@ use crate::target::one_line;
 
 /// The interval of checks for the end of a process.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long a process may take to clean up after it was asked to end.
+/// How long a process may take to clean up after it has been asked to end.
 const GRACE_NS: u64 = 30_000_000_000;
 /// Name of the file with the messages of a point that failed, in its folder.
 const LOG: &str = "log.txt";
 /// The bytes of messages that are read.
 const LOG_MAX: usize = 1 << 20;
 
-/// Processes of this machine.
+/// Runs points as processes on this machine.
 pub struct Local {
     /// The `extant` binary.
     pub program: PathBuf,
-    /// Exact points at the same time.
+    /// How many exact points run at the same time.
     pub jobs: usize,
-    /// Arguments that do not shape a trial, of runs: `--quiet`, `--overwrite`.
+    /// Arguments of runs that do not affect a trial: `--quiet`, `--overwrite`.
     pub extra: Vec<String>,
 }
 
-/// A point under way.
+/// A running point.
 struct Process<'a> {
     point: &'a Point,
     child: Child,
@@ -94,7 +94,7 @@ impl Local {
             running = ended(running, output, done)?;
             clock.sleep(LOOK);
         }
-        // After a failure of this process, those under way are worth waiting for; after Ctrl-C they are to end.
+        // After an error in this process, running points may finish; after Ctrl-C they must end.
         if stop.load(Ordering::Relaxed) {
             for process in &running {
                 let _ = kill_process(Pid::from_child(&process.child), Signal::INT);
@@ -122,7 +122,7 @@ impl Local {
         let err = log.try_clone().map_err(failed)?;
         let mut command = Command::new(&self.program);
         command.args(&point.arguments).args(&self.extra).arg("--output").arg(&folder);
-        // The process holds the lock of the sweep through its input, which it does not read.
+        // The process holds the lock of the sweep through its standard input, which it does not read.
         let held = lock.try_clone().map_err(Error::file(output))?;
         command.stdin(Stdio::from(held)).stdout(out).stderr(err);
         let child = command.spawn().map_err(Error::file(&self.program))?;
@@ -130,7 +130,7 @@ impl Local {
     }
 }
 
-/// Takes out the processes that have ended.
+/// Removes the processes that have ended.
 fn ended<'a>(
     running: Vec<Process<'a>>,
     output: &Path,

@@ -1,19 +1,19 @@
 //! Sweeps: a run or a model at many points, and one merged result.
 //!
 //! Main types: [`Sweep`] (its points, each a command line of `extant lab run` or `model`), [`Engine`] (where they run);
-//! [`run`] does a sweep. A sweep owns only its points: each is a result of its own in `points/ID`, made by a process of
-//! its own, and the merged result is their trials in the order of the points, with the swept values in each.
+//! [`run`] does a sweep. A sweep consists of its points. Each has a separate result in `points/ID`, made by a separate
+//! process. The merged result has their trials in the order of the points, with the swept values in each trial.
 //!
-//! Points of models whose figures depend on the seed alone are *exact*: they run side by side, and their merged trials
-//! have neither times of this machine (virtual times stay) nor its description, so that the merged result has the same
-//! bytes wherever, in whichever order and in however many attempts they ran. All others run alone, and their trials are
-//! taken as they are.
+//! Points of models whose figures depend on the seed alone are *exact*: they run concurrently, and their merged trials
+//! have neither times of this machine (only virtual times) nor its description. So the merged result has the same bytes
+//! wherever, in whichever order and in however many attempts they ran. All others run alone, and their trials are
+//! merged unchanged.
 //!
 //! It measures nothing and judges nothing.
 //!
 //! # Locking
-//! A file lock on the directory, which the processes of the points share: a sweep that was killed and left one running
-//! cannot be resumed beside it.
+//! A file lock on the directory, which the processes of the points share. So while a killed sweep has left one of them
+//! running, the sweep cannot be resumed.
 
 pub mod axes;
 mod hq;
@@ -41,32 +41,32 @@ pub use local::Local;
 
 /// Name of the file that describes a sweep.
 pub const SWEEP: &str = "sweep.json";
-/// Name of the folder of the points.
+/// The name of the directory of the points.
 const POINTS: &str = "points";
-/// Letters of a point's identifier at most, behind its number.
+/// The maximum length of a point's identifier, without its number.
 const ID_MAX: usize = 80;
 
 /// A point: one run or model with one value of each axis.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Name of its folder.
+    /// The name of its directory.
     pub id: String,
     /// The swept values.
     pub values: Combination,
-    /// The command line without the program, output and what does not shape a trial.
+    /// The command line, without the program, the output, and arguments that do not affect a trial.
     pub arguments: Vec<String>,
-    /// Its figures depend on the seed alone.
+    /// Whether its figures depend on the seed alone.
     pub exact: bool,
-    /// So do its times, which are virtual.
+    /// Whether its times are virtual and also depend on the seed alone.
     pub virtual_time: bool,
-    /// Trials that it has when it is complete.
+    /// The number of trials when it is complete.
     pub trials: usize,
-    /// Everything that shapes its trials.
+    /// Everything that affects its trials.
     pub identity: Identity,
 }
 
 impl Point {
-    /// The point of number `index`.
+    /// The point with number `index`.
     pub fn new(index: usize, values: Combination, arguments: Vec<String>, checked: Checked) -> Point {
         let Checked { identity, trials, exact, virtual_time } = checked;
         let text: Vec<String> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -75,12 +75,12 @@ impl Point {
         Point { id, values, arguments, exact, virtual_time, trials, identity }
     }
 
-    /// The folder of its result.
+    /// The directory of its result.
     fn folder(&self, output: &Path) -> PathBuf {
         output.join(POINTS).join(&self.id)
     }
 
-    /// Whether its result has all trials, and only its own.
+    /// Whether its result has all trials, and no others.
     fn is_complete(&self, output: &Path) -> Result<bool> {
         let folder = self.folder(output);
         if !folder.join(TRIALS).exists() {
@@ -96,21 +96,21 @@ impl Point {
     }
 }
 
-/// A sweep of which every point has been checked.
+/// A sweep, every point of which has been checked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sweep {
     /// Version of the results.
     pub schema: u32,
     /// Workload or model.
     pub name: String,
-    /// In the order of their numbers.
+    /// The points, in the order of their numbers.
     pub points: Vec<Point>,
 }
 
 /// Where points run.
 pub trait Engine {
-    /// Runs the points that are due; each leaves its result in `points/ID` of `output`. `done` is called for each that
-    /// has ended, with its failure. Returns early when `stop` is set, or when it cannot go on.
+    /// Runs the missing points; each leaves its result in `points/ID` of `output`. `done` is called for each point that
+    /// has ended, with its failure. Returns early if `stop` is set, or if it cannot continue.
     fn run(
         &self,
         due: &[&Point],
@@ -124,17 +124,17 @@ pub trait Engine {
 /// How a sweep ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Points that ran now.
+    /// Points that ran in this call.
     pub ran: usize,
-    /// Points that were there already.
+    /// Points that already had a result.
     pub there: usize,
-    /// Points that did not complete, and why.
+    /// Points that did not complete, with the reason.
     pub incomplete: Vec<(String, String)>,
-    /// Trials that failed, of all points: point, contestant and why.
+    /// Failed trials of all points: point, contestant and reason.
     pub failed: Vec<(String, String)>,
 }
 
-/// Runs the points that have no result yet, then merges. Finished trials stay, whatever happens.
+/// Runs the points that have no result yet, then merges. Finished trials are kept, whatever happens.
 pub fn run(sweep: &Sweep, engine: &dyn Engine, output: &Path, quiet: bool, stop: &AtomicBool) -> Result<Summary> {
     if output.join(TRIALS).exists() && !output.join(SWEEP).exists() {
         let shown = output.display();
@@ -184,7 +184,7 @@ fn lock(output: &Path) -> Result<File> {
     }
 }
 
-/// Records the sweep, or refuses a directory with another one, with the first difference.
+/// Records the sweep. Refuses a directory with another sweep, and names the first difference.
 fn same_sweep(sweep: &Sweep, output: &Path) -> Result<()> {
     let path = output.join(SWEEP);
     let shown = path.display();
@@ -222,10 +222,10 @@ fn same_sweep(sweep: &Sweep, output: &Path) -> Result<()> {
     }
 }
 
-/// Writes a whole file, or leaves what was there.
+/// Replaces a file atomically, or leaves the old one.
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    // The umask decides, as of any file.
+    // The umask applies, as for any file.
     let mut file = tempfile::Builder::new()
         .permissions(std::fs::Permissions::from_mode(0o666))
         .tempfile_in(folder)
@@ -259,7 +259,7 @@ fn merge(sweep: &Sweep, output: &Path) -> Result<Vec<(String, String)>> {
     Ok(failed)
 }
 
-/// Leaves what follows from the program and the seed.
+/// Keeps only data that follows from the program and the seed.
 fn without_machine(trial: &mut Trial, point: &Point) {
     (trial.started_s, trial.started_ns) = (0, 0);
     // The empty loop shows the cost of reading this machine's clock.

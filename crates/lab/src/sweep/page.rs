@@ -1,7 +1,7 @@
 //! One HTML file about a sweep: a picture of each figure over each swept value, and a table of all points.
 //!
-//! Main items: [`html`], [`is_sweep`]. It is a page like `report`'s: no script, nothing loaded, light and dark, and
-//! every word of a result escaped. Where several values are swept, a picture over one of them is drawn for each
+//! Main items: [`html`], [`is_sweep`]. It is a page like that of `report`: no script, no external files, light and dark
+//! themes, and all text of a result escaped. If several values are swept, a picture over one of them is drawn for each
 //! combination of the others.
 //!
 //! It computes no statistics.
@@ -18,7 +18,7 @@ use crate::plot;
 use crate::report::{chip, escape, figure as picture, page_begins};
 use crate::stats::Verdict;
 
-/// Pictures of one figure at most.
+/// The maximum number of pictures of one figure.
 const PICTURES_MAX: usize = 60;
 
 /// Whether these groups are the points of a sweep.
@@ -26,13 +26,13 @@ pub fn is_sweep(groups: &[Group]) -> bool {
     groups.iter().any(|g| !g.point().is_empty())
 }
 
-/// A contestant's label without the swept options, which differ from point to point.
+/// A contestant's label without the swept options, which differ between points.
 fn label(group: &Group, i: usize) -> String {
     let of_point = |part: &&str| !group.point().iter().any(|(name, value)| *part == format!("{name}={value}"));
     group.series[i].label.split(',').filter(of_point).collect::<Vec<_>>().join(",")
 }
 
-/// The points of a sweep, side by side.
+/// All points of a sweep.
 struct View<'a> {
     groups: &'a [Group],
     /// Swept names with their values, in the order of the points.
@@ -66,7 +66,7 @@ impl<'a> View<'a> {
         View { groups, axes, labels, names }
     }
 
-    /// Axes along which something can be drawn.
+    /// Axes with enough values for a picture.
     fn drawn(&self) -> impl Iterator<Item = &(String, Vec<String>)> {
         self.axes.iter().filter(|(_, values)| values.len() > 1)
     }
@@ -80,7 +80,7 @@ impl<'a> View<'a> {
         self.labels.iter().map(of).collect()
     }
 
-    /// The other values of a point, in words.
+    /// The other values of a point, as text.
     fn others(&self, group: &Group, axis: &str) -> String {
         let others = self.drawn().filter(|(name, _)| name != axis);
         let words = others.filter_map(|(name, _)| Some(format!("{name}={}", group.point().get(name)?)));
@@ -88,7 +88,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The page. `figures`: drawn beside the headline.
+/// The page. `figures`: drawn in addition to the headline.
 pub fn html(name: &str, groups: &[Group], figures: &[String]) -> String {
     let view = View::new(groups);
     let mut page = String::new();
@@ -131,7 +131,7 @@ pub fn html(name: &str, groups: &[Group], figures: &[String]) -> String {
     page
 }
 
-/// Notes that concern several points are said once, with their number.
+/// Notes that concern several points appear once, with the number of points.
 fn notes(page: &mut String, groups: &[Group]) {
     let mut all: Vec<(&String, usize)> = Vec::new();
     for note in groups.iter().flat_map(|g| &g.notes) {
@@ -175,7 +175,7 @@ fn pictures(page: &mut String, view: &View<'_>, name: &str) {
         }
         for others in combinations {
             let here: Vec<&Group> = view.groups.iter().filter(|g| view.others(g, axis) == others).collect();
-            // Values that were swept together (--zip) leave a single point here.
+            // Values that were swept together (--zip) leave only a single point here.
             if here.len() < 2 {
                 continue;
             }
@@ -205,7 +205,7 @@ fn pictures(page: &mut String, view: &View<'_>, name: &str) {
     }
 }
 
-/// Values that were swept together: the points in their order.
+/// Draws values that were swept together: the points in their order.
 fn zipped(page: &mut String, view: &View<'_>, name: &str) {
     if view.groups.len() < 2 {
         return;
@@ -221,8 +221,8 @@ fn zipped(page: &mut String, view: &View<'_>, name: &str) {
     picture(page, &heading, plot::lines(&format!("{name} {heading}"), &values, &lines, figure::unit(name)), "");
 }
 
-/// A line a point; coloured where a difference to the first contestant is shown although all points share one chance in
-/// twenty to be wrong.
+/// One line per point. A cell is coloured if a difference from the first contestant is shown, although all points share
+/// a 5 % chance of error.
 fn table(page: &mut String, view: &View<'_>, name: &str) {
     let cells: Vec<_> = view.groups.iter().flat_map(|g| g.comparisons(name)).collect();
     let mut verdicts = compare::family(&cells).into_iter();

@@ -16,20 +16,20 @@ use crate::measure::extents;
 use crate::measure::kernel::Tracefs;
 use crate::workload::Needs;
 
-/// Room on the host beyond the bytes that a trial writes: journal, inode tables, a file system's own blocks.
+/// Space on the host beyond the bytes that a trial writes: journal, inode tables, a file system's own blocks.
 const SLACK_BYTES: u64 = 256 << 20;
 
-/// The other conditions beside the targets.
+/// The conditions of the checks besides the targets.
 pub struct Rules<'a> {
     /// How images are made.
     pub plan: &'a ImagePlan,
-    /// Room that the workload takes.
+    /// The space that the workload needs.
     pub needs: Needs,
-    /// Existing files may be replaced.
+    /// Whether existing files may be replaced.
     pub overwrite: bool,
-    /// File systems on block devices may be replaced.
+    /// Whether file systems on block devices may be replaced.
     pub devices: bool,
-    /// Trace events are recorded.
+    /// Whether trace events are recorded.
     pub events: bool,
     /// Checks options of `extant mount`.
     pub mount_options: &'a dyn Fn(&str) -> std::result::Result<(), String>,
@@ -98,7 +98,7 @@ fn one(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Refuses an existing image if the engine cannot do work with these needs on it.
+/// Refuses an existing image if the engine cannot run a workload with these needs on it.
 pub fn engine_on(rig: &Rig, needs: Needs) -> std::result::Result<(), String> {
     let options = EngineOptions::parse(&rig.all_options())?;
     let path = &rig.target.path;
@@ -128,14 +128,14 @@ fn fuse(root: bool) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Checks a block device: large enough, not in use, and the user knows that its content is lost.
+/// Checks a block device: it must be large enough and not in use, and the user must know that its content will be lost.
 fn device(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     let path = &rig.target.path;
     let shown = path.display();
     if rules.plan.is_copy() {
         return Err(format!("{shown} is a block device: copies (--image) are made in files"));
     }
-    // An exclusive open fails while the kernel, another program or a partition's mount has it.
+    // An exclusive open fails while the kernel, another program or a partition's mount uses the device.
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
         Errno::BUSY => format!("{shown} is in use: mounted, or opened by another program"),
@@ -160,7 +160,8 @@ fn device(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Checks the image's place: an existing directory, no file of another owner in it, not in use, large enough.
+/// Checks the place of the image: the directory must exist, and the file must not belong to another user or be in use.
+/// The place must be large enough.
 fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     let path = &rig.target.path;
     let shown = path.display();
@@ -210,16 +211,16 @@ fn image(rig: &Rig, rules: &Rules<'_>) -> std::result::Result<(), String> {
     room(parent, kept.saturating_add(rules.plan.stored).saturating_add(SLACK_BYTES))
 }
 
-/// With dropped data, metadata takes less than this part of it: an indirect block maps 1,024 blocks of 4 KiB, and the
-/// rest of a file's metadata is small, except for small files.
+/// If data is dropped, metadata takes less than one in this many bytes. An indirect block maps 1,024 blocks of 4 KiB,
+/// and the rest of a file's metadata is small, except for small files.
 const METADATA_PART: u64 = 128;
 
-/// Bytes that the host stores for this many bytes of file data.
+/// The number of bytes that the host stores for this many bytes of file data.
 fn stored(bytes: u64, options: Option<&EngineOptions>) -> u64 {
     if options.is_some_and(|o| o.metadata_only) { bytes / METADATA_PART } else { bytes }
 }
 
-/// Servers lock the image that they serve.
+/// Refuses an image in use: servers lock the image that they serve.
 fn in_use(path: &Path) -> std::result::Result<(), String> {
     match extant_block::device::is_locked(path, 0, None) {
         Ok(false) => Ok(()),

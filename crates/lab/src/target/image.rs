@@ -1,8 +1,7 @@
-//! Images: made afresh for each trial, by mke2fs or as copies of an existing one; checked after it, deleted. On a block
-//! device the file system stays.
+//! Images are made anew for each trial, by mke2fs or as copies of an existing image, and checked and deleted after it.
+//! On a block device, the file system is kept.
 //!
-//! Main types: [`ImagePlan`] (the way to make a run's images), [`Made`] (an existing one; dropping it deletes the
-//! file).
+//! Main types: [`ImagePlan`] (how to make a run's images), [`Made`] (an image; dropping it deletes the file).
 //!
 //! # Locking
 //! None.
@@ -20,10 +19,10 @@ use crate::error::{Error, Result};
 use crate::measure::extents;
 use crate::workload::Needs;
 
-/// Default arguments for mke2fs: nothing is left for a background thread to initialise during the trial.
+/// Default arguments for mke2fs: no background thread has to initialise anything during the trial.
 pub const DEFAULT_MKFS: &str = "-t ext4 -E lazy_itable_init=0,lazy_journal_init=0";
 
-/// Size of an image unless the workload needs more, in bytes: 64 block groups of 128 MiB. The file is sparse.
+/// Default size of an image in bytes, unless the workload needs more: 64 block groups of 128 MiB. The file is sparse.
 const DEFAULT_BYTES: u64 = 8 << 30;
 
 /// A random UUID (RFC 4122, version 4).
@@ -40,7 +39,7 @@ fn uuid(rng: &mut Rng) -> String {
     )
 }
 
-/// Bytes of an image without a given size.
+/// The size in bytes of an image, if none is given.
 fn suitable(needs: Needs) -> u64 {
     let bytes = match needs.fill {
         0 => needs.bytes.saturating_mul(2).max(DEFAULT_BYTES),
@@ -55,9 +54,9 @@ pub struct ImagePlan {
     origin: Origin,
     /// Size in bytes.
     pub bytes: u64,
-    /// Room for the work in bytes: the size, or the free space in a copied image.
+    /// Space for the work in bytes: the size, or the free space in a copied image.
     pub room: u64,
-    /// Bytes of an image on the host's disk before the work begins.
+    /// Bytes that an image takes on the host's disk before the work begins.
     pub stored: u64,
 }
 
@@ -66,17 +65,17 @@ pub struct ImagePlan {
 enum Origin {
     /// Arguments for mke2fs.
     Mkfs(Vec<String>),
-    /// A copy of this file. `digest`: SHA-256 of its data and of the data's places.
+    /// A copy of this file. `digest`: SHA-256 of its data and of the positions of the data.
     Copy { path: PathBuf, digest: String },
 }
 
 impl ImagePlan {
-    /// `mkfs` and `bytes` as given, or by `needs`. The UUID and the seed of directory hashes, which decide places, come
-    /// from `seed` unless `mkfs` gives them.
+    /// A plan with `mkfs` and `bytes` as given, or according to `needs`. The UUID and the seed of directory hashes
+    /// affect the layout; they are derived from `seed`, unless `mkfs` gives them.
     pub fn new(mkfs: Option<&str>, bytes: Option<u64>, needs: Needs, seed: u64) -> ImagePlan {
         let bytes = bytes.unwrap_or_else(|| suitable(needs));
         let mut arguments: Vec<String> = mkfs.unwrap_or(DEFAULT_MKFS).split_whitespace().map(str::to_owned).collect();
-        // mke2fs makes an inode for each 16 KiB.
+        // mke2fs makes one inode per 16 KiB.
         let inodes = needs.files + needs.files / 4 + 1000;
         if inodes > bytes / (16 << 10) && !arguments.iter().any(|a| a == "-N" || a == "-i") {
             arguments.extend(["-N".to_owned(), inodes.to_string()]);
@@ -87,7 +86,7 @@ impl ImagePlan {
             arguments.extend(["-U".to_owned(), uuid]);
         }
         if !arguments.iter().any(|a| a.contains("hash_seed=")) {
-            // Of several -E mke2fs takes the last.
+            // If -E is given several times, mke2fs uses the last.
             match arguments.iter().rposition(|a| a == "-E") {
                 Some(at) if at + 1 < arguments.len() => arguments[at + 1] += &format!(",hash_seed={hash_seed}"),
                 _ => arguments.extend(["-E".to_owned(), format!("hash_seed={hash_seed}")]),
@@ -96,11 +95,12 @@ impl ImagePlan {
         ImagePlan { origin: Origin::Mkfs(arguments), bytes, room: bytes, stored: bytes / 32 }
     }
 
-    /// Copies of the image at `path`, which stays as it is.
+    /// A plan to copy the image at `path`, which is not changed.
     pub fn copy_of(path: &Path) -> Result<ImagePlan> {
         let room = extents::free_bytes(path)?;
         let stored = path.metadata().map_err(Error::file(path))?.blocks().saturating_mul(512);
-        // Its data is read once: a run that continues later, or is repeated, must begin with the same image.
+        // Its data is read once, for the digest: a run that continues later, or is repeated, must begin with the same
+        // image.
         let mut digest = Sha256::new();
         let mut buffer = vec![0; COPY_BYTES];
         let bytes = each_extent(path, |file, at, len| {
@@ -120,7 +120,7 @@ impl ImagePlan {
         Ok(ImagePlan { origin: Origin::Copy { path: path.to_owned(), digest }, bytes, room, stored })
     }
 
-    /// The command that makes an image, as it stands in results.
+    /// The command that makes an image, as recorded in results.
     pub fn command(&self) -> String {
         match &self.origin {
             Origin::Mkfs(arguments) => format!("mke2fs -q -F {} IMAGE", arguments.join(" ")),
@@ -131,7 +131,7 @@ impl ImagePlan {
         }
     }
 
-    /// Whether the image has files before the work begins.
+    /// Whether the image contains files before the work begins.
     pub fn is_copy(&self) -> bool {
         matches!(self.origin, Origin::Copy { .. })
     }
@@ -142,7 +142,7 @@ impl ImagePlan {
         same_file(original, path).then_some(original)
     }
 
-    /// The options of `lab run` for it.
+    /// The options of `lab run` for this plan.
     pub fn options(&self) -> Vec<(&'static str, String)> {
         match &self.origin {
             Origin::Mkfs(arguments) => vec![("--mkfs", arguments.join(" ")), ("--size", self.bytes.to_string())],
@@ -150,7 +150,7 @@ impl ImagePlan {
         }
     }
 
-    /// Makes the image at `path`, replacing an existing file, unless that is the original of a copy. On a block device
+    /// Makes the image at `path`, replacing an existing file, unless that is the original of a copy. On a block device,
     /// mke2fs makes a file system of the same size as in a file.
     pub fn make(&self, path: &Path) -> Result<Made> {
         if let Some(original) = self.original(path) {
@@ -192,17 +192,17 @@ impl ImagePlan {
     }
 }
 
-/// The bytes that are read at once.
+/// The number of bytes that are read at once.
 const COPY_BYTES: usize = 1 << 20;
 
-/// Calls `visit` with each part of a file that is no hole, and returns the file's size.
+/// Calls `visit` with each part of a file that is not a hole, and returns the file's size.
 fn each_extent(path: &Path, mut visit: impl FnMut(&mut File, u64, u64) -> Result<()>) -> Result<u64> {
     let mut file = File::open(path).map_err(Error::file(path))?;
     let bytes = file.metadata().map_err(Error::file(path))?.len();
     let mut at = 0;
     loop {
         let data = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
-            // Only a hole is left.
+            // Only a hole follows.
             Err(rustix::io::Errno::NXIO) => return Ok(bytes),
             data => data.map_err(|e| Error::file(path)(e.into()))?,
         };
@@ -213,12 +213,12 @@ fn each_extent(path: &Path, mut visit: impl FnMut(&mut File, u64, u64) -> Result
     }
 }
 
-/// Whether both are one file, under any names. Names of nothing are not.
+/// Whether both names refer to the same file. Names of missing files do not.
 pub fn same_file(a: &Path, b: &Path) -> bool {
     matches!((a.metadata(), b.metadata()), (Ok(a), Ok(b)) if (a.dev(), a.ino()) == (b.dev(), b.ino()))
 }
 
-/// Whether `path` is a block device, also through symbolic links, as in /dev/disk.
+/// Whether `path` is a block device, also through symbolic links as in /dev/disk.
 pub fn is_block_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.file_type().is_block_device())
 }
@@ -230,12 +230,12 @@ pub struct Made {
 }
 
 impl Made {
-    /// Where it is.
+    /// The path of the image.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// `None`: `e2fsck -fn` found nothing; otherwise its output.
+    /// Checks the image. `None` if `e2fsck -fn` finds nothing; otherwise its output.
     pub fn check(&self) -> Result<Option<String>> {
         let (status, output, command) = Tool::new("e2fsck").arg("-fn").arg(&self.path).status()?;
         let lines: Vec<&str> = output.lines().filter(|l| !l.is_empty()).collect();
@@ -243,7 +243,7 @@ impl Made {
         Ok((status != Some(0)).then(|| format!("{command}: {shown}")))
     }
 
-    /// Features, as dumpe2fs prints them.
+    /// The features, as dumpe2fs prints them.
     pub fn features(&self) -> Vec<String> {
         let header = Tool::new("dumpe2fs").arg("-h").arg(&self.path).run().unwrap_or_default();
         let line = header.lines().find_map(|l| l.strip_prefix("Filesystem features:"));

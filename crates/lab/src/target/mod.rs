@@ -1,8 +1,7 @@
 //! The targets on which workloads run.
 //!
-//! Main types: [`Target`] (as the user wrote it), [`Kind`], [`Rig`] (a target made ready for one trial, with its
-//! options and policies), [`Site`] (a target that is up). Before a run writes anything, [`check::all`] checks all of
-//! them.
+//! Main types: [`Target`] (as the user wrote it), [`Kind`], [`Rig`] (a target prepared for one trial, with its options
+//! and policies), [`Site`] (a target that is mounted). Before a run writes anything, [`check::all`] checks all of them.
 //!
 //! # Locking
 //! None.
@@ -33,7 +32,7 @@ pub use tools::{Tool, one_line};
 pub enum Kind {
     /// Extant's engine in this process.
     Engine,
-    /// Extant through FUSE, served by a process of its own.
+    /// Extant through FUSE, served by a separate process.
     Mount,
     /// The kernel's driver on a loop device.
     Kernel,
@@ -72,8 +71,8 @@ impl Kind {
     }
 }
 
-/// A target as the user wrote it: `KIND:PATH[,OPTION...]`. Three options are the lab's own: `name=LABEL`,
-/// `program=PATH`, another build of `extant`, and `memory=SIZE`.
+/// A target as the user wrote it: `KIND:PATH[,OPTION...]`. Three options belong to the lab: `name=LABEL`,
+/// `program=PATH` (another build of `extant`), and `memory=SIZE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The driver.
@@ -84,14 +83,14 @@ pub struct Target {
     pub options: String,
     /// The label that the user gave it.
     pub name: Option<String>,
-    /// The build of `extant` that serves it; `None`: this one.
+    /// The build of `extant` that serves it; `None` for this one.
     pub program: Option<PathBuf>,
-    /// Bytes of memory that its trials have, if that is not what all have.
+    /// The memory of its trials in bytes, if different from that of all others.
     pub memory: Option<u64>,
 }
 
 impl Target {
-    /// Its label: the path is left out, so that results of several machines can be merged.
+    /// Its label. The path is left out, so that results of several machines can be merged.
     pub fn label(&self) -> String {
         if let Some(name) = &self.name {
             return name.clone();
@@ -149,7 +148,7 @@ impl FromStr for Target {
         if program.is_some() && !matches!(kind, Kind::Engine | Kind::Mount) {
             return Err(wrong("program= is for engine and mount"));
         }
-        // The engine's memory is what its options say.
+        // The engine's memory is set by its own options.
         if memory.is_some() && !matches!(kind, Kind::Kernel | Kind::Fuse2fs) {
             return Err(wrong("memory= is for kernel and fuse2fs; engine and mount have cache="));
         }
@@ -157,7 +156,7 @@ impl FromStr for Target {
     }
 }
 
-/// The policies that Extant can be given, one table a mechanism.
+/// The policies of Extant, one table per mechanism.
 pub fn policies() -> impl Iterator<Item = Table> {
     POLICIES.iter().map(|p| p.table)
 }
@@ -167,25 +166,25 @@ pub fn policies() -> impl Iterator<Item = Table> {
 pub struct Rig {
     /// The target.
     pub target: Target,
-    /// As it stands in results.
+    /// The contestant, as recorded in results.
     pub contestant: Contestant,
-    /// The options that the program that serves it knows.
+    /// The options that its serving program knows.
     pub server: Server,
-    /// Cache that goes with a limit of memory, in bytes.
+    /// The cache size that matches a memory limit, in bytes.
     cache: Option<u64>,
 }
 
-/// The mount options that a build of `extant` knows.
+/// The mount options that a build of `extant` supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// `--stats` and `--stats-of`: the file for its counters.
+    /// `--stats` and `--stats-of`, which write its counters to a file.
     pub stats: bool,
     /// The mount option `seed=`.
     pub seed: bool,
 }
 
 impl Rig {
-    /// All mount options: the target's, then the policies, then the cache that goes with a limit of memory.
+    /// All mount options: the target's, then the policies, then the cache size that matches a memory limit.
     pub fn all_options(&self) -> String {
         let policies = self.contestant.policies.iter().map(|(name, value)| format!("{name}={value}"));
         let own = Some(self.target.options.clone()).filter(|o| !o.is_empty());
@@ -193,7 +192,8 @@ impl Rig {
         own.into_iter().chain(policies).chain(cache).collect::<Vec<_>>().join(",")
     }
 
-    /// Extant has a cache of its own beside the page cache: half of the memory, unless its options give a size.
+    /// Sets the size of Extant's own cache, which it has besides the page cache, to half of the memory, unless its
+    /// options give a size.
     pub fn match_memory(&mut self, bytes: u64) {
         let said = self.target.options.split(',').any(|o| o.starts_with("cache="));
         if matches!(self.target.kind, Kind::Engine | Kind::Mount) && !said {
@@ -201,7 +201,7 @@ impl Rig {
         }
     }
 
-    /// Finds out which options another build knows.
+    /// Finds out which options another build supports.
     pub fn ask_program(&mut self) -> Result<()> {
         let Some(program) = &self.target.program else { return Ok(()) };
         let ask = |args: &[&str]| {
@@ -213,7 +213,7 @@ impl Rig {
             let why = format!("{command}: {}", version.trim());
             return Err(Error::Target { label: self.contestant.label.clone(), why });
         }
-        // The options are for this crate only, so its help does not have them; its refusal shows them.
+        // The options are only for this crate and not in the help, but an error message reveals whether they are known.
         let nothing = ["/dev/null/no-image", "/dev/null/no-directory"];
         let (_, seed, _) = ask(&[&["mount", "-o", "seed=1"], &nothing[..]].concat())?;
         let (_, stats, _) = ask(&[&["mount", "--stats=/dev/null", "--stats-of=none"], &nothing[..]].concat())?;
@@ -224,7 +224,8 @@ impl Rig {
     }
 }
 
-/// The contestants that `targets` and `policies` (`NAME=a,b`) make: Extant's targets once for each value, others once.
+/// The contestants that result from `targets` and `policies` (`NAME=a,b`): Extant's targets once for each value, others
+/// once.
 pub fn contestants(targets: &[String], policies: &[String]) -> Result<Vec<Rig>> {
     if targets.is_empty() {
         return Err(Error::Usage("a run needs a --target; see `extant lab list`".into()));

@@ -1,4 +1,4 @@
-//! Options of the engine in this process: those of `extant mount` that have a meaning without a mount.
+//! Options of the engine in this process: those of `extant mount` that are meaningful without a mount.
 //!
 //! # Locking
 //! None.
@@ -6,32 +6,32 @@
 use extant_block::device::{DeviceModel, Engine, IoMode};
 use extant_fs::{Atime, MountOptions, POLICIES};
 
-/// Writes of at least this many bytes go straight to an image file that is opened through the page cache, as under
+/// Writes of at least this many bytes bypass the cache if the image file is opened through the page cache, as in
 /// `extant mount`.
 const WRITE_THROUGH_BYTES: u64 = 65536;
 
 /// How the image is used.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// Of the file system.
+    /// The options of the file system.
     pub fs: MountOptions,
-    /// Past or through the host's page cache.
+    /// Whether to bypass the host's page cache.
     pub io: IoMode,
     /// How requests are made.
     pub engine: Engine,
-    /// The image is copied into memory, and back at the end.
+    /// Whether to copy the image into memory, and back at the end.
     pub memory: bool,
-    /// The device that the image is timed as.
+    /// The device whose timing is modelled.
     pub device: Option<DeviceModel>,
-    /// Data is dropped, metadata is stored.
+    /// Whether to drop data and store only metadata.
     pub metadata_only: bool,
-    /// The image depends only on the operations: nothing runs in the background, and time stands still.
+    /// Whether the image depends only on the operations: nothing runs in the background, and time stands still.
     pub exact: bool,
-    /// Each operation takes longer by this part of its own time: a difference of known size, as a test of the lab.
+    /// Each operation takes longer by this fraction of its own time: a difference of known size, to test the lab.
     pub slow: f64,
 }
 
-/// For the message about an unknown one.
+/// The known options, for the message about an unknown one.
 const KNOWN: [&str; 14] = [
     "cache=",
     "dirty=",
@@ -50,10 +50,10 @@ const KNOWN: [&str; 14] = [
 ];
 
 impl EngineOptions {
-    /// Reads `a,b=c`; the message names the error.
+    /// Parses `a,b=c`; an error message names the wrong option.
     pub fn parse(list: &str) -> Result<EngineOptions, String> {
         let mut options = EngineOptions {
-            // An error of the work is an operation's error, and stands in the trial.
+            // An error during the work is the error of an operation, and is recorded in the trial.
             fs: MountOptions::default(),
             io: IoMode::Buffered,
             engine: Engine::IoUring,
@@ -113,12 +113,12 @@ impl EngineOptions {
             }
         }
         let modelled = options.device.is_some() || options.metadata_only;
-        // Data that goes straight to the file gets its blocks earlier than data that waits in the cache.
+        // Data that bypasses the cache gets its blocks earlier than data that waits in the cache.
         let through = options.io == IoMode::Buffered && !options.memory && !modelled && !options.exact;
         options.fs.write_through_bytes = through.then_some(WRITE_THROUGH_BYTES);
         if modelled {
-            // The requests come in the caller's order: no thread writes beside it. And the places of blocks do not
-            // depend on the number of processors.
+            // The requests come in the caller's order, because no other thread writes. The placement of blocks does not
+            // depend on the number of processors either.
             options.fs.threads = false;
             options.fs.locality_groups = options.fs.locality_groups.max(1);
         }

@@ -1,9 +1,9 @@
-//! A target that is up: mounted, with its measures.
+//! A target that is mounted, with its measures.
 //!
-//! Main types: [`Site`], [`Evidence`] (the results of its measures). A site goes up and down several times in a trial,
-//! when a workload wants cold caches; figures add up from the first mount to the last unmount.
-//! Dropping a site removes everything that it made: mounts, servers, loop devices, directories. The image is not the
-//! site's.
+//! Main types: [`Site`], [`Evidence`] (the results of its measures). A site is mounted and unmounted several times in a
+//! trial if a workload needs cold caches. Figures add up from the first mount to the last unmount. Dropping a site
+//! removes everything that it created: mounts, servers, loop devices, directories. The image does not belong to the
+//! site.
 //!
 //! # Locking
 //! None.
@@ -34,13 +34,13 @@ use crate::timing;
 use crate::vfs::{EngineVfs, PosixVfs, Vfs};
 use crate::workload::{Place, Settled, Space, since};
 
-/// How long a mount may take to come up, and a server to end.
+/// How long a mount may take to appear, and a server to end.
 const PATIENCE_NS: u64 = 120_000_000_000;
 
 /// The results of a site's own measures.
 #[derive(Debug, Default)]
 pub struct Evidence {
-    /// By name.
+    /// The figures, by name.
     pub figures: Figures,
     /// The lock table.
     pub locks: Vec<LockRow>,
@@ -54,11 +54,11 @@ pub struct Evidence {
     pub server_cpu: Cpu,
     /// Options of the mount, as the kernel shows them.
     pub mount_options: String,
-    /// Requested figures that could not be recorded, and why.
+    /// Requested figures that could not be recorded, with the reason.
     pub flaws: Vec<String>,
 }
 
-/// A target that is, or was, up.
+/// A target that is or was mounted.
 pub struct Site {
     kind: Kind,
     label: String,
@@ -66,12 +66,12 @@ pub struct Site {
     options: String,
     /// Seed of the engine's random choices.
     seed: u64,
-    /// The binary whose `mount` serves, and the options that it knows.
+    /// The binary whose `mount` serves, and the options that it supports.
     program: PathBuf,
     can: Server,
     recorded: Recorded,
     work: TempDir,
-    /// For `dir`: the directory that was made in the user's.
+    /// For `dir`: the directory that was created in the user's directory.
     inside: Option<TempDir>,
     mounted: bool,
     vfs: Option<Box<dyn Vfs>>,
@@ -84,7 +84,7 @@ pub struct Site {
     report: Option<engine::Report>,
     /// The block device that the kernel mounts.
     kernel_device: Option<String>,
-    /// The same, if it is a loop device that this site made.
+    /// The loop device, if this site created it.
     loop_device: Option<String>,
     kernel_probe: Option<kernel::Probe>,
     server: Option<Child>,
@@ -93,8 +93,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// `image`: the fresh image, or the user's directory. `program`: the `extant` binary that serves unless the target
-    /// names another. `serving`: the number of the process that serves the mount, or 0. Nothing is up yet.
+    /// A site that is not mounted yet. `image`: the new image, or the user's directory. `program`: the `extant` binary
+    /// that serves unless the target names another. `serving`: receives the process ID of the mount's server, or 0.
     pub fn new(
         rig: &Rig,
         image: &Path,
@@ -144,12 +144,12 @@ impl Site {
         self.work.path().join("mnt")
     }
 
-    /// The engine's device, mounted or not; `None` before it was up, and of other targets.
+    /// The engine's device, mounted or not; `None` before the first mount, and for other targets.
     pub fn device(&self) -> Option<&dyn BlockDevice> {
         self.device.as_deref()
     }
 
-    /// Makes it ready for work.
+    /// Mounts the target, so that it is ready for work.
     pub fn up(&mut self) -> Result<()> {
         match self.kind {
             Kind::Engine => self.engine_up(),
@@ -178,7 +178,7 @@ impl Site {
         Ok(())
     }
 
-    /// The image, or its copy in memory, with the wrappers that the options ask for.
+    /// The image, or its copy in memory, with the layers that the options request.
     fn open_device(&mut self, options: &EngineOptions) -> Result<Arc<dyn BlockDevice>> {
         let mut device: Arc<dyn BlockDevice> = if options.memory {
             let memory = Arc::new(MemDevice::load(&self.image).map_err(|e| self.failed(e))?);
@@ -220,7 +220,7 @@ impl Site {
             Some(device) => device.clone(),
             None => {
                 let device = match is_block_device(&self.image) {
-                    // By its own name, which /proc and tracefs use.
+                    // The canonical name, which /proc and tracefs use.
                     true => self.image.canonicalize().map_err(Error::file(&self.image))?.display().to_string(),
                     false => {
                         let attach = Tool::new("losetup").args(["--find", "--show", "--direct-io=off"]);
@@ -237,7 +237,7 @@ impl Site {
                     true => Some(extents::layout(&self.image).ok_or_else(|| self.failed("its groups cannot be read"))?),
                     false => None,
                 };
-                // The requests are counted in any case: that costs nothing.
+                // Requests are always counted, because that costs nothing.
                 self.kernel_probe = Some(kernel::Probe::start(&name, number, events)?);
                 device
             }
@@ -276,7 +276,7 @@ impl Site {
         if !options.is_empty() {
             command.arg("-o").arg(&options);
         }
-        // A group of its own: Ctrl-C is for the lab, which unmounts.
+        // In a separate process group, because Ctrl-C is meant for the lab, which unmounts.
         command.arg(&self.image).arg(&dir).stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
         let server = command.spawn().map_err(|e| self.failed(e))?;
         self.serving.store(server.id(), Ordering::Relaxed);
@@ -299,7 +299,7 @@ impl Site {
         self.work.path().join("stats.json")
     }
 
-    /// Reads the figures that only a mounted target has; the work has ended.
+    /// Reads the figures that only a mounted target has, after the work has ended.
     pub fn observe(&mut self) {
         if let Some(server) = &self.server {
             let memory = Memory::of(Some(server.id()));
@@ -321,7 +321,7 @@ impl Site {
         }
     }
 
-    /// Unmounts; when it returns, everything has been written to the image.
+    /// Unmounts; when this returns, everything has been written to the image.
     pub fn down(&mut self) -> Result<()> {
         match self.kind {
             Kind::Engine => self.engine_down(),
@@ -341,7 +341,7 @@ impl Site {
         }
     }
 
-    /// [`Site::down`], and the image is durable on its disk; returns the time for that.
+    /// Calls [`Site::down`] and makes the image durable on its disk; returns the time for that.
     pub fn settle(&mut self) -> Result<Settled> {
         let before = self.modelled();
         let clock = Clock::real();
@@ -404,7 +404,8 @@ impl Site {
             self.server = Some(server);
             return unmounted;
         }
-        // A child counts once its parent has waited for it: umount(8) counts already, the server does not.
+        // A child's time counts once its parent has waited for it. That of umount(8) already counts; the server's does
+        // not.
         let cpu_before = Cpu::of_ended_children();
         // Unmounting does not wait for the server.
         let clock = Clock::real();
@@ -449,7 +450,7 @@ impl Site {
         timed.into_iter().chain(dropped.map(|(name, n)| (name.to_owned(), n))).collect()
     }
 
-    /// Call after the last [`Site::down`]: closes the image and returns the results.
+    /// Must be called after the last [`Site::down`]: closes the image and returns the results.
     pub fn finish(mut self) -> Result<Evidence> {
         let modelled = self.modelled();
         self.evidence.figures.extend(modelled);
@@ -507,7 +508,7 @@ impl Place for Site {
 
     fn cold(&mut self) -> Result<Settled> {
         let settled = self.settle()?;
-        // A copy in memory, and a modelled device, gain nothing from the page cache.
+        // A copy in memory, or a modelled device, does not benefit from the page cache.
         if self.memory.is_none() && self.timed.is_none() {
             drop_caches(&self.image);
         }
@@ -532,7 +533,7 @@ impl Place for Site {
     }
 }
 
-/// Writes everything out and empties the page cache of the machine; without root, only that of the file.
+/// Writes everything back and empties the page cache of the machine; without root, only that of the file.
 pub fn drop_caches(image: &Path) {
     rustix::fs::sync();
     if std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {
@@ -548,8 +549,8 @@ impl Drop for Site {
     fn drop(&mut self) {
         self.vfs = None;
         self.probe = None;
-        // A site that is still up has failed or was interrupted, and its image is deleted: nothing need be written any
-        // more.
+        // A site that is still mounted has failed or was interrupted, and its image will be deleted, so nothing needs
+        // to be written.
         if let Some(fs) = self.fs.take() {
             fs.abort("the trial was given up");
             let _ = fs.unmount();

@@ -1,4 +1,4 @@
-//! Other programs that the lab calls, and sizes as their users write them.
+//! Other programs that the lab calls, and parsing of sizes.
 //!
 //! # Locking
 //! None.
@@ -13,12 +13,12 @@ use crate::error::{Error, Result};
 pub struct Tool(Command, String);
 
 impl Tool {
-    /// Called `name`; the directories of system administrators are searched too.
+    /// The program `name`; the directories of system administration are searched, too.
     pub fn new(name: &str) -> Tool {
         Tool(Command::new(find(name).unwrap_or_else(|| name.into())), name.to_owned())
     }
 
-    /// With an argument.
+    /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Tool {
         self.1 += &format!(" {}", arg.as_ref().to_string_lossy());
@@ -26,7 +26,7 @@ impl Tool {
         self
     }
 
-    /// With arguments.
+    /// Adds arguments.
     #[must_use]
     pub fn args<A: AsRef<OsStr>>(self, args: impl IntoIterator<Item = A>) -> Tool {
         args.into_iter().fold(self, Tool::arg)
@@ -53,14 +53,15 @@ pub fn one_line(said: &str) -> String {
     said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// The program called `name`.
+/// The path of the program `name`.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|p| p.is_file())
 }
 
-/// Whether something is mounted on `dir`. A FUSE mount whose server died, which answers with an error, counts.
+/// Whether something is mounted on `dir`. This includes a FUSE mount whose server has died, which answers with an
+/// error.
 pub fn is_mount_point(dir: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let Some(parent) = dir.parent().and_then(|p| p.metadata().ok()) else { return false };

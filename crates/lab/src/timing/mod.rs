@@ -1,7 +1,7 @@
-//! The time of a modelled device for recorded requests, or for a check.
+//! The time that a modelled device takes for recorded requests, or for a check.
 //!
 //! Main items: [`replay`] (a file of `strace` or tracefs on a device), [`check`] and [`e2fsck`] (a check of an image by
-//! Extant's checker and by e2fsck), [`figures`] (the figures of a device, by the names in [`crate::measure::ALL`]),
+//! Extant's checker and by e2fsck), [`figures`] (the figures of a device, named as in [`crate::measure::ALL`]),
 //! [`Trace`] (the requests of such a file). The models are `extant_block`'s.
 //!
 //! # Locking
@@ -25,10 +25,10 @@ use crate::error::{Error, Result};
 use crate::measure::Figures;
 use crate::target::{Tool, find, one_line};
 
-/// The model of that name.
+/// The device model with this name.
 ///
 /// # Errors
-/// There is none; the error has the names.
+/// There is no such model; the error has the known names.
 pub fn device(name: &str) -> Result<DeviceModel> {
     DeviceModel::named(name).map_err(Error::Usage)
 }
@@ -47,19 +47,20 @@ pub fn figures(usage: &Usage) -> Figures {
     named.into_iter().map(|(name, n)| (name.to_owned(), n)).collect()
 }
 
-/// Serves the requests of a recorded trace in order; `size`: of the device, where its model's capacity is not meant.
+/// Serves the requests of a recorded trace in order; `size`: the size of the device, if it differs from the model's
+/// capacity.
 ///
 /// # Errors
-/// The trace cannot be read, or a request lies behind the end of the device.
+/// The trace cannot be read, or a request is beyond the end of the device.
 pub fn replay(path: &Path, only: Option<&str>, model: DeviceModel, size: Option<u64>) -> Result<Usage> {
     let trace = Trace::read(path, only)?;
     replay_on(&trace, model, size)
 }
 
-/// As [`replay`], of a trace that was read before.
+/// As [`replay`], for a trace that has already been read.
 ///
 /// # Errors
-/// A request lies behind the end of the device.
+/// A request is beyond the end of the device.
 pub fn replay_on(trace: &Trace, model: DeviceModel, size: Option<u64>) -> Result<Usage> {
     let size = size.unwrap_or(model.capacity());
     let mut timer = Timer::new(model, size);
@@ -75,7 +76,7 @@ pub fn replay_on(trace: &Trace, model: DeviceModel, size: Option<u64>) -> Result
             timer.flush();
         }
         match request.op {
-            // A call of a program, and not a request of the host's driver.
+            // A program's system call, not a request of the host's driver.
             BioOp::Read if request.arrival == Arrival::ReadAhead => {
                 let parts = memory.read(request.offset, request.len);
                 parts.into_iter().for_each(|(offset, len)| timer.read(offset, len, request.arrival));
@@ -92,18 +93,18 @@ pub fn replay_on(trace: &Trace, model: DeviceModel, size: Option<u64>) -> Result
     Ok(timer.usage())
 }
 
-/// A check that was timed.
+/// A timed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
     /// The device's figures.
     pub usage: Usage,
-    /// The image is damaged, so that the check was not one of a sound image.
+    /// Whether the image is damaged, so that this was not the check of a valid image.
     pub damaged: bool,
 }
 
 /// Checks an image with Extant's checker, in one thread: its requests then have one order, and the time is exact. Holes
-/// of the image file are read, as a disk has none. No process may write to the image meanwhile: `lock` ensures that, or
-/// the caller does.
+/// of the image file are read, because a disk has none. No process may write to the image meanwhile; `lock` or the
+/// caller must ensure that.
 ///
 /// # Errors
 /// It cannot be opened, is in use, or has no superblock.

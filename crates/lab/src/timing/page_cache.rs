@@ -1,7 +1,7 @@
-//! [`PageCache`]: pages that a program has read are in the host's memory, and reading them again takes no request.
+//! [`PageCache`]: pages that a program has read are in the host's memory, so reading them again needs no request.
 //!
-//! e2fsck reads nearly every block of an inode table twice, once with its neighbours and once alone. Nothing leaves the
-//! cache: a check reads 6.5 GB of a disk of 400 GB, and the machine of the mail of 2007 had 8.
+//! e2fsck reads nearly every block of an inode table twice, once with its neighbours and once alone. Nothing is
+//! evicted: a check reads 6.5 GB of a 400 GB disk, and the machine in the e-mail of 2007 had 8 GB.
 //!
 //! # Locking
 //! None.
@@ -11,12 +11,13 @@ use std::collections::HashMap;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
-/// The pages that are in memory: a bit each, 64 to an entry.
+/// The pages in memory: one bit each, 64 per entry.
 #[derive(Debug, Default)]
 pub(super) struct PageCache(HashMap<u64, u64>);
 
 impl PageCache {
-    /// The parts of a read that come from the device, as offset and length in whole pages; they are in memory then.
+    /// The parts of a read that come from the device, as offset and length in whole pages. Afterwards they are in
+    /// memory.
     pub(super) fn read(&mut self, offset: u64, len: u64) -> Vec<(u64, u64)> {
         let mut parts: Vec<(u64, u64)> = Vec::new();
         for page in offset / PAGE..(offset + len).div_ceil(PAGE) {

@@ -1,4 +1,4 @@
-//! Traces, good, cut off and foreign; and the same requests in both formats.
+//! Traces that are valid, cut off or of other formats; and the same requests in both formats.
 
 use extant_block::BioOp;
 use extant_block::device::{Arrival, DeviceModel, Timer};
@@ -12,7 +12,7 @@ fn parse(text: &str, only: Option<&str>) -> Result<Trace, String> {
     })
 }
 
-/// Operation, offset and length of each.
+/// The operation, offset and length of each request.
 fn requests(text: &str) -> Vec<(BioOp, u64, u64)> {
     let trace = parse(text, None).expect("good");
     trace.requests.iter().map(|r| (r.op, r.offset, r.len)).collect()
@@ -174,7 +174,7 @@ fn a_replay_is_the_sum_of_its_requests() {
     let model = || DeviceModel::named("hdd").expect("known");
     let usage = replay_on(&trace, model(), Some(1 << 30)).expect("served");
     let mut timer = Timer::new(model(), 1 << 30);
-    // Whole pages, each of them once.
+    // Whole pages, each once.
     timer.read(0, 8192, Arrival::ReadAhead);
     timer.read(1 << 20, 32768, Arrival::ReadAhead);
     assert_eq!(usage, timer.usage());

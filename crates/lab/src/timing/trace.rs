@@ -1,15 +1,15 @@
 //! Recorded requests: the output of `strace -e trace=pread64`, and tracefs' `block_rq_issue`.
 //!
-//! Of strace: with `-f` (process numbers, calls that are interrupted and resumed), `-t` and `-r` (times), `-y` and
-//! `-yy` (files behind the descriptors), `-T`. Only reads that succeeded count, with the bytes that they returned; each
-//! of them waits, behind a page cache that reads ahead. Other calls are skipped: `fadvise64` and `readahead` are hints,
-//! whose bytes a `pread64` reads afterwards.
+//! strace may have the options `-f` (process IDs, calls that are interrupted and resumed), `-t` and `-r` (times), `-y`
+//! and `-yy` (files behind the descriptors) and `-T`. Only successful reads count, with the bytes that they returned.
+//! Each of them is synchronous, through a page cache that reads ahead. Other calls are skipped: `fadvise64` and
+//! `readahead` are hints, whose bytes a `pread64` reads afterwards.
 //!
 //! Threads (with `-f -o`) are taken one after the other: the reads of several threads between two calls of the first
-//! are grouped thread by thread. e2fsck 1.47 reads its bitmaps in as many threads as there are processors; the
-//! interleaving of their calls is random, and so would be the time.
+//! are grouped thread by thread. e2fsck 1.47 reads its bitmaps in one thread per processor. The interleaving of their
+//! calls is random, and so would be the time.
 //!
-//! Of tracefs: reads, writes and flushes in their order, none of which waits for another.
+//! A trace of tracefs has reads, writes and flushes in their order, none of which waits for another.
 //!
 //! # Locking
 //! None.
@@ -33,30 +33,30 @@ const EXPECTED: &str = "expected a call as strace prints it, 'pread64(3, \"...\"
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Its line, from 1.
+    /// The number of its line, from 1.
     pub line: u64,
-    /// Its process or thread; 0 if the line does not say.
+    /// Its process or thread ID; 0 if the line has none.
     pub process: u64,
     /// The kind of request.
     pub op: BioOp,
-    /// In bytes.
+    /// The offset, bytes.
     pub offset: u64,
-    /// In bytes.
+    /// The length, bytes.
     pub len: u64,
-    /// The way in which it came.
+    /// How the request arrives.
     pub arrival: Arrival,
-    /// Earlier writes become durable first.
+    /// Whether earlier writes become durable first.
     pub flushes_first: bool,
-    /// It is durable when it ends.
+    /// Whether it is durable when it ends.
     pub is_durable: bool,
 }
 
 /// The requests of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Of the file, for messages.
+    /// The name of the file, for messages.
     pub name: String,
-    /// In order.
+    /// The requests, in order.
     pub requests: Vec<Request>,
 }
 
@@ -64,14 +64,14 @@ impl Trace {
     /// Reads a trace. `only`: requests to this file (as `strace -y` shows it) or device (`MAJOR,MINOR`).
     ///
     /// # Errors
-    /// It cannot be read, a line is neither of the two formats or cut off, requests go to several files or devices and
-    /// `only` does not choose, or there is no request.
+    /// The file cannot be read, or has no request. A line is in neither format, or is cut off. Requests go to several
+    /// files or devices, and `only` does not select one.
     pub fn read(path: &Path, only: Option<&str>) -> Result<Trace> {
         let file = File::open(path).map_err(Error::file(path))?;
         Trace::from_lines(&path.display().to_string(), BufReader::new(file), only)
     }
 
-    /// As [`Trace::read`], from anything that has lines.
+    /// As [`Trace::read`], from any source of lines.
     ///
     /// # Errors
     /// As [`Trace::read`].
@@ -132,7 +132,7 @@ impl Trace {
     }
 }
 
-/// Groups the requests of each thread, between two of the first.
+/// Groups the requests of each thread, between two requests of the first.
 fn take_in_turn(requests: &mut [Request]) {
     let Some(first) = requests.first().map(|r| r.process).filter(|process| *process > 0) else { return };
     for between in requests.chunk_by_mut(|a, b| (a.process == first) == (b.process == first)) {
@@ -145,7 +145,7 @@ type Found = Option<(Option<String>, Request)>;
 
 #[derive(Default)]
 struct Parser {
-    /// Calls that were interrupted, by process: the printed part of their arguments.
+    /// Interrupted calls, by process: the printed part of their arguments.
     unfinished: HashMap<String, String>,
     taken: BTreeSet<String>,
     passed_over: BTreeSet<String>,
@@ -193,7 +193,7 @@ impl Parser {
     }
 }
 
-/// The process of a line of strace, and the line without it and without times.
+/// Splits a line of strace into the process and the rest, without times.
 fn head(line: &str) -> (&str, &str) {
     let (mut process, mut rest) = ("", line.trim_start());
     if let Some((pid, after)) = rest.strip_prefix("[pid ").and_then(|r| r.split_once(']')) {
@@ -213,7 +213,7 @@ fn head(line: &str) -> (&str, &str) {
     (process, rest)
 }
 
-/// `3</path>, ...` or `3, ...`: the file, if it is named, and what follows.
+/// Parses `3</path>, ...` or `3, ...`: the file, if it is named, and the rest.
 fn descriptor(arguments: &str) -> Option<(Option<String>, &str)> {
     let digits = arguments.len() - arguments.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let Some(named) = arguments[digits..].strip_prefix('<') else {
@@ -225,7 +225,7 @@ fn descriptor(arguments: &str) -> Option<(Option<String>, &str)> {
     Some((Some(unescaped(name)), rest))
 }
 
-/// A name without strace's escapes: `\\`, `\n` and its like, and octal numbers.
+/// A name without strace's escapes: `\\`, `\n` and the like, and octal numbers.
 fn unescaped(name: &str) -> String {
     let (mut bytes, mut from) = (Vec::with_capacity(name.len()), name.bytes().peekable());
     while let Some(byte) = from.next() {
@@ -252,7 +252,7 @@ fn unescaped(name: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// `3</path>, "..."..., 4096, 1024) = 4096 <0.000012>`, behind the opening bracket.
+/// Parses `3</path>, "..."..., 4096, 1024) = 4096 <0.000012>`, behind the opening parenthesis.
 fn pread(process: &str, text: &str) -> std::result::Result<Found, String> {
     let cut = || format!("this pread64 is cut off; {EXPECTED}");
     let (call, result) = text.rsplit_once(" = ").ok_or_else(cut)?;
@@ -284,7 +284,7 @@ fn pread(process: &str, text: &str) -> std::result::Result<Found, String> {
     Ok((len > 0).then_some((of, request)))
 }
 
-/// `8,0 R 4096 () 2048 + 8 [name]`, behind the name of the event.
+/// Parses `8,0 R 4096 () 2048 + 8 [name]`, behind the name of the event.
 fn issued(text: &str) -> std::result::Result<(Option<String>, Request), String> {
     let cut = || format!("this block_rq_issue is cut off; {EXPECTED}");
     let (before, after) = text.split_once(')').ok_or_else(cut)?;
@@ -306,7 +306,7 @@ fn issued(text: &str) -> std::result::Result<(Option<String>, Request), String> 
         Some('R') => BioOp::Read,
         Some('W') if sectors > 0 => BioOp::Write,
         Some('F' | 'W') => BioOp::Flush,
-        // A discard, an erasure, and the driver's own commands move no data.
+        // A discard, an erase, and commands of the driver itself move no data.
         Some('D' | 'E' | 'N') => BioOp::Discard,
         _ => return Err(format!("'{does}' is no operation that is known; {EXPECTED}")),
     };

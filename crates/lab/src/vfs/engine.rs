@@ -4,7 +4,7 @@
 //! does.
 //!
 //! # Locking
-//! `lab paths` (4) guards the known directories; the file system is called without it.
+//! `lab paths` (4) protects the known directories; the file system is called without it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -21,7 +21,7 @@ static PATHS_CLASS: LockClass = LockClass::new("lab paths", 4);
 const TYPE_MASK: u16 = 0o170_000;
 const TYPE_DIRECTORY: u16 = 0o040_000;
 
-/// A mounted file system and the directories that workloads walked through.
+/// A mounted file system, and the directories that workloads have walked through.
 pub struct EngineVfs {
     fs: Arc<Filesystem>,
     root: InodeRef,
@@ -30,7 +30,7 @@ pub struct EngineVfs {
 }
 
 impl EngineVfs {
-    /// Over `fs`, which the caller unmounts (after this is dropped). `slow`: see [`Vfs::slow`].
+    /// Wraps `fs`, which the caller unmounts after this is dropped. `slow`: see [`Vfs::slow`].
     pub fn new(fs: Arc<Filesystem>, slow: f64) -> VfsResult<EngineVfs> {
         let root = fs.root()?;
         Ok(EngineVfs { fs, root, directories: RwLock::new(&PATHS_CLASS, HashMap::new()), slow })
@@ -72,7 +72,7 @@ impl EngineVfs {
     }
 }
 
-/// The directory part and the last name.
+/// Splits a path into the directory and the last name.
 fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }

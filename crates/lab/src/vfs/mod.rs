@@ -1,4 +1,4 @@
-//! The operations that workloads are made of, the same on every target.
+//! The operations that workloads consist of, the same on every target.
 //!
 //! Main types: [`Vfs`] (a target's root directory), [`Node`] (an open file), [`Op`] (kinds of operations). [`PosixVfs`]
 //! goes through system calls, [`EngineVfs`] calls the file system in this process, [`Worker`] is one process of a
@@ -6,7 +6,7 @@
 //!
 //! Paths are relative to the target's root, separated by `/`, without `.` and `..`.
 //!
-//! It knows nothing of workloads.
+//! It knows nothing about workloads.
 //!
 //! # Locking
 //! `lab paths` (4), in [`engine`]; nothing else is shared.
@@ -32,7 +32,7 @@ macro_rules! ops {
         pub enum Op { $($variant,)* }
 
         impl Op {
-            /// All of them; the position is `op as usize`.
+            /// All kinds; the position is `op as usize`.
             pub const ALL: &'static [Op] = &[$(Op::$variant,)*];
 
             /// Stable name, as in results.
@@ -63,7 +63,7 @@ ops! {
     Sync "sync",
 }
 
-/// How many kinds there are.
+/// The number of kinds.
 pub const OPS: usize = Op::ALL.len();
 
 /// The error of a target.
@@ -75,12 +75,12 @@ pub enum VfsError {
     /// An error of the file system in this process.
     #[error("{0}")]
     Engine(extant_fs::Error),
-    /// Fewer bytes than asked for.
+    /// Fewer bytes than requested were transferred.
     #[error("{done} of {wanted} bytes")]
     Short {
         /// Bytes that were transferred.
         done: usize,
-        /// Bytes that were asked for.
+        /// The number of bytes requested.
         wanted: usize,
     },
     /// An open file of another target.
@@ -89,7 +89,7 @@ pub enum VfsError {
 }
 
 impl VfsError {
-    /// The name exists already.
+    /// Whether the error is that the name exists already.
     pub fn exists(&self) -> bool {
         match self {
             VfsError::System(e) => e.kind() == std::io::ErrorKind::AlreadyExists,
@@ -121,7 +121,7 @@ pub enum Node {
     Fd(OwnedFd),
     /// An inode in use in this process.
     Inode(InodeRef),
-    /// For targets that keep no state.
+    /// No state, for targets that keep none.
     None,
 }
 
@@ -136,7 +136,7 @@ pub struct Stat {
 
 /// A target's root directory. Any number of threads may call at once.
 pub trait Vfs: Send + Sync {
-    /// The part of its own time by which each operation takes longer, on purpose (Worker does it, with its processor).
+    /// The fraction of its own time by which each operation takes longer, on purpose (`Worker` spins for that time).
     fn slow(&self) -> f64 {
         0.0
     }
@@ -146,11 +146,12 @@ pub trait Vfs: Send + Sync {
         None
     }
 
-    /// A new directory, mode 0755.
+    /// Creates a directory, mode 0755.
     fn mkdir(&self, path: &str) -> VfsResult<()>;
-    /// Opens for reading and writing; made with mode 0644 if it is not there, emptied if it is.
+    /// Opens a file for reading and writing. Creates it with mode 0644 if it does not exist, and truncates it if it
+    /// does.
     fn create(&self, path: &str) -> VfsResult<Node>;
-    /// Opens what exists for reading and writing.
+    /// Opens an existing file for reading and writing.
     fn open(&self, path: &str) -> VfsResult<Node>;
     /// Writes all of `data`.
     fn write_at(&self, node: &Node, offset: u64, data: &[u8]) -> VfsResult<()>;
@@ -160,15 +161,15 @@ pub trait Vfs: Send + Sync {
     fn fsync(&self, node: &Node) -> VfsResult<()>;
     /// Makes the file's content durable.
     fn fdatasync(&self, node: &Node) -> VfsResult<()>;
-    /// Makes these files durable, with their fsyncs under way at the same time. If each needs a thread that waits for
-    /// it, there are at most `waiters` of them.
+    /// Makes these files durable, with their fsyncs in progress at the same time. If each needs a waiting thread, at
+    /// most `waiters` threads are used.
     fn fsync_many(&self, nodes: &[Node], waiters: usize) -> VfsResult<()> {
         let _ = waiters;
         nodes.iter().try_for_each(|node| self.fsync(node))
     }
     /// Closes the file.
     fn close(&self, node: Node) -> VfsResult<()>;
-    /// Removes a name that is no directory.
+    /// Removes a name that is not a directory.
     fn unlink(&self, path: &str) -> VfsResult<()>;
     /// Removes an empty directory.
     fn rmdir(&self, path: &str) -> VfsResult<()>;
@@ -176,9 +177,9 @@ pub trait Vfs: Send + Sync {
     fn rename(&self, from: &str, to: &str) -> VfsResult<()>;
     /// Looks up a name; a symbolic link at the end is not followed.
     fn stat(&self, path: &str) -> VfsResult<Stat>;
-    /// Lists a directory to its end; returns how many entries there are, without `.` and `..`.
+    /// Lists a directory to its end; returns the number of entries, without `.` and `..`.
     fn readdir(&self, path: &str) -> VfsResult<u64>;
-    /// A symbolic link at `path`.
+    /// Creates a symbolic link at `path`.
     fn symlink(&self, target: &str, path: &str) -> VfsResult<()>;
     /// Sets the size in bytes.
     fn truncate(&self, node: &Node, size: u64) -> VfsResult<()>;

@@ -1,4 +1,4 @@
-//! A directory, through system calls.
+//! A directory that is accessed through system calls.
 //!
 //! # Locking
 //! None.
@@ -87,7 +87,7 @@ impl Vfs for PosixVfs {
         Ok(rustix::fs::fdatasync(fd(node)?)?)
     }
 
-    /// fsync(2) waits, and io_uring runs each in a waiting worker: so this uses threads.
+    /// fsync(2) blocks, and io_uring would run each call in a blocked worker, so this uses threads.
     fn fsync_many(&self, nodes: &[Node], waiters: usize) -> VfsResult<()> {
         let next = AtomicUsize::new(0);
         let work = || {

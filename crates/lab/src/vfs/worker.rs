@@ -1,8 +1,8 @@
 //! One process of a workload: calls the target, times each operation, counts bytes.
 //!
-//! Main types: [`Worker`], [`Histograms`]. Two clock readings and one histogram update an operation while timing is on;
-//! a straight call while it is off. The clock is the processor's time stamp counter where that is fit (quanta says),
-//! because two readings of the machine's clock were two thirds of what recording cost.
+//! Main types: [`Worker`], [`Histograms`]. While timing is on, each operation costs two clock readings and one
+//! histogram update; while it is off, it is a plain call. The clock is the processor's time stamp counter if that is
+//! usable (according to `quanta`). Two readings of the machine's clock took two thirds of the time of recording.
 //!
 //! # Locking
 //! None: each worker has its own histograms, merged when it has ended.
@@ -15,18 +15,19 @@ use quanta::Clock;
 use super::{Node, OPS, Op, Stat, Vfs, VfsResult};
 use crate::error::{Error, Result};
 
-/// Significant decimal digits of latencies: an error below 1 %, and small enough for hundreds of workers.
+/// Significant decimal digits of latencies: the error is below 1 %, and histograms are small enough for hundreds of
+/// workers.
 const DIGITS: u8 = 2;
-/// Longest latency with a bucket of its own, in nanoseconds (an hour).
+/// The longest latency with its own bucket, in nanoseconds (an hour).
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// The buckets of an HdrHistogram of [`DIGITS`] digits from 1 to [`LONGEST_NS`]: 256 of one nanosecond, then 128 to
-/// each doubling. Our own code records into them, because that takes a quarter of the instructions; reading makes an
-/// HdrHistogram of them, bucket by bucket.
+/// The buckets of an HdrHistogram with [`DIGITS`] digits from 1 to [`LONGEST_NS`]: 256 of one nanosecond each, then 128
+/// per doubling. Our own code records into them, because that takes a quarter of the instructions. Readers get an
+/// HdrHistogram, made bucket by bucket.
 #[derive(Debug)]
 struct Buckets(Box<[u64; BUCKETS]>);
 
-/// Buckets to a doubling.
+/// Buckets per doubling.
 const HALF: usize = 128;
 /// 2^42 nanoseconds are more than an hour.
 const BUCKETS: usize = (42 - 8 + 2) * HALF;
@@ -53,7 +54,7 @@ impl Buckets {
     }
 }
 
-/// A histogram of latencies in nanoseconds for each kind of operation, made at its first sample.
+/// A histogram of latencies in nanoseconds for each kind of operation, created at the first sample.
 #[derive(Debug, Default)]
 pub struct Histograms([Option<Buckets>; OPS]);
 
@@ -63,7 +64,7 @@ impl Histograms {
         self.0[op as usize].get_or_insert_with(Buckets::new).record(ns);
     }
 
-    /// Adds another's samples.
+    /// Adds the samples of another worker.
     pub fn merge(&mut self, other: Histograms) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             match (mine.as_mut(), theirs) {
@@ -74,7 +75,7 @@ impl Histograms {
         }
     }
 
-    /// Those that have samples.
+    /// The histograms that have samples.
     pub fn iter(&self) -> impl Iterator<Item = (Op, Histogram<u64>)> {
         Op::ALL.iter().filter_map(|op| Some((*op, self.0[*op as usize].as_ref()?.histogram()?)))
     }
@@ -90,7 +91,7 @@ pub struct Worker<'a> {
     histograms: Histograms,
     operations: u64,
     bytes: u64,
-    /// Random numbers of this process in this phase: the same for every target.
+    /// Random numbers of this process in this phase, the same for every target.
     pub rng: Rng,
     /// Bytes to write, the same for every target. At least 1 MiB.
     pub data: &'a [u8],
@@ -99,7 +100,7 @@ pub struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// `timed`: whether latencies are recorded, read off `clock`. `stop`: ends the worker at its next operation.
+    /// `timed`: whether latencies are recorded, read from `clock`. `stop`: ends the worker at its next operation.
     pub fn new(
         vfs: &'a dyn Vfs,
         clock: &'a Clock,
@@ -123,7 +124,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Whether the run is to end.
+    /// Whether the run must end.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -175,8 +176,8 @@ impl<'a> Worker<'a> {
         self.call(Op::Open, path, |v| v.open(path))
     }
 
-    /// Writes `len` bytes of [`Worker::data`], from a place in it that depends on the offset; in pieces if `len` is
-    /// longer.
+    /// Writes `len` bytes of [`Worker::data`], taken from a position that depends on the offset; in pieces if `len` is
+    /// longer than the data.
     pub fn write(&mut self, node: &Node, offset: u64, len: u64) -> Result<()> {
         let mut done = 0;
         while done < len {
@@ -191,7 +192,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Reads `len` bytes, or to the end of the file; returns how many there were.
+    /// Reads `len` bytes, or to the end of the file; returns the number of bytes read.
     pub fn read(&mut self, node: &Node, offset: u64, len: usize) -> Result<usize> {
         let mut buffer = std::mem::take(&mut self.buffer);
         if buffer.len() < len {

@@ -1,12 +1,13 @@
 //! `age`: files are created, deleted, truncated, appended to and overwritten until an image has turned over.
 //!
-//! Main type: [`Age`]. First files are created until `fill` per cent of the image are in use. Then it turns over: every
-//! write needs room, so random victims are deleted or truncated first, and the image stays as full as it was. After
-//! each half turnover it is full again, all of it is made durable, and it is mounted anew: a phase ends.
+//! Main type: [`Age`]. First, files are created until `fill` per cent of the image are in use. Then the image turns
+//! over: every write needs space, so random victims are deleted or truncated first, and the image stays as full as
+//! before. After each half turnover it is full again, everything is made durable, and it is mounted again; this ends a
+//! phase.
 //!
-//! Its operations depend on the seed, the parameters, the size of the image and the form of its maps, and on nothing
-//! that the target decides. So two policies get the same operations. To that end it counts the blocks in use itself,
-//! and queries the target only at the beginning.
+//! Its operations depend only on the seed, the parameters, the size of the image and the format of its maps, not on
+//! decisions of the target. So two policies get the same operations. For this purpose, the workload counts the blocks
+//! in use itself, and queries the target only at the beginning.
 //!
 //! # Locking
 //! `lab age` (3): the state, for the one process of each phase.
@@ -22,17 +23,17 @@ use crate::vfs::{Node, Worker};
 
 use sizes::Sizes;
 
-/// The image at scale 1, in bytes.
+/// The size of the image at scale 1, in bytes.
 const IMAGE_BYTES: u64 = 16 << 30;
-/// The smallest image that a scale makes.
+/// The smallest image for any scale.
 const IMAGE_LEAST: u64 = 64 << 20;
-/// The least room that it works in, in bytes: files of many sizes must fit.
+/// The minimum space that it works in, in bytes: files of many sizes must fit.
 const ROOM_LEAST: u64 = 16 << 20;
-/// The default for the largest file is this part of the room.
+/// The default size of the largest file is this fraction of the space.
 const LARGEST_PART: u64 = 16;
-/// The blocks that an inode's map has without a block of its own, if blocks are mapped one by one.
+/// How many blocks an inode maps without a map block, if blocks are mapped one by one.
 const DIRECT: u64 = 12;
-/// The bytes that are read at once of a whole file.
+/// The number of bytes that are read at once from a whole file.
 const READ_BYTES: u64 = 1 << 20;
 /// The phase that fills the image.
 const FILL: &str = "fill";
@@ -126,8 +127,8 @@ impl Workload for Age {
     }
 }
 
-/// Reads files of the image after so many halves, cold: whole files, then pieces of files. It changes only access
-/// times.
+/// Reads files of the image after `half` half turnovers, with cold caches: whole files, then pieces of files. It
+/// changes only access times.
 fn read(context: &mut Context<'_>, image: &Mutex<Image>, half: u64) -> Result<()> {
     let (whole, pieces, bytes) =
         (context.get("read_files_bytes"), context.get("random_reads"), context.get("random_read_bytes"));
@@ -142,12 +143,12 @@ fn read(context: &mut Context<'_>, image: &Mutex<Image>, half: u64) -> Result<()
     Ok(())
 }
 
-/// The name of a phase at the time when the image has turned over so many halves.
+/// The name of a phase after `half` half turnovers.
 fn phase_of(what: &str, half: u64) -> String {
     format!("{what}-{}.{}", half / 2, half % 2 * 5)
 }
 
-/// A file without an operation under way.
+/// A file without an operation in progress.
 #[derive(Clone, Copy)]
 struct File {
     id: u64,
@@ -164,9 +165,9 @@ impl File {
 /// A file that is being written, step by step.
 struct Job {
     file: File,
-    /// Open, unless the image was mounted anew since.
+    /// Open, unless the image has been mounted again since.
     node: Option<Node>,
-    /// The next byte to write, and the one behind the last.
+    /// The offset of the next byte to write, and the end.
     at: u64,
     until: u64,
 }
@@ -175,12 +176,12 @@ struct Job {
 #[derive(Clone, Copy)]
 struct Cost {
     block: u64,
-    /// Maps take a block of their own for so many blocks of data; 0: hardly any (extents).
+    /// How many blocks of data one map block serves; 0 if maps need hardly any blocks (extents).
     pointers: u64,
 }
 
 impl Cost {
-    /// Blocks of a file of so many bytes, those of its map included.
+    /// The number of blocks of a file of `bytes` bytes, including those of its map.
     fn of(&self, bytes: u64) -> u64 {
         let data = bytes.div_ceil(self.block);
         if self.pointers == 0 || data <= DIRECT {
@@ -193,7 +194,7 @@ impl Cost {
     }
 }
 
-/// The files in the image, and the operations under way.
+/// The files in the image, and the operations in progress.
 struct Image {
     rng: Rng,
     sizes: Sizes,
@@ -208,17 +209,17 @@ struct Image {
     files: Vec<File>,
     jobs: Vec<Option<Job>>,
     next: u64,
-    /// Blocks in use, and their limit.
+    /// The number of blocks in use, and its limit.
     used: u64,
     limit: u64,
-    /// Bytes that were written to new blocks, and those of them that filled the image.
+    /// Bytes written to new blocks in total, and those that filled the image.
     written: u64,
     filled: u64,
     unsynced: u64,
 }
 
 impl Image {
-    /// Makes the directories, and finds out the properties of the image.
+    /// Creates the directories, and determines the properties of the image.
     fn prepare(context: &mut Context<'_>) -> Result<Image> {
         let directories = context.get("directories");
         let probe = format!("{}/probe", directory(0));
@@ -230,7 +231,7 @@ impl Image {
         })?;
         let before = context.space()?;
         let block = before.block_bytes.max(1);
-        // A file that is too long for an inode shows whether its map has a block.
+        // A file that is too large for the map in an inode shows whether its map has a block.
         context.prepare(1, |w, _| {
             let file = w.open(&probe)?;
             w.write(&file, 0, (DIRECT + 1) * block)?;
@@ -284,7 +285,7 @@ impl Image {
         })
     }
 
-    /// Creates files until the image is as full as it may be.
+    /// Creates files until the image is as full as allowed.
     fn fill(&mut self, w: &mut Worker<'_>) -> Result<()> {
         while self.used < self.limit {
             self.step(w, false)?;
@@ -293,7 +294,7 @@ impl Image {
         self.rest(w)
     }
 
-    /// Turns the image over until so many halves of the filling bytes have been written anew, and it is full again.
+    /// Turns the image over until `half` halves of the filling bytes have been rewritten, and it is full again.
     fn turn(&mut self, w: &mut Worker<'_>, half: u64) -> Result<()> {
         let until = self.filled + self.filled * half / 2;
         while self.written < until {
@@ -305,7 +306,7 @@ impl Image {
         self.rest(w)
     }
 
-    /// Closes everything: the image is about to be unmounted.
+    /// Closes everything, because the image is about to be unmounted.
     fn rest(&mut self, w: &mut Worker<'_>) -> Result<()> {
         for job in self.jobs.iter_mut().flatten() {
             if let Some(node) = job.node.take() {
@@ -315,8 +316,8 @@ impl Image {
         w.sync_all()
     }
 
-    /// One of the growing files gets its next piece. `removes`: other files go if there is no room for it; otherwise
-    /// the piece is as long as there is room.
+    /// Writes the next piece of one of the growing files. `removes`: if there is no space for it, other files are
+    /// removed; otherwise the piece is shortened to the space available.
     fn step(&mut self, w: &mut Worker<'_>, removes: bool) -> Result<()> {
         let slot = self.rng.below(self.jobs.len() as u64) as usize;
         let mut job = match self.jobs[slot].take() {
@@ -354,7 +355,7 @@ impl Image {
         Ok(())
     }
 
-    /// Blocks that a piece takes.
+    /// The number of blocks that a piece takes.
     fn growth(&self, job: &Job, piece: u64) -> u64 {
         self.cost.of(job.file.size.max(job.at + piece)) - self.cost.of(job.file.size)
     }
@@ -385,7 +386,7 @@ impl Image {
         Ok(())
     }
 
-    /// The next write: a new file, the end of a file, or a part of one again.
+    /// Chooses the next write: a new file, an append, or an overwrite of a part of a file.
     fn begin(&mut self, w: &mut Worker<'_>) -> Result<Job> {
         let lot = self.rng.below(100);
         let bytes = self.sizes.draw(&mut self.rng);
@@ -419,7 +420,7 @@ impl Image {
         Ok(())
     }
 
-    /// Ends one of the growing files, so that there is a victim; false: there is none.
+    /// Ends one of the growing files, so that there is a victim. Returns false if there is none.
     fn end_one(&mut self, w: &mut Worker<'_>) -> Result<bool> {
         match self.jobs.iter_mut().find_map(Option::take) {
             Some(job) => self.end(w, job).map(|()| true),
@@ -427,7 +428,7 @@ impl Image {
         }
     }
 
-    /// Reads files from end to end, until so many bytes or all files have been read.
+    /// Reads files from beginning to end, until `bytes` bytes or all files have been read.
     fn read_files(&self, w: &mut Worker<'_>, bytes: u64) -> Result<()> {
         let mut order: Vec<usize> = (0..self.files.len()).collect();
         let mut read = 0;
@@ -448,7 +449,7 @@ impl Image {
         Ok(())
     }
 
-    /// Reads so many pieces of so many bytes; each byte of the files is as likely as the others.
+    /// Reads `pieces` pieces of `bytes` bytes; each byte of the files is equally likely.
     fn read_pieces(&self, w: &mut Worker<'_>, pieces: u64, bytes: u64) -> Result<()> {
         let mut ends = Vec::with_capacity(self.files.len());
         let mut total = 0;
@@ -474,7 +475,7 @@ impl Image {
         self.files.swap_remove(victim)
     }
 
-    /// Makes room: deletes a file, or truncates it at a random place. Each file is as likely as the others, at any age.
+    /// Makes space: deletes a file, or truncates it at a random offset. Each file is equally likely, whatever its age.
     fn remove(&mut self, w: &mut Worker<'_>) -> Result<()> {
         let mut file = self.take_random();
         w.done(1);
@@ -493,6 +494,6 @@ impl Image {
 }
 
 fn directory(number: u64) -> String {
-    // A name that no other workload uses: other workloads begin with this image.
+    // A name that no other workload uses, because other workloads begin with this image.
     format!("a{number}")
 }

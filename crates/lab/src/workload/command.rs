@@ -1,9 +1,10 @@
-//! `command`: a program of the user's, in the target's root directory.
+//! `command`: a program of the user, run in the target's root directory.
 //!
-//! `sh -c COMMAND` runs with that directory as its working directory: a fio job, an unpacking, a build. The trial has
-//! its standard output, shortened, and the figures in it (`measure::program`); if it fails, the end of its standard
-//! error is in the message. Programs that it leaves running end with it: they would prevent the unmount of the target.
-//! It needs a target with a directory, so not the engine in this process.
+//! `sh -c COMMAND` runs with that directory as its working directory: a fio job, unpacking an archive, a build. The
+//! trial records its standard output, shortened, and the figures in it (`measure::program`). If it fails, the message
+//! contains the end of its standard error. Programs that it leaves running are ended with it, because they would
+//! prevent the unmount of the target. It needs a target with a directory, so it cannot run on the engine in this
+//! process.
 //!
 //! # Locking
 //! None.
@@ -26,13 +27,14 @@ use crate::vfs::Worker;
 
 pub(super) struct Command;
 
-/// Bytes of standard error that a message has at most.
+/// The maximum length of standard error in a message, bytes.
 const SAID_MAX: usize = 1024;
-/// Bytes of standard output that are read for figures: fio's JSON of a thousand jobs. The rest is discarded.
+/// The maximum number of bytes of standard output that are read for figures, enough for the JSON of a thousand fio
+/// jobs. The rest is discarded.
 const OUTPUT_MAX: usize = 16 << 20;
-/// Bytes of the beginning, and of the end, of a standard output that a trial has.
+/// How many bytes from the beginning, and from the end, of standard output are recorded in a trial.
 const KEPT: usize = 32 << 10;
-/// The interval of checks for the end of the program: the precision of its time.
+/// The interval of checks for the end of the program, which limits the precision of its time.
 const LOOK: Duration = Duration::from_micros(500);
 
 impl Workload for Command {
@@ -87,7 +89,7 @@ impl Workload for Command {
             Ok(())
         });
         let output = output.into_inner().unwrap_or_default();
-        // Also of a program that failed: it may say why.
+        // Also if the program failed: the output may say why.
         context.output = output.kept();
         if done.is_ok() {
             context.said = program::figures(&output.text);
@@ -120,7 +122,7 @@ impl Output {
         Output { text: String::from_utf8_lossy(&bytes).into_owned(), discarded }
     }
 
-    /// The part that a trial has.
+    /// The part that is recorded in the trial.
     fn kept(&self) -> String {
         let text = &self.text;
         if text.len() <= 2 * KEPT {
@@ -134,7 +136,7 @@ impl Output {
 fn one(worker: &Worker<'_>, command: &str, directory: &Path, output: &OnceLock<Output>) -> Result<()> {
     let failed = |why: String| Error::Failed(format!("{command}: {why}"));
     let mut program = Program::new("sh");
-    // A process group of its own, so that all of it can be ended.
+    // A separate process group, so that all of it can be ended.
     program
         .process_group(0)
         .args(["-c", command])
@@ -159,11 +161,11 @@ fn one(worker: &Worker<'_>, command: &str, directory: &Path, output: &OnceLock<O
     }
 }
 
-/// Waits for the end of the shell, and ends its process group. `None`: the run is to stop.
+/// Waits for the end of the shell, and ends its process group. `None` if the run must stop.
 fn wait(child: &mut Child, worker: &Worker<'_>) -> std::io::Result<Option<ExitStatus>> {
     let clock = Clock::real();
     let pid = Pid::from_child(child);
-    // The shell is not reaped yet, so its number cannot belong to another group.
+    // The shell has not been reaped yet, so its ID cannot belong to another group.
     let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let mut stopped = false;
     while waitid(WaitId::Pid(pid), ended)?.is_none() && !stopped {
@@ -175,7 +177,7 @@ fn wait(child: &mut Child, worker: &Worker<'_>) -> std::io::Result<Option<ExitSt
     Ok((!stopped).then_some(status))
 }
 
-/// The last bytes that come, as text.
+/// The last bytes that arrive, as text.
 fn end_of(mut from: impl Read) -> String {
     let (mut end, mut piece) = (VecDeque::new(), [0; 4096]);
     while let Ok(n @ 1..) = from.read(&mut piece) {

@@ -3,7 +3,7 @@
 //! Main types: [`Context`], [`Place`] (the workload's view of its target).
 //!
 //! # Locking
-//! None: workers share nothing but the target.
+//! None: workers share only the target.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use crate::measure::program::Said;
 use crate::result::Phase;
 use crate::vfs::{Histograms, Vfs, Worker};
 
-/// Bytes of the data that workers write.
+/// The size of the data that workers write, bytes.
 const DATA_BYTES: usize = 4 << 20;
 
 /// The cost of making everything durable.
@@ -27,12 +27,12 @@ const DATA_BYTES: usize = 4 << 20;
 pub struct Settled {
     /// Wall time.
     pub seconds: f64,
-    /// The figures of a modelled device for it.
+    /// The figures of a modelled device for that time.
     pub measures: Figures,
 }
 
 impl Phase {
-    /// Adds work that the phase had put off.
+    /// Adds work that the phase had postponed.
     pub fn settle(&mut self, settled: &Settled) {
         self.seconds += settled.seconds;
         for (name, n) in &settled.measures {
@@ -41,7 +41,7 @@ impl Phase {
     }
 }
 
-/// The increase of each counter since `before`, if it was there.
+/// The increase of each counter since `before`, if it existed then.
 pub(crate) fn since(now: Figures, before: &Figures) -> Figures {
     now.into_iter().filter_map(|(name, now)| Some((name.clone(), now - before.get(&name)?))).collect()
 }
@@ -50,7 +50,7 @@ pub(crate) fn since(now: Figures, before: &Figures) -> Figures {
 pub trait Place {
     /// The root directory.
     fn vfs(&self) -> Result<&dyn Vfs>;
-    /// The room in the image that it runs on.
+    /// The space in the image that the workload runs on.
     fn space(&self) -> Result<Space>;
     /// Makes the next reads come from the device: makes all writes durable, returns the cost of that, and empties every
     /// cache.
@@ -59,20 +59,20 @@ pub trait Place {
     fn ended(&mut self, phase: &Phase) {
         let _ = phase;
     }
-    /// Counters since the beginning, readable at any time, by the names in [`crate::measure::ALL`].
+    /// Counters since the beginning, readable at any time, named as in [`crate::measure::ALL`].
     fn counters(&self) -> Figures {
         Figures::new()
     }
 }
 
-/// The room in an image, by statfs(2).
+/// The space in an image, as from statfs(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Bytes of a block.
     pub block_bytes: u64,
-    /// Blocks, without the file system's own.
+    /// Total blocks, without those of the file system itself.
     pub blocks: u64,
-    /// Free ones, including those that are reserved for root.
+    /// Free blocks, including those reserved for root.
     pub free_blocks: u64,
 }
 
@@ -90,7 +90,7 @@ pub struct Context<'a> {
     drawn: u64,
     /// The phase whose clock runs until its work is durable.
     headline: Option<&'static str>,
-    /// The phases so far.
+    /// The completed phases.
     pub phases: Vec<Phase>,
     /// Latencies of all phases.
     pub histograms: Histograms,
@@ -124,7 +124,7 @@ impl<'a> Context<'a> {
             parameters,
             seed,
             timed,
-            // Calibrated here, once in a process (up to 200 ms), so that no phase pays for it.
+            // Calibrated here, once per process (up to 200 ms), so that no phase includes it.
             clock: quanta::Clock::new(),
             stop,
             operations,
@@ -145,12 +145,12 @@ impl<'a> Context<'a> {
         self.headline = Some(name);
     }
 
-    /// The phase whose work is not durable yet, if its clock runs on.
+    /// The phase whose work is not durable yet, if its clock is still running.
     pub fn headline(&self) -> Option<&'static str> {
         self.headline
     }
 
-    /// A number among the parameters.
+    /// A numeric parameter.
     pub fn get(&self, name: &str) -> u64 {
         self.parameters.get(name)
     }
@@ -165,13 +165,13 @@ impl<'a> Context<'a> {
         self.operations
     }
 
-    /// The target's root directory, as programs of the machine name it.
+    /// The target's root directory, as other programs name it.
     pub fn directory(&self) -> Result<PathBuf> {
         let directory = self.place.vfs()?.directory().map(Path::to_owned);
         directory.ok_or_else(|| Error::Usage("the engine in this process has no directory".into()))
     }
 
-    /// Random numbers for the data that all processes share, such as a tree of names.
+    /// Random numbers for data that all processes share, such as a tree of names.
     pub fn rng(&mut self) -> Rng {
         self.drawn += 1;
         Rng::new(mix(self.seed, self.drawn, u64::MAX))
@@ -190,7 +190,7 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Adds the cost of making all work so far durable since the end of the last phase.
+    /// Adds the cost of making all work so far durable, since the end of the last phase.
     fn durable_after(&mut self, settled: &Settled) {
         if let Some(at) = self.headline.and_then(|name| self.phases.iter().position(|p| p.name == name)) {
             self.phases[at].settle(settled);
@@ -198,7 +198,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Runs `body` in `processes` threads that start at the same time, without timing it: preparations.
+    /// Runs `body` in `processes` threads that start at the same time, without timing: for preparations.
     pub fn prepare(&mut self, processes: u64, body: impl Fn(&mut Worker<'_>, u64) -> Result<()> + Sync) -> Result<()> {
         (self.say)("preparing");
         self.spawn(processes, false, body).map(drop)
@@ -238,7 +238,7 @@ impl<'a> Context<'a> {
         let vfs = self.place.vfs()?;
         let (seed, drawn, stop, data, latency_clock) = (self.seed, self.drawn, self.stop, &self.data[..], &self.clock);
         let clock = Clock::real();
-        // 0: wait; 1: go; 2: go home.
+        // 0: wait; 1: start; 2: exit.
         let gate = AtomicU32::new(0);
         let mut done = Done::default();
         let mut failed: Option<Error> = None;
@@ -280,7 +280,7 @@ impl<'a> Context<'a> {
                         done.bytes += bytes;
                         done.histograms.merge(histograms);
                         self.switches += switches;
-                        // The first failure says most; the error of a process that it stopped says nothing.
+                        // The first failure is the cause; the error of a process that it stopped is only a consequence.
                         if let (Err(e), None | Some(Error::Interrupted)) = (result, &failed) {
                             failed = Some(e);
                         }

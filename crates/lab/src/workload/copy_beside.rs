@@ -1,9 +1,8 @@
-//! `copy-beside`: a large file is copied, and between its pieces a small one is read and names are looked up, again and
-//! again.
+//! `copy-beside`: a large file is copied. Between its pieces, a small file is read and names are looked up, repeatedly.
 //!
-//! Phases: `before` (only the hot work), `copy` (beside it), `after` (only the hot work again, a second later). Each
-//! phase has the bytes that the device read meanwhile: in `after` all are misses of the hot work, in `copy` all beyond
-//! the copy's own bytes.
+//! Phases: `before` (only the hot work), `copy` (the hot work beside the copy), `after` (only the hot work again, a
+//! second later). Each phase has the bytes that the device read meanwhile. Misses of the hot work are all bytes in
+//! `after`, and in `copy` those beyond the copy's own bytes.
 //!
 //! # Locking
 //! None.
@@ -16,9 +15,9 @@ use super::{Context, Needs, Parameters, Workload, scaled};
 use crate::error::Result;
 use crate::vfs::{Node, Worker};
 
-/// The bytes that the copy reads and writes at once.
+/// The number of bytes that the copy reads and writes at once.
 const PIECE: u64 = 1 << 20;
-/// The bytes that the hot work reads at once, and the interval of its lookups of names.
+/// The number of bytes that the hot work reads at once, and how many reads there are per name lookup.
 const BLOCK: u64 = 4096;
 const STAT_ONE_IN: u64 = 4;
 /// The pause between the copy and `after`.
@@ -101,7 +100,7 @@ impl Workload for CopyBeside {
             }
             w.close(file)
         };
-        // Everything hot is used three times before anything is counted.
+        // All hot data is used three times before anything is counted.
         context.prepare(1, |w, _| {
             let file = w.open("hot")?;
             for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! `ext3-2007`: the files that were checked in 2007, written one after the other.
+//! `ext3-2007`: the files of the check that was measured in 2007, written one after the other.
 //!
 //! # Locking
 //! None.
@@ -6,9 +6,9 @@
 use super::{Context, Needs, Parameters, Workload, scaled};
 use crate::error::{Error, Result};
 
-/// The number of files, and the size of each in the source's GB, in MiB.
+/// The number of files of each size, and the size (the source's GB) in MiB.
 const FILES: [(u64, u64); 4] = [(200, 512), (100, 1024), (40, 2560), (10, 10_240)];
-/// Below this part of the source's work the files become smaller, and not fewer: one of the largest is left.
+/// Below this fraction of the source's work, files become smaller instead of fewer: one of the largest remains.
 const FEWEST: f64 = 0.1;
 
 pub(super) struct Ext32007;

@@ -1,8 +1,8 @@
 //! `fio-mix`: many jobs writing runs of blocks at random places of large sparse files.
 //!
-//! As fio's `rw=randwrite:32 rw_sequencer=sequential`: 32 blocks one after the other, then a jump. A job's files take
-//! turns, a run each. It ends after its bytes or its time, whichever comes first. `fdatasync` and `laid_out` are fio's
-//! `fdatasync=N` (after so many writes) and its laying out of files, which are then overwritten.
+//! As fio's `rw=randwrite:32 rw_sequencer=sequential`: 32 consecutive blocks, then a jump. A job's files take turns,
+//! one run each. A job ends after its bytes or its time, whichever comes first. `fdatasync` corresponds to fio's
+//! `fdatasync=N` (after N writes), and `laid_out` to its laying out of files, which are then overwritten.
 //!
 //! # Locking
 //! None.

@@ -1,4 +1,5 @@
-//! `fsmark`: many small files, then fsync of all of them, one by one or many at once; writing and fsync timed apart.
+//! `fsmark`: many small files, then fsync of all of them, one by one or many at once. Writing and fsync are timed
+//! separately.
 //!
 //! # Locking
 //! None.
@@ -35,15 +36,14 @@ impl Workload for FsMark {
             .with("files_per_process", scaled(50_000, scale, 1))
             .with("files_per_directory", 1000)
             .with("bytes", 4096)
-            // The number of fsyncs of a process that are under way at once; if each needs a thread that waits, of
-            // threads.
+            // The number of concurrent fsyncs of a process; if each needs a waiting thread, the number of threads.
             .with("at_once", 1)
             .with("waiters", 4)
-            // One syncfs(2) in the place of all fsyncs.
+            // One syncfs(2) instead of all fsyncs.
             .with("syncfs", 0)
-            // Fsyncs of all once more, when nothing is dirty.
+            // Another fsync of all files, when nothing is dirty.
             .with("again", 0)
-            // The same once more, with new files beside the old ones.
+            // The same again, with new files beside the old ones.
             .with("iterations", 1)
     }
 
@@ -63,7 +63,7 @@ impl Workload for FsMark {
     }
 
     fn leaves(&self, p: &Parameters) -> Option<u64> {
-        // A file without a byte has no block.
+        // An empty file has no block.
         (p.get("bytes") > 0).then(|| files(p))
     }
 

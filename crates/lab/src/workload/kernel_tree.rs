@@ -1,7 +1,7 @@
 //! `kernel-tree`: a source tree is written, built, read cold and searched.
 //!
-//! Building has a compiler's calls: for each source, look it and headers up, read them, write an object under a
-//! temporary name and rename it.
+//! Building makes the calls of a compiler. For each source, it looks up the source and headers, reads them, writes an
+//! object under a temporary name, and renames it.
 //!
 //! # Locking
 //! None.

@@ -1,7 +1,7 @@
 //! Workloads: deterministic sequences of file operations, each with the parameters of its source and a scale.
 //!
-//! Main types: [`Workload`], [`Parameters`], [`Context`] (the tools of a running workload). One file a workload; a new
-//! one is written in a file of its own and named in [`all`].
+//! Main types: [`Workload`], [`Parameters`], [`Context`] (the tools of a running workload). There is one file per
+//! workload; a new workload gets its own file and an entry in [`all`].
 //!
 //! The processes of a source are threads here. The operations of a process depend only on the seed, the phase and its
 //! number: not on the target, nor on the other processes.
@@ -40,36 +40,37 @@ use crate::result::Trial;
 pub(crate) use context::since;
 pub use context::{Context, Place, Settled, Space};
 
-/// The room that a workload needs.
+/// The space that a workload needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Bytes of file data at the same time.
     pub bytes: u64,
     /// Files and directories at the same time.
     pub files: u64,
-    /// Per cent of the image that it fills, however large that is; `bytes` are those of an image that suits it. 0: it
-    /// takes `bytes`.
+    /// The percentage of the image that it fills, whatever the image's size; `bytes` is then for an image of suitable
+    /// size. 0 if it takes `bytes`.
     pub fill: u64,
-    /// The program's author knows, and the lab does not: these suit most, and a size that the user gives is enough.
+    /// Whether the needs are a guess, because only the program's author knows them. They suit most programs, and a size
+    /// that the user gives is accepted.
     pub guess: bool,
 }
 
 impl Needs {
-    /// Bytes of file data at the same time in an image of so many bytes.
+    /// Bytes of file data at the same time in an image of `image_bytes` bytes.
     pub fn in_image(&self, image_bytes: u64) -> u64 {
         if self.fill == 0 { self.bytes } else { (image_bytes / 100).saturating_mul(self.fill) }
     }
 }
 
-/// Whether the headline of this trial, made by an older build, ends before its work is durable, where it now ends
-/// after. Those builds did not record the identity of their trials, and `untar` always waited.
+/// Whether the headline of this trial, made by an older build, ends before its work is durable, while it now ends
+/// afterwards. Those builds did not record the identity of their trials, and `untar` always waited.
 pub fn ends_early(trial: &Trial) -> bool {
     let name = &trial.workload.name;
     let waits = || {
         let Ok(workload) = find(name) else { return false };
         let mut parameters = workload.parameters(trial.workload.scale);
         for (name, value) in &trial.workload.parameters {
-            // Parameters that this build does not know do not matter to it.
+            // Parameters that this build does not know do not matter here.
             let _ = parameters.set(&format!("{name}={value}"));
         }
         workload.durable(&parameters)
@@ -77,7 +78,7 @@ pub fn ends_early(trial: &Trial) -> bool {
     trial.identity.is_none() && name != "untar" && waits()
 }
 
-/// A sequence of operations. Implementers hold no state: everything comes from the parameters and the seed.
+/// A sequence of operations. Implementations have no state: everything is derived from the parameters and the seed.
 pub trait Workload: Send + Sync {
     /// Stable name.
     fn name(&self) -> &'static str;
@@ -92,31 +93,31 @@ pub trait Workload: Send + Sync {
         let _ = phase;
         "operations"
     }
-    /// The source's parameters at scale 1.0, less at a smaller one.
+    /// The source's parameters at scale 1.0, and less at a smaller scale.
     fn parameters(&self, scale: f64) -> Parameters;
-    /// Refuses parameters that make no sense, and says which do.
+    /// Refuses invalid parameters, and names valid ones.
     fn check(&self, parameters: &Parameters) -> Result<()> {
         let _ = parameters;
         Ok(())
     }
-    /// Room that it takes with these parameters.
+    /// The space that it needs with these parameters.
     fn needs(&self, parameters: &Parameters) -> Needs;
-    /// A scale at which a trial takes seconds: for `matrix`.
+    /// A scale at which a trial takes seconds, for `matrix`.
     fn small_scale(&self) -> f64 {
         0.02
     }
-    /// Regular files with blocks in the image at the end; `None`: not known before.
+    /// The number of regular files with blocks in the image at the end; `None` if unknown in advance.
     fn leaves(&self, parameters: &Parameters) -> Option<u64> {
         let _ = parameters;
         None
     }
-    /// Whether the headline's clock runs on until the target is unmounted and its image durable: otherwise a target
-    /// could put the work off, if no call makes it durable.
+    /// Whether the headline's clock runs until the target is unmounted and its image durable. Otherwise a target could
+    /// postpone the work, if no call makes it durable.
     fn durable(&self, parameters: &Parameters) -> bool {
         let _ = parameters;
         false
     }
-    /// Whether it takes a target with a directory in the file system of the machine.
+    /// Whether it needs a target with a directory in the machine's file system.
     fn needs_directory(&self) -> bool {
         false
     }
@@ -124,7 +125,7 @@ pub trait Workload: Send + Sync {
     fn run(&self, context: &mut Context<'_>) -> Result<()>;
 }
 
-/// Checks the other inputs of a workload beside its parameters.
+/// Checks the inputs of a workload other than its parameters.
 pub fn check_inputs(workload: &dyn Workload, operations: Option<&Path>) -> Result<()> {
     match (workload.name() == "replay", operations) {
         (true, Some(list)) => replay::check(list),
@@ -165,38 +166,38 @@ pub fn find(name: &str) -> Result<&'static dyn Workload> {
 pub struct Parameters(BTreeMap<String, Value>);
 
 impl Parameters {
-    /// Nothing yet.
+    /// No parameters.
     pub fn new() -> Parameters {
         Parameters::default()
     }
 
-    /// With a number.
+    /// Adds a number.
     #[must_use]
     pub fn with(mut self, name: &str, value: u64) -> Parameters {
         self.0.insert(name.to_owned(), value.into());
         self
     }
 
-    /// With a word.
+    /// Adds a word.
     #[must_use]
     pub fn with_text(mut self, name: &str, value: &str) -> Parameters {
         self.0.insert(name.to_owned(), value.into());
         self
     }
 
-    /// With a list of numbers.
+    /// Adds a list of numbers.
     #[must_use]
     pub fn with_list(mut self, name: &str, values: &[u64]) -> Parameters {
         self.0.insert(name.to_owned(), values.into());
         self
     }
 
-    /// A number; 0 if there is none of that name.
+    /// A number; 0 if the parameter does not exist.
     pub fn get(&self, name: &str) -> u64 {
         self.0.get(name).and_then(Value::as_u64).unwrap_or(0)
     }
 
-    /// A word; empty if there is none of that name.
+    /// A word; empty if the parameter does not exist.
     pub fn text(&self, name: &str) -> &str {
         self.0.get(name).and_then(Value::as_str).unwrap_or_default()
     }
@@ -207,7 +208,7 @@ impl Parameters {
         values.map_or_else(Vec::new, |v| v.iter().filter_map(Value::as_u64).collect())
     }
 
-    /// Applies a `NAME=VALUE`; lists are written `1,2,3`.
+    /// Applies `NAME=VALUE`; lists are written as `1,2,3`.
     pub fn set(&mut self, setting: &str) -> Result<()> {
         let (name, value) =
             setting.split_once('=').ok_or_else(|| Error::Usage(format!("'{setting}' is not NAME=VALUE")))?;
@@ -225,7 +226,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// As they stand in results.
+    /// The values, as recorded in results.
     pub fn values(&self) -> &BTreeMap<String, Value> {
         &self.0
     }

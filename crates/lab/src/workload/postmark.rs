@@ -1,4 +1,4 @@
-//! `postmark`: the mail server of 1997; here a workload on which no difference is expected.
+//! `postmark`: the mail server of 1997, used here as a workload on which no difference is expected.
 //!
 //! # Locking
 //! None.
@@ -9,7 +9,7 @@ use crate::vfs::Worker;
 
 pub(super) struct PostMark;
 
-/// PostMark's sizes of files and of its buffer, bytes.
+/// PostMark's file sizes and buffer size, bytes.
 const SIZE_MIN: u64 = 500;
 const SIZE_MAX: u64 = 10_000;
 const BUFFER: u64 = 512;

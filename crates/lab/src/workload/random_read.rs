@@ -1,5 +1,6 @@
-//! `random-read`: blocks of a large file read at random, cold at first; with `writes_per_process` some are then written
-//! again, unchanged. With `extent_blocks` the file has extents of that length, with holes as long between them.
+//! `random-read`: blocks of a large file are read at random, with cold caches at first. With `writes_per_process`, some
+//! are then rewritten unchanged. With `extent_blocks`, the file has extents of that length, separated by holes of the
+//! same length.
 //!
 //! # Locking
 //! None.
@@ -72,7 +73,7 @@ impl Workload for RandomRead {
         context.cold()?;
         let somewhere = |w: &mut Worker| {
             let at = w.rng.below((bytes / block).max(1)) * block;
-            // Into the extent before the hole.
+            // Moves into the extent before the hole.
             if extent > 0 && at / extent % 2 == 1 { at - extent } else { at }
         };
         context.phase("read", processes, |w, process| {

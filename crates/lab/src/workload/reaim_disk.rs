@@ -1,7 +1,7 @@
-//! `reaim-disk`: the mix behind the regression of 2022, by a growing number of processes.
+//! `reaim-disk`: the mix of the regression that was reported in 2022, by a growing number of processes.
 //!
 //! AIM7's disk workfile is a mix of jobs on small files: written, read, copied, with and without syncing, created and
-//! closed, looked up. Each process does its jobs in an order of its own.
+//! closed, looked up. Each process runs the jobs in a different order.
 //!
 //! # Locking
 //! None.
@@ -12,7 +12,7 @@ use crate::vfs::Worker;
 
 pub(super) struct ReaimDisk;
 
-/// The jobs, each as often as the others.
+/// The number of jobs; each is equally frequent.
 const JOBS: u64 = 8;
 
 impl Workload for ReaimDisk {

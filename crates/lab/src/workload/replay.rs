@@ -2,8 +2,8 @@
 //!
 //! The list is NDJSON, one operation a line: `{"op":"write","path":"a/b","offset":0,"bytes":4096,"process":0}`. `op` is
 //! a name of [`crate::vfs::Op`]. `create` and `open` leave the file open under its path until `close`; `write`, `read`,
-//! `fsync`, `fdatasync` and `truncate` (to `bytes`) name it by that path. `rename` and `symlink` have `to`: the new
-//! name, and the link's target. The lines of one process run in their order; processes run at the same time.
+//! `fsync`, `fdatasync` and `truncate` (to `bytes`) name it by that path. For `rename`, `to` is the new name; for
+//! `symlink`, the link's target. The lines of one process run in order; processes run concurrently.
 //!
 //! # Locking
 //! None.
@@ -19,7 +19,7 @@ use crate::vfs::{Node, Op, Worker};
 
 pub(super) struct Replay;
 
-/// Processes that a list may name.
+/// The maximum number of processes in a list.
 const PROCESSES_MAX: u64 = 1024;
 
 /// A line.
@@ -87,7 +87,7 @@ impl Workload for Replay {
     }
 }
 
-/// Reads and checks a list: the lines of each process.
+/// Reads and checks a list: returns the lines of each process.
 fn load(path: &Path) -> Result<Vec<Vec<(Op, Line)>>> {
     let text = std::fs::read_to_string(path).map_err(Error::file(path))?;
     let mut lists: BTreeMap<u64, Vec<(Op, Line)>> = BTreeMap::new();
@@ -100,7 +100,7 @@ fn load(path: &Path) -> Result<Vec<Vec<(Op, Line)>>> {
         })?;
         let inside = |p: &str| !p.starts_with('/') && !p.split('/').any(|part| part == "..");
         if !inside(&line.path) || (op == Op::Rename && !inside(&line.to)) {
-            return Err(wrong(format!("'{}' does not stay inside of the target", line.path)));
+            return Err(wrong(format!("'{}' leads out of the target", line.path)));
         }
         if line.process >= PROCESSES_MAX {
             return Err(wrong(format!("process {}; at most {PROCESSES_MAX} are allowed", line.process)));
@@ -113,7 +113,7 @@ fn load(path: &Path) -> Result<Vec<Vec<(Op, Line)>>> {
     Ok(lists.into_values().collect())
 }
 
-/// The checks before anything is written to a target.
+/// Checks a list before anything is written to a target.
 pub(super) fn check(path: &Path) -> Result<()> {
     load(path).map(drop)
 }
@@ -132,7 +132,7 @@ fn one(w: &mut Worker<'_>, op: Op, line: &Line, open: &mut HashMap<String, Node>
         }
         Op::Write => w.write(open.get(path).ok_or_else(not_open)?, line.offset, line.bytes),
         Op::Read => {
-            // In steps: the length comes from a file.
+            // In steps, because the length comes from a file.
             let (mut at, mut left) = (line.offset, line.bytes);
             while left > 0 {
                 let n = w.read(open.get(path).ok_or_else(not_open)?, at, left.min(1 << 20) as usize)? as u64;
@@ -147,7 +147,7 @@ fn one(w: &mut Worker<'_>, op: Op, line: &Line, open: &mut HashMap<String, Node>
         Op::Fsync => w.fsync(open.get(path).ok_or_else(not_open)?),
         Op::Fdatasync => w.fdatasync(open.get(path).ok_or_else(not_open)?),
         Op::FsyncMany => {
-            // Of all that are open, in the order of their names.
+            // Closes all open files, in the order of their names.
             let mut all: Vec<(String, Node)> = open.drain().collect();
             all.sort_by(|a, b| a.0.cmp(&b.0));
             let (paths, nodes): (Vec<_>, Vec<_>) = all.into_iter().unzip();

@@ -1,4 +1,4 @@
-//! `small-files`: create, write, fsync, close, unlink, by several processes in a directory each.
+//! `small-files`: create, write, fsync, close and unlink, by several processes in one directory each.
 //!
 //! # Locking
 //! None.
@@ -44,7 +44,7 @@ impl Workload for SmallFiles {
 
     fn needs(&self, p: &Parameters) -> Needs {
         let files = p.get("processes") * p.get("batch").max(1);
-        // Freed blocks become free with a commit, so several rounds of files occupy blocks at once.
+        // Freed blocks become free only with a commit, so several rounds of files occupy blocks at the same time.
         Needs {
             bytes: files.saturating_mul(p.get("bytes")).saturating_mul(64),
             files: files + p.get("processes"),

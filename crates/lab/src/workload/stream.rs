@@ -1,4 +1,4 @@
-//! `stream`: large files written from end to end, made durable, read cold.
+//! `stream`: large files that are written sequentially, made durable, and read with cold caches.
 //!
 //! # Locking
 //! None.

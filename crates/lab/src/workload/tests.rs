@@ -1,4 +1,4 @@
-//! Properties of every workload: the same operations from the same seed, on every target; the promised phases.
+//! Properties of every workload: the same operations from the same seed on every target, and the promised phases.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,7 +18,7 @@ struct Recording {
     dir: tempfile::TempDir,
     below: PosixVfs,
     slow: f64,
-    /// The time of the last `mkdir` below.
+    /// The time of the last `mkdir` below the root.
     mkdir_ns: AtomicU64,
     seen: Mutex<HashMap<ThreadId, (u64, DefaultHasher)>>,
 }
@@ -38,7 +38,7 @@ impl Recording {
         what.hash(hasher);
     }
 
-    /// Sorted: the assignment of parts to threads does not matter.
+    /// Sorted, because the assignment of parts to threads does not matter.
     fn sum(&self) -> Vec<(u64, u64)> {
         let mut all: Vec<_> = self.seen.lock().values().map(|(count, h)| (*count, h.finish())).collect();
         all.sort_unstable();
@@ -140,7 +140,7 @@ type Sums = Vec<(u64, u64)>;
 /// Name, operations, bytes.
 type Phases = Vec<(String, u64, u64)>;
 
-/// Runs a small version; returns the operations and the names of the phases with their counts.
+/// Runs a small version; returns the operations, and the names of the phases with their counts.
 fn record(workload: &dyn Workload, seed: u64, operations: Option<&Path>) -> (Sums, Phases) {
     let mut parameters = workload.parameters(0.001);
     if workload.name() == "reaim-disk" {
@@ -187,7 +187,7 @@ fn the_seed_determines_the_operations() {
          {\"op\":\"fsync\",\"path\":\"a\"}\n\n{\"op\":\"close\",\"path\":\"a\"}\n\
          {\"op\":\"mkdir\",\"path\":\"d\",\"process\":1}\n{\"op\":\"symlink\",\"path\":\"d/l\",\"to\":\"x\",\"process\":1}\n",
     );
-    // A program of the user's need not do the same work twice.
+    // A user's program need not do the same work twice.
     for workload in all().iter().filter(|w| !w.needs_directory()) {
         let name = workload.name();
         let operations = (name == "replay").then_some(operations.path());
@@ -195,7 +195,7 @@ fn the_seed_determines_the_operations() {
         let (again, same) = record(*workload, 1, operations);
         assert_eq!(first, again, "{name}");
         assert_eq!(phases, same, "{name}");
-        // The written content is drawn, too.
+        // The written content also depends on the seed.
         assert_ne!(first, record(*workload, 2, operations).0, "{name}");
         let headline = if name == "reaim-disk" { "disk-3" } else { workload.headline() };
         let found = phases.iter().find(|(phase, ..)| phase == headline);
@@ -215,7 +215,7 @@ fn the_headline_is_not_over_before_its_work_is_durable() {
         let mut context = Context::new(&mut place, &parameters, 1, true, &stop, None, &|_| {});
         context.until_durable(workload.headline());
         workload.run(&mut context).unwrap();
-        // Emptying the caches, which made everything durable, took a thousand seconds; else the unmount will.
+        // Emptying the caches, which made everything durable, took a thousand seconds; otherwise the unmount will.
         let slow = context.phases.iter().filter(|p| p.seconds >= 1000.0).map(|p| p.name.as_str()).collect::<Vec<_>>();
         match context.headline() {
             None => assert_eq!(slow, [workload.headline()], "{name}"),
@@ -227,7 +227,7 @@ fn the_headline_is_not_over_before_its_work_is_durable() {
     assert!(!fsynced.durable(&fsynced.parameters(1.0)), "each file is fsynced");
 }
 
-/// Every other write of a job is made durable, and every write is to a block that the file has had.
+/// Every other write of a job is made durable, and every write is to a block that the file already had.
 #[test]
 fn fio_mix_syncs_what_it_overwrites() {
     let workload = find("fio-mix").unwrap();
@@ -325,7 +325,8 @@ fn a_slowed_target_takes_longer_by_the_given_part() {
         let (_, _, histograms) = worker.finish();
         let (_, latency) = histograms.iter().find(|(op, _)| *op == Op::Mkdir).expect("recorded");
         let below = vfs.mkdir_ns.load(Ordering::Relaxed);
-        // One is the processor's counter, the other the machine's clock: they agree to far less than this.
+        // One clock is the processor's counter, the other that of the machine: their difference is far smaller than
+        // this.
         assert!(latency.len() == 1 && latency.max() as f64 > 3.9 * below as f64, "{} of {below} ns", latency.max());
     }
 }

@@ -1,4 +1,4 @@
-//! A tree of names and sizes like that of a kernel's sources.
+//! A tree with names and sizes like those of the kernel's sources.
 //!
 //! Main type: [`Tree`].
 //!
@@ -7,18 +7,19 @@
 
 use extant_base::rng::Rng;
 
-/// Directories (parents first) and files, in the order of an archive: a directory's files follow it.
+/// Directories (parents first) and files, in the order of an archive: the files of a directory follow it.
 pub(super) struct Tree {
     pub directories: Vec<String>,
     /// Path and size in bytes.
     pub files: Vec<(String, u64)>,
 }
 
-/// Files in a directory, on average, and how deep directories go (as in Linux 5.18: 74,000 files, 4,900 directories).
+/// The average number of files in a directory, and the maximum depth (as in Linux 5.18: 74,000 files, 4,900
+/// directories).
 const FILES_PER_DIRECTORY: u64 = 15;
 const DEPTH_MAX: usize = 6;
 
-/// Sizes of files by rank: (one in a thousand, bytes). Between two rows sizes are spread evenly. The mean is about 15
+/// File sizes by rank: (rank per thousand, bytes). Between two rows, sizes are evenly distributed. The mean is about 15
 /// KiB.
 const SIZES: [(u64, u64); 9] = [
     (0, 40),
@@ -36,14 +37,14 @@ const SIZES: [(u64, u64); 9] = [
 pub(super) const MEAN_BYTES: u64 = 15 << 10;
 
 impl Tree {
-    /// With `files` files.
+    /// A tree with `files` files.
     pub fn new(rng: &mut Rng, files: u64) -> Tree {
         let wanted = files.div_ceil(FILES_PER_DIRECTORY).max(1);
         let mut directories: Vec<String> = Vec::new();
         for i in 0..wanted {
             let parent = match directories.len() as u64 {
                 0 => None,
-                // Most directories lie beside or below a near one.
+                // Most directories are beside or below a recent one.
                 n => Some(&directories[(n - 1 - rng.below(n.min(20))) as usize]),
             };
             let parent = parent.filter(|p| p.matches('/').count() + 1 < DEPTH_MAX && !rng.one_in(40));

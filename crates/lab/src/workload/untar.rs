@@ -1,4 +1,4 @@
-//! `untar`: a source tree unpacked by one process, until the image is durable.
+//! `untar`: a source tree that one process unpacks, until the image is durable.
 //!
 //! # Locking
 //! None.
@@ -7,7 +7,7 @@ use super::tree::{MEAN_BYTES, Tree};
 use super::{Context, Needs, Parameters, Workload, scaled};
 use crate::error::Result;
 
-/// Bytes that tar writes at once (20 records of 512).
+/// The number of bytes that tar writes at once (20 records of 512).
 const RECORD_BYTES: u64 = 10_240;
 
 pub(super) struct Untar;

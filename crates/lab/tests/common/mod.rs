@@ -1,4 +1,4 @@
-//! A small run of the lab, its trials.
+//! A small run of the lab, and its trials.
 //!
 //! # Locking
 //! None.

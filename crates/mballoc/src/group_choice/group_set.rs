@@ -2,7 +2,7 @@
 //! group in at most one.
 //!
 //! # Locking
-//! None: readers and writers share no lock. One thread at a time inserts or removes a given group.
+//! None: readers and writers share no lock. At any time, only one thread inserts or removes a given group.
 
 use extant_base::sim;
 use extant_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use extant_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// A set of group numbers.
 pub struct GroupSet {
     words: Box<[AtomicU64]>,
-    /// Which words may be non-zero.
+    /// Marks the words that may be non-zero.
     summary: Box<[AtomicU64]>,
 }
 
@@ -42,7 +42,8 @@ impl GroupSet {
             sim::line_written("group set", w);
             if w.fetch_and(!bit, Ordering::SeqCst) & !bit == 0 {
                 s.fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
-                // Another thread may have inserted a group between the two; then the summary bit must be set again.
+                // Another thread may have inserted a group between the two operations; then the summary bit must be set
+                // again.
                 if w.load(Ordering::SeqCst) != 0 {
                     s.fetch_or(1 << (word % 64), Ordering::SeqCst);
                 }
@@ -81,15 +82,15 @@ impl GroupSet {
     }
 }
 
-/// Sets of groups by an order.
+/// Sets of groups, one per order.
 pub struct Family {
     sets: Vec<GroupSet>,
-    /// For each group, its order plus one; 0 for none. Under the group's lock.
+    /// For each group, its order plus one; 0 for none. Protected by the group's lock.
     listed: Box<[AtomicU8]>,
 }
 
 impl Family {
-    /// For orders below `orders`.
+    /// A family for orders below `orders`.
     pub fn new(groups: u32, orders: usize) -> Family {
         Family {
             sets: (0..orders).map(|_| GroupSet::new(groups)).collect(),
@@ -107,7 +108,7 @@ impl Family {
         let Some(listed) = self.listed.get(group as usize) else { return };
         let (old, new) = (listed.load(Ordering::Relaxed), order.map_or(0, |o| o as u8 + 1));
         if old != new {
-            // Insert before remove, so that no concurrent search misses the group.
+            // Inserts before removing, so that no concurrent search misses the group.
             if let Some(set) = (new as usize).checked_sub(1).and_then(|o| self.sets.get(o)) {
                 set.insert(group);
             }

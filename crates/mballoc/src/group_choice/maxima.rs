@@ -1,19 +1,20 @@
-//! [`Maxima`]: a byte for each group, and over them a tree of maxima with 64 children per node. Finds the nearest
-//! group from a position on whose byte is at least a given value, and the largest byte, by looking at a few nodes.
+//! [`Maxima`]: one byte per group, and above them a tree of maxima with 64 children per node. From a position on, it
+//! finds the nearest group whose byte is at least a given value. It also finds the largest byte. Both examine only a
+//! few nodes.
 //!
 //! The bytes are classes of lengths. [`class_of`] rounds an existing length down and [`class_for`] rounds a needed
 //! length up, so a group of the needed class has enough. Lengths below 8 are exact, others within an eighth.
 //!
-//! It takes 1.02 bytes per group. A change of a byte looks at one node of each level, and changes those of which it
-//! was or becomes the largest.
+//! It takes 1.02 bytes per group. Changing a byte examines one node of each level, and changes the nodes of which it
+//! was or becomes the maximum.
 //!
-//! What it does not do: guarantee exact nodes while bytes change. A thread that stores a byte of a node examines the
-//! node again, and then corrects the level above. So once no thread changes anything, every node is the maximum of
-//! its children. Until then a node may be too large or too small. A caller that must not miss a group reads the bytes
-//! themselves ([`Maxima::first_nonzero`]).
+//! What it does not do: it does not guarantee exact nodes while bytes change. A thread that stores a byte of a node
+//! examines the node again, and then corrects the level above. So once no thread changes anything, every node is the
+//! maximum of its children. Until then, a node may be too large or too small. A caller that must not miss a group reads
+//! the bytes themselves ([`Maxima::first_nonzero`]).
 //!
 //! # Locking
-//! None. One thread at a time changes the byte of a group: the holder of the group's lock.
+//! None. Only the holder of a group's lock changes the group's byte.
 
 use extant_base::sim;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +22,7 @@ use extant_base::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a node.
 const NODE: usize = 64;
 const WORDS: usize = NODE / 8;
-/// The highest class: all lengths from 245,760 blocks on (groups of 64 KiB blocks) have this class.
+/// The highest class: all lengths of at least 245,760 blocks (in groups of 64 KiB blocks) have this class.
 const CLASS_MAX: u32 = 127;
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
@@ -35,14 +36,14 @@ pub fn class_of(len: u32) -> u8 {
     class.min(CLASS_MAX) as u8
 }
 
-/// The least class in which every run has `len` blocks (but see [`CLASS_MAX`]).
+/// The lowest class in which every run has at least `len` blocks (but see [`CLASS_MAX`]).
 pub fn class_for(len: u32) -> u8 {
     let down = class_of(len);
     let exact = len < 8 || len.trailing_zeros() + 3 >= len.ilog2();
     if exact { down } else { (down + 1).min(CLASS_MAX as u8) }
 }
 
-/// One level: a byte for each child.
+/// One level: one byte per child.
 struct Level(Box<[AtomicU64]>);
 
 impl Level {
@@ -66,7 +67,7 @@ impl Level {
         self.0.get(node * WORDS..(node + 1) * WORDS).unwrap_or_default()
     }
 
-    /// The first byte of the node that is at least `least`, from `at` on and before `end`.
+    /// The first byte of the node, from `at` on and before `end`, that is at least `least`.
     fn first_in_node(&self, at: usize, end: usize, least: u8) -> Option<usize> {
         let node = at / NODE;
         if let Some(first) = self.words(node).first() {
@@ -77,7 +78,7 @@ impl Level {
             if first >= end {
                 return None;
             }
-            // No byte is above 127, so exactly the bytes that are large enough have their high bit set.
+            // No byte exceeds 127, so exactly the bytes that are large enough have their high bit set.
             let mut large = (word.load(Ordering::Relaxed) | HIGH).wrapping_sub(ONES * u64::from(least)) & HIGH;
             if first < at {
                 large &= u64::MAX << ((at - first) * 8);
@@ -102,9 +103,9 @@ impl Level {
     }
 }
 
-/// See the module.
+/// A tree of maxima; see the module.
 pub struct Maxima {
-    /// The groups' bytes first.
+    /// The lowest level, with the groups' bytes, comes first.
     levels: Vec<Level>,
 }
 
@@ -171,9 +172,9 @@ impl Maxima {
         None
     }
 
-    /// `Err`: no group before this one qualifies after all.
+    /// One attempt. `Err`: no group before this one qualifies after all.
     fn next_once(&self, from: usize, end: usize, least: u8) -> Result<Option<usize>, usize> {
-        // Up, until a node has a candidate to the right of the starting point.
+        // Goes up until a node has a candidate to the right of the starting point.
         let mut at = from;
         let mut level = 0;
         let found = loop {
@@ -188,7 +189,7 @@ impl Maxima {
             at = at / NODE + 1;
             level += 1;
         };
-        // And down again.
+        // Goes down again.
         let mut at = found;
         while level > 0 {
             match self.levels[level - 1].first_in_node(at * NODE, usize::MAX, least) {
@@ -208,7 +209,7 @@ impl Maxima {
         let mut largest = 0;
         let mut end = limit as usize;
         for level in &self.levels {
-            // The part of the last node that the level above does not cover exactly; all of it at the top.
+            // Examines the part of the last node that the level above does not cover exactly; at the top, all of it.
             let from = if level.0.len() > WORDS { end / NODE * NODE } else { 0 };
             largest = largest.max(level.largest_in(from..end));
             end = from / NODE;
@@ -265,8 +266,8 @@ mod tests {
         }
     }
 
-    /// Two threads change groups of one node while a third searches, under every schedule with few preemptions.
-    /// Afterwards every node is the maximum of its children. Threads may switch at the `sim::point`s.
+    /// Two threads change groups of one node while a third searches, in every schedule with few preemptions. Afterwards
+    /// every node is the maximum of its children. Threads may switch at each `sim::point`.
     #[test]
     fn concurrent_changes_lose_no_maximum() {
         // The bytes of the two groups before and after.

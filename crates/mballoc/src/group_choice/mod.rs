@@ -1,7 +1,7 @@
-//! Which group to search next: the seam between the search (mechanism) and its [`policy`].
+//! Which group to search next: the interface between the search (mechanism) and its [`policy`].
 //!
 //! # Locking
-//! None: policies read what groups publish in atomics; changes are published under the group's lock.
+//! None: policies read numbers that groups publish in atomics; changes are published under the group's lock.
 
 mod group_set;
 mod maxima;

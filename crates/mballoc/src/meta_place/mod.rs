@@ -1,18 +1,18 @@
-//! Where metadata goes: the seam between the search (mechanism) and its [`policy`], and the zones that policies
+//! Where metadata goes: the interface between the search (mechanism) and its [`policy`], and the zones that policies
 //! describe.
 //!
-//! A *zone* is a set of blocks for metadata. It consists of *areas*, each a range of one group. The areas of a
-//! *region* (some consecutive groups) have an order, and a number of them, from the first on, are *active*. The free
-//! blocks of an active area are *set aside*, unless the region has enough of them: their group holds them like
-//! preallocated blocks, so that no search finds them. None of this is on disk. After a mount the group summaries
-//! determine how many areas are active, and the bitmaps which of their blocks are free.
+//! A *zone* is a set of blocks for metadata. It consists of *areas*, each a range of one group. The areas of a *region*
+//! (some consecutive groups) have an order, and some of them, from the first on, are *active*. The free blocks of an
+//! active area are *set aside*, unless the region has enough of them. Their group holds them like preallocated blocks,
+//! so no search finds them. None of this is on disk. After a mount the group summaries determine how many areas are
+//! active, and the bitmaps which of their blocks are free.
 //!
 //! Main types: [`MetaZones`] (which areas are active), [`Area`]. `set_aside.rs` moves the blocks.
 //!
 //! # Locking
-//! [`MetaZones`] consists of atomics. A change of the number of active areas is followed by a visit to the group
-//! concerned, under its lock. A thread that frees blocks of the group reads the number under the same lock. So the
-//! last of the two sees the newest number.
+//! [`MetaZones`] consists of atomics. After a thread has changed the number of active areas, it visits the affected
+//! group under its lock. A thread that frees blocks of the group reads the number under the same lock. So whichever
+//! comes last sees the newest number.
 
 pub mod policy;
 mod set_aside;
@@ -34,37 +34,37 @@ pub struct Area {
     pub len: u32,
 }
 
-/// Blocks that an owner of many gets side by side, if as many are free.
+/// How many adjacent blocks an owner of many blocks gets, if as many are free.
 const WINDOW: u32 = 16;
-/// Blocks, counted from the group's first, for the metadata of inodes of one group: blocks that a checker needs at
-/// the same time lie together. As many as are read at once. A multiple of [`WINDOW`].
+/// Blocks per page, counted from the group's first block. A page is for the metadata of inodes of one group, so that
+/// blocks which a checker needs at the same time are together. A page is read at once. A multiple of [`WINDOW`].
 pub(crate) const PAGE: u32 = 64;
 
-/// Groups whose areas have one order.
+/// Groups whose areas have a common order.
 #[derive(Default)]
 struct Region {
     /// The number of active areas.
     active: AtomicU32,
     /// The number of areas.
     most: u32,
-    /// Blocks that its active areas should have at mount, used ones included.
+    /// How many blocks its active areas should have at mount, including used ones.
     wanted: u64,
     /// Blocks set aside.
     free: AtomicU32,
-    /// A hint: no group before this one, counted from the first of the region, has blocks set aside.
+    /// A hint: no group of the region before this one (counted from the region's first) has blocks set aside.
     lowest: AtomicU32,
-    /// The bitmaps of this many groups, counted from the first, have been examined.
+    /// How many groups' bitmaps, counted from the first, have been examined.
     seen: AtomicU32,
-    /// Blocks of active areas were left free, because enough were set aside.
+    /// Whether blocks of active areas were left free because enough were set aside.
     left: AtomicBool,
-    /// The place of each owner's last block, packed: hints, written without a lock.
+    /// The place of each owner's last block, packed. These are hints, written without a lock.
     owners: Box<[AtomicU64]>,
 }
 
 /// The zones of one mount.
 pub struct MetaZones {
     zoning: &'static Zoning,
-    /// Usual length of an area.
+    /// The usual length of an area.
     area_len: u32,
     regions: Box<[Region]>,
     /// Blocks set aside in all regions.
@@ -105,7 +105,7 @@ impl MetaZones {
         zones
     }
 
-    /// Activates as many areas as hold the blocks that are wanted at mount, besides those of the file system itself.
+    /// Activates enough areas for the blocks that are wanted at mount, not counting those of the file system itself.
     pub fn begin(&self, geometry: &Geometry, system: &SystemZones) {
         for (nr, region) in (0..).zip(&self.regions) {
             let (mut active, mut blocks) = (0, 0);
@@ -130,7 +130,7 @@ impl MetaZones {
         region * self.zoning.region_groups
     }
 
-    /// The `nr`th area of a region; None if its group has no room for it.
+    /// The `nr`th area of a region; None if its group has no space for it.
     fn area(&self, geometry: &Geometry, system: &SystemZones, region: u32, nr: u32) -> Option<Area> {
         let z = self.zoning;
         let (group, i) = (GroupNr(self.first_group(region) + nr / z.per_group), nr % z.per_group);
@@ -149,7 +149,7 @@ impl MetaZones {
         (len > 0).then_some(Area { group, start, len })
     }
 
-    /// The region of a group, if not all of its active areas have been examined since the mount.
+    /// The region of a group, if some of its active areas have not been examined since the mount.
     fn unseen(&self, group: GroupNr) -> Option<(u32, &Region)> {
         let known =
             |r: &Region| r.seen.load(Ordering::Relaxed) * self.zoning.per_group >= r.active.load(Ordering::Relaxed);
@@ -172,7 +172,7 @@ impl MetaZones {
         })
     }
 
-    /// Whether blocks that become free in active areas of this group's region should be left to data. Data may use
+    /// Whether blocks that become free in active areas of this group's region should be left to data, which may use
     /// most of these areas.
     fn has_enough(&self, group: GroupNr) -> bool {
         let Some((_, region)) = self.region(group) else { return false };
@@ -183,7 +183,7 @@ impl MetaZones {
         enough
     }
 
-    /// Whether a region has at least as many blocks free as it had at mount, and at least a few areas.
+    /// Whether a region has at least as many free blocks as at mount, and at least a few areas.
     fn is_rich(&self, region: &Region) -> bool {
         let most = region.wanted.max(ENOUGH_AREAS * u64::from(self.area_len));
         u64::from(region.free.load(Ordering::Relaxed)) >= most
@@ -217,8 +217,8 @@ impl MetaZones {
 }
 
 impl<S: GroupStore> Allocator<S> {
-    /// The area of a zone that contains `block`, for a reader that wants its neighbours: first block and length. Its
-    /// used blocks are metadata, or data to which the area was lent.
+    /// The area of a zone that contains `block`, for a reader that wants the neighbours of a block: first block and
+    /// length. Its used blocks are metadata, or data to which the area was lent.
     pub fn zone_around(&self, block: BlockNr) -> Option<(BlockNr, u32)> {
         let zones = self.meta_zones.as_ref()?;
         let (group, index) = self.geometry.locate(block)?;
@@ -228,11 +228,10 @@ impl<S: GroupStore> Allocator<S> {
     }
 }
 
-/// A zone leaves further freed blocks to data once this many areas are free in it, and as much as it had at mount.
+/// A zone leaves further freed blocks to data once this many areas are free in it, and as many blocks as at mount.
 const ENOUGH_AREAS: u64 = 4;
-/// At mount a region sets one block aside for this many free ones: four times the need of indirect blocks full of
-/// pointers.
+/// At mount a region sets aside one block per this many free ones: four times the need of full indirect blocks.
 const FREE_PER_BLOCK_AHEAD: u64 = 256;
-/// At mount at most one of this many blocks is assumed to belong to a map. The estimate uses the number of inodes,
-/// most of which may be small. And a zone that extends into data collects single blocks wherever data is deleted.
+/// At mount, at most one in this many blocks is assumed to belong to a map. The estimate uses the number of inodes,
+/// most of which may be small. A zone that extends into data collects single blocks wherever data is deleted.
 const BLOCKS_PER_GUESS: u64 = 256;

@@ -1,4 +1,4 @@
-//! Moving blocks into zones, out of them to metadata, and out of them to data.
+//! Moves blocks into zones, from zones to metadata, and from zones to data.
 //!
 //! # Locking
 //! [`crate::lock::GROUP`], one at a time.
@@ -17,46 +17,46 @@ use crate::search::Extent;
 use crate::space::Privilege;
 use crate::{Allocation, GroupStore, Kind, MetaRequest, Request};
 
-/// Bits of an owner's place in a region, enough for 128 groups of 2^19 blocks. Above them is the number of its blocks
-/// so far, at most [`MOST`], and above that the owner's number.
+/// The number of bits for an owner's place in a region, enough for 128 groups of 2^19 blocks. Above them is the number
+/// of its blocks so far, at most [`MOST`], and above that the owner's inode number.
 const PLACE_BITS: u32 = 28;
-/// An owner of at least this many blocks continues in a window of its own.
+/// An owner of at least this many blocks continues in its own window.
 const MANY: u32 = 8;
-/// The count of an owner's blocks stops here. Minus [`MANY`], it is the number of other owners in the same slot that
-/// an owner survives without taking a block.
+/// The count of an owner's blocks stops here. Minus [`MANY`], this is how many requests of other owners in the same
+/// slot an owner of many survives without taking a block itself.
 const MOST: u32 = 9;
 
-/// Areas that one request makes active at most: each may read a bitmap.
+/// The maximum number of areas that one request activates, because each may read a bitmap.
 const GROW_MAX: u32 = 16;
 
-/// Where in a zone a block may be taken, the better places first.
+/// Where in a zone a block may be taken, better places first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fit {
-    /// The first block of an entirely unused window, in a page of the home or an unowned page.
+    /// The first block of an entirely free window, in a page of the home or an unowned page.
     Window,
     /// The first block in a page of the home.
     Own,
     /// The first block of an unowned page.
     Unowned,
-    /// The first block that is not the next one of another owner.
+    /// The first block that does not continue another owner's blocks.
     First,
     /// The first block.
     Any,
 }
 
-/// For an owner with no block of the region, or few: it takes the gaps that others left.
+/// For an owner with few or no blocks in the region: it fills the gaps that others left.
 const FOR_FEW: &[Fit] = &[Fit::Own, Fit::Unowned, Fit::First, Fit::Any];
-/// For an owner of many blocks that continues.
+/// For an owner of many blocks, which continues its own.
 const FOR_MANY: &[Fit] = &[Fit::Window, Fit::Own, Fit::Unowned, Fit::First, Fit::Any];
 /// For zones without pages.
 const PLAIN: &[Fit] = &[Fit::Any];
 
-/// The part of a zone that lies in one group, as one request sees it.
+/// The part of a zone in one group, as one request sees it.
 struct View<'a> {
     free: &'a RangeSet,
     /// The home of each page; 0 for none.
     pages: &'a [u8],
-    /// The index, in the region, of the group's first block.
+    /// The index of the group's first block in the region.
     base: u32,
     /// Windows of other owners, by number.
     others: &'a [u32],
@@ -72,7 +72,7 @@ impl View<'_> {
         self.pages.get((index / PAGE) as usize).copied().unwrap_or(0)
     }
 
-    /// The end of the window that `index` is in.
+    /// The end of the window that contains `index`.
     fn window_end(&self, index: u32) -> u32 {
         index + WINDOW - (self.base + index) % WINDOW
     }
@@ -113,8 +113,8 @@ impl Region {
         (slot != 0 && (slot >> 32) as u32 == owner).then(|| unpacked(slot))
     }
 
-    /// Records where the owner continues. An owner of many in the same slot stays, because files of one block each
-    /// come and go, but its count decreases by one.
+    /// Records where the owner continues. If an owner of many blocks has the same slot, it keeps the slot and its count
+    /// decreases by one, because files of one block each come and go.
     fn remember(&self, owner: u32, next: u32, blocks: u32) {
         let Some(slot) = self.slot(owner) else { return };
         let held = slot.load(Ordering::Relaxed);
@@ -139,7 +139,7 @@ fn packed(owner: u32, place: u32, had: u32) -> u64 {
     u64::from(owner) << 32 | u64::from(had.min(MOST) << PLACE_BITS | place)
 }
 
-/// The place and the blocks that an owner has had.
+/// Unpacks the place of an owner's last block and the number of its blocks.
 fn unpacked(slot: u64) -> (u32, u32) {
     let low = slot as u32;
     (low & ((1 << PLACE_BITS) - 1), low >> PLACE_BITS)
@@ -150,11 +150,11 @@ impl<S: GroupStore> Allocator<S> {
         zones.active(&self.geometry, &self.zones, group)
     }
 
-    /// Sets aside the free blocks of a range that lie in active areas, unless the region has enough. The caller
-    /// publishes.
+    /// Sets aside the free blocks of a range that are in active areas, unless the region has enough. The caller
+    /// publishes the group's numbers.
     pub(crate) fn put_aside(&self, nr: GroupNr, inner: &mut GroupInner, start: u32, len: u32) {
         let Some(zones) = &self.meta_zones else { return };
-        // Pages are clipped where the group's part of the zone begins and ends, not where one area meets the next.
+        // Pages are clipped at the ends of the group's part of the zone, not where one area meets the next.
         let within = self.active_areas(zones, nr).map(|a| a.start..a.start + a.len);
         let Some(within) = within.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { return };
         for area in self.active_areas(zones, nr) {
@@ -167,7 +167,7 @@ impl<S: GroupStore> Allocator<S> {
             }
             let mut moved = 0;
             let Some(buddy) = &mut inner.buddy else {
-                // The blocks are found when the bitmap is loaded.
+                // The blocks are found later, when the bitmap is loaded.
                 return zones.added(nr, 0);
             };
             let mut runs = Vec::new();
@@ -233,8 +233,8 @@ impl<S: GroupStore> Allocator<S> {
         all.total()
     }
 
-    /// Takes the first run that is set aside in `from..limit`. It is still held, and counted until
-    /// [`Allocator::return_aside`], so that no zone grows because of such a short absence.
+    /// Takes the first run that is set aside in `from..limit`. It is still held, and is counted until
+    /// [`Allocator::return_aside`], so that its brief absence makes no zone grow.
     pub(crate) fn borrow_aside_from(&self, nr: GroupNr, from: u32, limit: u32) -> Option<(u32, u32)> {
         let mut inner = self.group_ref(nr)?.lock();
         let start = inner.set_aside()?.next(from).filter(|&start| start < limit)?;
@@ -252,7 +252,7 @@ impl<S: GroupStore> Allocator<S> {
         self.give_back(nr, [(start, len)], None);
     }
 
-    /// Called before data is placed in a region: first examines the zone's blocks of earlier mounts. Data is chosen
+    /// Called before data is placed in a region: first examines the zone's blocks from earlier mounts. Data is chosen
     /// long before it is mapped, and would fill a zone of which no area is active yet.
     pub(crate) fn look_before_data(&self, goal: Option<BlockNr>) {
         let Some(zones) = &self.meta_zones else { return };
@@ -270,8 +270,7 @@ impl<S: GroupStore> Allocator<S> {
         let near = meta.data.or(meta.parent).or(meta.home).and_then(|b| self.geometry.locate(b));
         let Some((nr, region)) = zones.region(near.map_or(GroupNr(0), |(group, _)| group)) else { return Ok(None) };
         self.look_around(zones, nr, region);
-        // Counted before they are cut: otherwise another request may conclude meanwhile that these blocks do not
-        // exist.
+        // Counted before the blocks are cut. Otherwise another request may meanwhile conclude that they do not exist.
         self.in_transit.begin(u64::from(len));
         let found = self.cut_from_region(zones, nr, region, meta, len, limit);
         self.in_transit.end(u64::from(len - found.map_or(0, |f| f.len)));
@@ -283,7 +282,7 @@ impl<S: GroupStore> Allocator<S> {
         self.settle(found, found, None, None).map(Some)
     }
 
-    /// Reads the bitmaps of a region's active areas once. While too little is set aside, examines them again for
+    /// Reads the bitmaps of a region's active areas once. While too little is set aside, it examines them again for
     /// blocks that were left to data, and activates more areas.
     fn look_around(&self, zones: &MetaZones, nr: u32, region: &Region) {
         for _ in 0..GROW_MAX {
@@ -314,7 +313,7 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Activates one more area than `active`, unless another request has.
+    /// Activates one more area than `active`, unless another request already has.
     fn grow(&self, zones: &MetaZones, nr: u32, region: &Region, active: u32) {
         if region.active.compare_exchange(active, active + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
@@ -325,7 +324,7 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Called when all free blocks lie in pages of other homes: activates one more area. Does not if enough blocks
+    /// Called when all free blocks are in pages of other homes: activates one more area. Does nothing if enough blocks
     /// are free, because then none of the new area would be set aside. Returns whether another search for a page is
     /// worthwhile.
     fn grow_for_pages(&self, zones: &MetaZones, nr: u32, region: &Region) -> bool {
@@ -352,7 +351,7 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    /// Whether data, with one more active area, would still have more free blocks than the zones, without waiting for
+    /// Whether data would still have more free blocks than the zones if one more area were active, without waiting for
     /// a commit. So a lent area returns only once much more than an area is free.
     fn has_plenty(&self, zones: &MetaZones) -> bool {
         let aside = zones.total();
@@ -360,7 +359,7 @@ impl<S: GroupStore> Allocator<S> {
         free > aside + u64::from(zones.area_len)
     }
 
-    /// Takes blocks out of the zone of a region; they are still held.
+    /// Takes blocks from the zone of a region; they are still held.
     fn cut_from_region(
         &self,
         zones: &MetaZones,
@@ -406,7 +405,7 @@ impl<S: GroupStore> Allocator<S> {
             zones.removed(group, n);
             Some(Extent { group, start, len: n })
         };
-        // Where the owner continues, or close behind the block's parent.
+        // Where the owner continues, or just behind the block's parent.
         let hint = next.map(|(index, _)| (GroupNr(first + index / blocks), index % blocks));
         let hint = hint.or_else(|| in_region(meta.parent?).map(|(group, index)| (group, index + 1)));
         let end = || limit.min(first + region.active.load(Ordering::Relaxed).div_ceil(zones.zoning.per_group));
@@ -429,15 +428,15 @@ impl<S: GroupStore> Allocator<S> {
         };
         fits.iter().find_map(|&fit| {
             let found = anywhere(fit);
-            // Better a new area than the pages of other homes.
+            // A new area is better than the pages of other homes.
             let again = found.is_none() && fit == Fit::Unowned && self.grow_for_pages(zones, nr, region);
             if again { anywhere(fit) } else { found }
         })
     }
 
-    /// Whether data waits for a commit that frees enough blocks, instead of borrowing an area. If blocks have been
-    /// released since the last such answer and the request found none, other requests were faster, and data borrows.
-    /// So a request waits a bounded number of times.
+    /// Whether data waits for a commit that frees enough blocks, instead of borrowing an area. Data borrows if blocks
+    /// have been released since the last such answer and the request still found none, because other requests were
+    /// faster. So a request waits only a bounded number of times.
     pub(crate) fn waits_rather_than_borrows(&self, request: &Request<'_>) -> bool {
         let Some(zones) = &self.meta_zones else { return false };
         if !matches!(request.kind, Kind::Data { .. }) || self.pending_blocks() < u64::from(request.len) {
@@ -452,12 +451,12 @@ impl<S: GroupStore> Allocator<S> {
         waits
     }
 
-    /// Called when only blocks set aside are free: lends one area to data, the last non-empty one of the region
-    /// nearest behind `goal`. False: there is none below `limit`.
+    /// Called when the only free blocks are those set aside: lends one area to data. It is the last non-empty area of
+    /// the region nearest behind `goal`. Returns false if there is none below `limit`.
     pub(crate) fn lend(&self, goal: Option<GroupNr>, limit: u32) -> bool {
         let Some(zones) = self.meta_zones.as_ref().filter(|z| z.total() > 0) else { return false };
-        // In flight from the change of the number to the last freed block: otherwise another thread may conclude that
-        // nothing is left.
+        // In flight from the change of the number to freeing the last block: otherwise another thread may conclude that
+        // no block is left.
         self.in_transit.begin(1);
         let lent = self.lend_one(zones, goal.unwrap_or_default(), limit);
         if lent > 0 {

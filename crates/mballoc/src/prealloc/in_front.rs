@@ -1,8 +1,8 @@
-//! Blocks set aside for pointer blocks, in front of the data that these will map. They are taken out of one run with
-//! that data, and used when the data is mapped.
+//! Blocks set aside for pointer blocks, in front of the data that these will map. They are taken from one run with that
+//! data, and used when the data is mapped.
 //!
-//! Each is a preallocation of its own. They are needed one by one, and not all of them if another part of the file
-//! gets the same pointer block first. They are not claimed, so under pressure they are discarded like other
+//! Each is a separate preallocation, because they are needed one by one. Some are not needed at all, if another part of
+//! the file gets the same pointer block first. They are not claimed, so under pressure they are discarded like other
 //! preallocations.
 //!
 //! # Locking
@@ -21,7 +21,7 @@ use crate::{Allocation, GroupStore, Kind, Pointers, Request};
 /// The preallocations of some pointer blocks.
 pub(crate) type InFront = Vec<(PointerBlock, Arc<Preallocation>)>;
 
-/// The pointer blocks that should lie in front of the data of this request, and for which no block is set aside yet.
+/// The pointer blocks that belong in front of the data of this request, and for which no block is set aside yet.
 pub(crate) fn pointer_blocks(request: &Request<'_>) -> Vec<PointerBlock> {
     match (request.kind, request.pointers) {
         (Kind::Data { .. }, Some(Pointers { owner, blocks, .. })) => {
@@ -31,7 +31,8 @@ pub(crate) fn pointer_blocks(request: &Request<'_>) -> Vec<PointerBlock> {
     }
 }
 
-/// Splits an extent into blocks for `lead` and the data behind them. If that would leave no data, all of it is data.
+/// Splits an extent into blocks for `lead` and the data behind them. If that would leave no data, the whole extent is
+/// used for data.
 pub(crate) fn lead_off(found: Extent, lead: &[PointerBlock]) -> (InFront, Extent) {
     let len = lead.len() as u32;
     if found.len <= len {
@@ -44,8 +45,8 @@ pub(crate) fn lead_off(found: Extent, lead: &[PointerBlock]) -> (InFront, Extent
 }
 
 impl<S: GroupStore> Allocator<S> {
-    /// Whether a request for data must name its missing pointer blocks ([`Request::pointers`]), because the policy
-    /// takes both together, the pointer blocks in front.
+    /// Whether a request for data must name its missing pointer blocks ([`Request::pointers`]). If so, the policy
+    /// allocates both together, with the pointer blocks in front.
     pub fn puts_pointers_in_front(&self) -> bool {
         self.meta.in_front()
     }

@@ -1,8 +1,8 @@
 //! [`InodePreallocation`]: the preallocations of one file, by logical block, and those of its pointer blocks.
 //!
 //! # Locking
-//! [`crate::lock::OWNER`] around the list. The file system's own lock on the inode's mapping already serializes two
-//! allocations for one file; a discard under pressure does not take the list's lock at all.
+//! [`crate::lock::OWNER`] protects the list. The file system's own lock on the inode's mapping already serializes
+//! allocations for one file. A discard under pressure does not take the list's lock at all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,17 +14,18 @@ use extant_ondisk::indirect::PointerBlock;
 use super::{Cut, Preallocation};
 use crate::lock;
 
-/// Beyond this number the farthest one is discarded (Linux: `mb_max_inode_prealloc`).
+/// If there are more, the farthest one is discarded (Linux: `mb_max_inode_prealloc`).
 const INODE_PREALLOCATIONS_MAX: usize = 512;
 
-/// The preallocations of one inode; lives in the in-core inode. Linux: `i_prealloc_node` of `struct ext4_inode_info`.
+/// The preallocations of one inode; part of the in-core inode. Linux: `i_prealloc_node` of `struct ext4_inode_info`.
 ///
 /// Discard them with [`crate::Allocator::discard_preallocations`] before truncate, punch and eviction, and when the
-/// last writer closes the file. Dropping it without doing so loses nothing: pressure on space frees the blocks.
+/// last writer closes the file. Dropping this without discarding them loses no blocks: they are freed when space is
+/// short.
 #[derive(Debug)]
 pub struct InodePreallocation {
     ino: InodeNr,
-    /// By first logical block; they do not overlap.
+    /// Keyed by first logical block; they do not overlap.
     list: Mutex<BTreeMap<u32, Arc<Preallocation>>>,
     /// One block each.
     pointers: Mutex<BTreeMap<PointerBlock, Arc<Preallocation>>>,
@@ -44,14 +45,14 @@ impl InodePreallocation {
         self.list.lock().is_empty() && self.pointers.lock().is_empty()
     }
 
-    /// Blocks left in the preallocations.
+    /// The number of blocks left in the preallocations.
     pub fn blocks(&self) -> u64 {
         let left = |p: &Arc<Preallocation>| u64::from(p.left());
         let data: u64 = self.list.lock().values().map(left).sum();
         data + self.pointers.lock().values().map(left).sum::<u64>()
     }
 
-    /// Cuts blocks for `logical` out of the preallocation that covers it. `usable` judges its group.
+    /// Cuts blocks for `logical` from the preallocation that covers it. `usable` decides whether its group may be used.
     pub(crate) fn cut(
         &self,
         logical: u32,
@@ -71,9 +72,8 @@ impl InodePreallocation {
         cut.map(|cut| (pa, cut))
     }
 
-    /// The bounds `(start, end)` around `logical` that do not overlap the living preallocations. Also a preallocation
-    /// that covers `logical` itself although it has no block for it any more (its owner freed that block): it must be
-    /// discarded.
+    /// The bounds `(start, end)` around `logical` that do not overlap live preallocations. Also returns a preallocation
+    /// that covers `logical` but no longer has a block for it (its owner freed that block): it must be discarded.
     pub(crate) fn gap_around(&self, logical: u32) -> (u64, u64, Option<Arc<Preallocation>>) {
         let mut list = self.list.lock();
         list.retain(|_, p| p.left() > 0);
@@ -93,7 +93,7 @@ impl InodePreallocation {
         (start, end, stale)
     }
 
-    /// Adds one; returns those to be discarded.
+    /// Adds a preallocation; returns those to be discarded.
     pub(crate) fn add(&self, pa: Arc<Preallocation>) -> Vec<Arc<Preallocation>> {
         let mut list = self.list.lock();
         let at = pa.logical;
@@ -113,12 +113,12 @@ impl InodePreallocation {
         self.pointers.lock().get(&which).is_some_and(|pa| pa.left() > 0)
     }
 
-    /// Sets a block aside for a pointer block; returns a replaced one, to be discarded.
+    /// Sets a block aside for a pointer block; returns the preallocation that it replaces, to be discarded.
     pub(crate) fn add_pointer_block(&self, which: PointerBlock, pa: Arc<Preallocation>) -> Option<Arc<Preallocation>> {
         self.pointers.lock().insert(which, pa)
     }
 
-    /// Takes the block that was set aside for this pointer block. `usable` judges its group.
+    /// Takes the block that was set aside for this pointer block. `usable` decides whether its group may be used.
     pub(crate) fn cut_pointer_block(
         &self,
         which: PointerBlock,

@@ -1,10 +1,10 @@
 //! [`LocalityGroup`]: one processor's preallocations for small files. Linux: `struct ext4_locality_group`.
 //!
-//! Small files that are written together end up side by side, and their writers share no lock as long as they run on
+//! Small files that are written together become adjacent, and their writers share no lock as long as they run on
 //! different processors.
 //!
 //! # Locking
-//! [`crate::lock::LOCALITY`] around the lists.
+//! [`crate::lock::LOCALITY`] protects the lists.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::lock;
 
 /// Lists by log2 of the remaining blocks (Linux: `PREALLOC_TB_SIZE`).
 const LISTS: usize = 10;
-/// A list longer than this …
+/// A list longer than this is trimmed.
 const LIST_LONG: usize = 8;
-/// … is cut down to this.
+/// The length of a list after trimming.
 const LIST_TRIMMED: usize = 5;
-/// The same if remnants are not kept: then chunks in a list are for different homes.
+/// As [`LIST_LONG`], if remnants are not kept: the chunks in a list are then for different homes.
 const HOMES_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct LocalityGroup {
     lists: Mutex<[Vec<Arc<Preallocation>>; LISTS]>,
 }
 
-/// A preallocation and the part that was cut out of it.
+/// A preallocation and the part that was cut from it.
 type Taken = (Arc<Preallocation>, Cut);
 
 fn list_of(left: u32) -> usize {
@@ -39,9 +39,9 @@ impl LocalityGroup {
         LocalityGroup { lists: Mutex::new(&lock::LOCALITY, Default::default()) }
     }
 
-    /// Cuts `len` blocks out of the preallocation for which `distance` is least (None: not usable). The second value
-    /// lists those to be discarded: because too many are nearly empty, or, unless remnants are kept, because they
-    /// have fewer than `len` blocks.
+    /// Cuts `len` blocks from the preallocation for which `distance` is least (None: not usable). The second value
+    /// lists those to be discarded: because too many are nearly empty, or because they have fewer than `len` blocks and
+    /// remnants are not kept.
     pub fn cut(
         &self,
         len: u32,
@@ -61,7 +61,7 @@ impl LocalityGroup {
                         let gone = if cut.last { Vec::new() } else { insert(&mut lists, pa.clone(), keeps_remnants) };
                         return (Some((pa, cut)), gone);
                     }
-                    // Discarded by another thread meanwhile (it cannot be fragmented): look again.
+                    // Another thread has discarded it meanwhile (it cannot be fragmented), so search again.
                     None if pa.left() == 0 => {}
                     None => return (None, vec![pa]),
                 }
@@ -76,13 +76,13 @@ impl LocalityGroup {
         (None, gone.collect())
     }
 
-    /// Adds one; returns those to be discarded.
+    /// Adds a preallocation; returns those to be discarded.
     pub fn add(&self, pa: Arc<Preallocation>, keeps_remnants: bool) -> Vec<Arc<Preallocation>> {
         insert(&mut self.lists.lock(), pa, keeps_remnants)
     }
 }
 
-/// At the end of its list: the least recently used goes first.
+/// Adds it at the end of its list, because the least recently used one is discarded first.
 fn insert(
     lists: &mut [Vec<Arc<Preallocation>>; LISTS],
     pa: Arc<Preallocation>,

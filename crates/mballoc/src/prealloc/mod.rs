@@ -1,12 +1,11 @@
 //! Preallocation: blocks that are set aside for a file ([`InodePreallocation`]) or for a processor's small files
 //! ([`locality::LocalityGroup`]). Linux: `struct ext4_prealloc_space`, fs/ext4/mballoc.h.
 //!
-//! Main type: [`Preallocation`]. Its blocks are used in core and free on disk ("held" by their group) until handed
-//! out. Every preallocation is listed twice: with its owner, which hands out its blocks, and with its group, through
-//! which a request under pressure finds all of them. A thread that takes ranges out of `remaining` owns them from
-//! then on.
+//! Main type: [`Preallocation`]. Its blocks are used in core and free on disk ("held" by their group) until they are
+//! allocated. Every preallocation is listed twice. Its owner's list serves requests; its group's list is where a
+//! request under pressure finds all of them. A thread that takes ranges out of `remaining` owns them from then on.
 //!
-//! What it does not do: touch bitmaps. The allocator moves ranges between here and the groups.
+//! What it does not do: it does not change bitmaps. The allocator moves ranges between here and the groups.
 //!
 //! # Locking
 //! A preallocation has its own lock ([`crate::lock::PREALLOCATION`]), taken under its owner's list lock or under none;
@@ -35,21 +34,21 @@ pub struct Preallocation {
     /// First block, as an index in the group.
     pub start: u32,
     pub len: u32,
-    /// The logical block that `start` is meant for; in a locality group, the home of the files for which it is meant
-    /// ([`crate::group_choice::policy::GroupChoice::home`]).
+    /// The logical block that `start` is intended for. In a locality group, the home of the files that it is intended
+    /// for ([`crate::group_choice::policy::GroupChoice::home`]).
     pub logical: u32,
-    /// Remaining blocks, readable without the lock (a hint).
+    /// The number of remaining blocks, readable without the lock (a hint).
     left: AtomicU32,
-    /// Indexes in the group that can still be handed out. Once it is empty, it stays empty.
+    /// The indexes in the group that can still be allocated. Once this is empty, it stays empty.
     remaining: Mutex<RangeSet>,
 }
 
-/// Blocks cut out of a preallocation: indexes in its group.
+/// Blocks cut from a preallocation, as indexes in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     pub start: u32,
     pub len: u32,
-    /// No block remains.
+    /// Whether no block remains.
     pub last: bool,
 }
 
@@ -64,12 +63,12 @@ impl Preallocation {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// The logical block after the last that this preallocation is meant for.
+    /// The end of the logical range that this preallocation is intended for.
     pub fn logical_end(&self) -> u64 {
         u64::from(self.logical) + u64::from(self.len)
     }
 
-    /// Cuts out the blocks meant for `logical` and its successors, at most `len`.
+    /// Cuts out at most `len` blocks, intended for `logical` and its successors.
     pub fn cut_at(&self, logical: u32, len: u32) -> Option<Cut> {
         let at = self.start.checked_add(logical.checked_sub(self.logical)?)?;
         let mut remaining = self.remaining.lock();
@@ -91,7 +90,7 @@ impl Preallocation {
         Cut { start, len, last: remaining.is_empty() }
     }
 
-    /// Takes all remaining blocks; the preallocation is dead from now on.
+    /// Takes all remaining blocks; the preallocation is unusable from now on.
     pub fn take_all(&self) -> RangeSet {
         let mut remaining = self.remaining.lock();
         self.left.store(0, Ordering::Relaxed);

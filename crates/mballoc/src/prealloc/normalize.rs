@@ -11,7 +11,7 @@ use extant_ondisk::BlockNr;
 
 use crate::Neighbour;
 
-/// The known facts about the file around the request.
+/// The known facts about the file near the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub block_bits: u32,
@@ -36,7 +36,8 @@ pub struct Normalized {
 /// Sizes in KiB to which small files are rounded up.
 const SMALL_KIB: [u64; 7] = [16, 32, 64, 128, 256, 512, 1024];
 
-/// The range contains `shape.logical`, does not overlap neighbours or other preallocations, and fits into a group.
+/// Computes the range to allocate. It contains `shape.logical`, does not overlap neighbours or other preallocations,
+/// and fits into a group.
 pub fn normalize(shape: &Shape) -> Normalized {
     let bits = shape.block_bits;
     let logical = u64::from(shape.logical);
@@ -60,10 +61,10 @@ pub fn normalize(shape: &Shape) -> Normalized {
         aligned(23)
     };
     let mut start = start >> bits;
-    // At least one block, even if a block is larger than the table's first entries.
+    // At least one block, even if a block is larger than the first entries of the table.
     let mut end = (start + (bytes >> bits).max(1)).max(logical + 1);
 
-    // Tiny groups.
+    // Groups may be tiny.
     let bpg = u64::from(shape.blocks_per_group);
     if end - start > bpg {
         start = start.max(logical / bpg * bpg);
@@ -72,7 +73,7 @@ pub fn normalize(shape: &Shape) -> Normalized {
     clip(shape, start, end)
 }
 
-/// As [`normalize`] for a file that grows in proportion to its size. The range has `times` the size of the file with
+/// As [`normalize`], for a file that grows in proportion to its size. The length is `times` the size of the file with
 /// this request, at most `most` blocks (but at least the request) and at most a group. It begins at the request.
 pub fn grow(shape: &Shape, times: u32, most: u64) -> Normalized {
     let (logical, len) = (u64::from(shape.logical), u64::from(shape.len));
@@ -88,7 +89,7 @@ pub fn fill(shape: &Shape, end: u64, most: u64) -> Normalized {
     clip(shape, logical, end.min(logical + most.max(len)).min(logical + u64::from(shape.blocks_per_group)))
 }
 
-/// Leaves out blocks that are already taken.
+/// Excludes blocks that are already taken.
 fn clip(shape: &Shape, mut start: u64, mut end: u64) -> Normalized {
     let logical = u64::from(shape.logical);
     start = start.max(shape.gap.0);
@@ -99,7 +100,7 @@ fn clip(shape: &Shape, mut start: u64, mut end: u64) -> Normalized {
     if let Some(right) = shape.right {
         end = end.min(u64::from(right.logical.0));
     }
-    // The last logical block cannot be mapped. A caller with wrong neighbours still gets its block.
+    // The last logical block cannot be mapped. A caller that reports wrong neighbours still gets its block.
     end = end.min(u64::from(u32::MAX)).max(logical + 1);
     start = start.min(logical);
 
@@ -118,13 +119,13 @@ fn clip(shape: &Shape, mut start: u64, mut end: u64) -> Normalized {
     Normalized { start: start as u32, len, try_goal }
 }
 
-/// Where in the wanted logical range an extent of `got` blocks (fewer than wanted) is placed: `[start, start + got)`
-/// must contain the beginning of the request, and should contain all of it. Linux: `ext4_mb_new_inode_pa`.
+/// Where to place an extent of `got` blocks (fewer than wanted) in the wanted logical range. The range `[start, start +
+/// got)` must contain the beginning of the request, and should contain all of it. Linux: `ext4_mb_new_inode_pa`.
 pub fn place(wanted: Normalized, got: u32, req_start: u32, req_end: u64) -> u32 {
     if got >= wanted.len {
         return wanted.start;
     }
-    // At the end of the range, or at its start, or else at the start of the request.
+    // At the end of the range, or else at its start, or else at the start of the request.
     let at_end = wanted.start + (wanted.len - got);
     if at_end <= req_start {
         return at_end;

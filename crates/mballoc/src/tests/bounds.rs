@@ -13,7 +13,7 @@ use crate::{Allocator, InodePreallocation, Options, Policy, Request, RequestFlag
 const GROUPS: u32 = 300;
 const BLOCKS: u32 = 1024;
 
-/// A disk whose groups are randomly full, empty, or have runs of one length.
+/// A disk whose groups are at random full, empty, or have runs of one length.
 fn worn(rng: &mut Rng) -> Arc<ModelStore> {
     let store = Arc::new(ModelStore::new(crate::Geometry { flex_bg_size: 16, ..geometry(GROUPS, BLOCKS, 0) }));
     let longest = 1 + rng.below(400) as u32;
@@ -71,7 +71,7 @@ fn a_request_searches_one_group_if_bitmaps_are_known() {
             );
             assert_eq!(searched, 1, "{r:?}");
             assert!(looked <= 3, "{looked} groups looked at for {r:?}");
-            // A request that is cut short got nearly the longest run.
+            // A request that got less than it wanted got nearly the longest run.
             if chosen.len < r.len {
                 let longest = (0..GROUPS as usize)
                     .filter_map(|g| a.groups.get(g)?.lock().buddy.as_ref().map(|b| b.long_run()))
@@ -91,7 +91,7 @@ fn a_request_searches_one_group_if_bitmaps_are_known() {
     }
 }
 
-/// Cold: at most two reads of a flex group's bitmaps, and at most two groups.
+/// With no bitmap known: at most two reads of a flex group's bitmaps, and at most two groups.
 #[test]
 fn a_request_reads_at_most_twice_if_no_bitmap_is_known() {
     let mut rng = Rng::new(2);
@@ -144,8 +144,8 @@ fn races_lose_no_block() {
     }
 }
 
-/// After a mount the known groups are worn, and guesses have failed there. A long run must not be cut into many sure
-/// ones while other groups are half empty.
+/// After a mount the known groups are fragmented, and guesses have failed there. A long run must not be split into many
+/// pieces while other groups are half empty.
 #[test]
 fn a_request_for_a_long_run_guesses_at_unread_groups() {
     let store = Arc::new(ModelStore::new(large(256, 16)));
@@ -163,7 +163,7 @@ fn a_request_for_a_long_run_guesses_at_unread_groups() {
         lengths.push(a.allocate(&mut Txn::default(), &data(len)).expect("space").len);
     }
     let long = lengths[8..].iter().filter(|len| **len >= 16384).count();
-    // Each of twelve worn flex groups is read at most once, on the way there.
+    // On the way, each of twelve fragmented flex groups is read at most once.
     assert!(long >= 40 - 12, "{lengths:?}");
     assert_agrees(&a, &store);
 }

@@ -60,7 +60,7 @@ fn pending_blocks_wait_for_their_commit() {
         assert_eq!((a.pending_blocks(), a.free_blocks()), (n, n));
         let e = a.allocate(&mut txn, &Request::metadata(None, 1)).expect_err("not yet");
         assert_eq!(e, TestError::Alloc(Error::NoSpaceUntilCommit { wanted: 1, pending: n }));
-        // Also after the buddies were rebuilt.
+        // Also after the buddies have been rebuilt.
         assert!(a.drop_unused_buddies(usize::MAX) > 0);
         assert_eq!(a.memory_used(), 0);
         assert!(a.allocate(&mut txn, &Request::metadata(None, 1)).expect_err("not yet").no_space());
@@ -84,7 +84,7 @@ fn reservations_are_honoured_and_never_oversold() {
     a.reserve(50, true).expect("root may");
     assert!(a.reserve(1, true).is_err());
     assert_eq!(a.reserved_blocks(), 1014);
-    // Without a promise a request fails; with one it gets all of its blocks.
+    // Without a promise, a request fails; with one, it gets all of its blocks.
     let mut txn = Txn::default();
     assert!(a.allocate(&mut txn, &Request::metadata(None, 1)).expect_err("promised").no_space());
     let all = Request { flags: RequestFlags::USE_RESERVED, ..Request::metadata(None, 20) };

@@ -1,4 +1,4 @@
-//! Broken bitmaps, broken callers, failing stores: errors name the block, and no block is lost or wrongly handed out.
+//! Broken bitmaps, faulty callers, failing stores: errors name the block, and no block is lost or wrongly allocated.
 
 use std::sync::Arc;
 
@@ -35,12 +35,12 @@ fn bad_frees_name_the_block_and_change_nothing() {
     assert_eq!(corrupt_at(a.free(&mut txn, BlockNr(5), 1).expect_err("metadata")), 5);
     let next = x.start.0 + u64::from(x.len);
     assert_eq!(corrupt_at(a.free(&mut txn, x.start, u64::from(x.len) + 3).expect_err("free")), next);
-    // Across a border: the second group's part is bad, so the first group's part must not change.
+    // The range crosses a border: the second group's part is bad, so the first group's part must not change.
     store.set(1, 250, 6, Block::Used);
     let a = allocator(&store, Options::default());
     assert_eq!(corrupt_at(a.free(&mut txn, BlockNr(1 + 256 + 250), 8).expect_err("free")), 513);
     assert_eq!(store.marks.load(Ordering::Relaxed), before);
-    // Twice.
+    // The second free of the same blocks fails.
     let freed = a.free(&mut txn, x.start, 4).expect("once");
     assert!(a.free(&mut txn, x.start, 4).is_err());
     assert!(a.free(&mut txn, BlockNr(x.start.0 + 3), 2).is_err());
@@ -54,7 +54,7 @@ fn bad_frees_name_the_block_and_change_nothing() {
     assert_eq!(a.free_blocks(), store.count(Block::Free));
 }
 
-/// In a run that is partly free and partly freed already, exactly the remaining blocks can be freed.
+/// In a run that is partly free and partly freed already, exactly the other blocks can be freed.
 #[test]
 fn freeable_runs_cover_exactly_the_blocks_that_can_be_freed() {
     for seed in 0..20 {
@@ -104,7 +104,7 @@ fn preallocated_blocks_cannot_be_freed() {
 fn zones_are_never_handed_out() {
     for policy in Policy::ALL {
         let store = Arc::new(ModelStore::new(geometry(4, 256, 0)));
-        // The bitmaps call these blocks free.
+        // The bitmaps show these blocks as free.
         store.set(1, 10, 50, Block::Zone);
         store.set(3, 200, 56, Block::Zone);
         let mut a = allocator(&store, Options { policy, ..Options::default() });

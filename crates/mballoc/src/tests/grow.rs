@@ -1,4 +1,4 @@
-//! A larger file system while requests are served: no block is handed out twice, and none is missing.
+//! Growth while requests are served: no block is allocated twice, and none is missing.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::{Allocator, Geometry, InodePreallocation, MetaPolicy, Options, Policy
 const BEFORE: u32 = 3;
 const AFTER: u32 = 40;
 
-/// An allocator that knows three groups, the last of them in part, of a store that has all of them. The first ten
-/// blocks of each new group are its own.
+/// A store with all groups, and an allocator that knows three of them, the last only in part. The first ten blocks of
+/// each new group are the group's own.
 fn small(options: Options) -> (Arc<ModelStore>, Allocator<ModelStore>, Geometry) {
     let whole = Geometry { flex_bg_size: 4, ..geometry(AFTER, 256, 0) };
     let store = Arc::new(ModelStore::new(whole.clone()));
@@ -27,7 +27,7 @@ fn small(options: Options) -> (Arc<ModelStore>, Allocator<ModelStore>, Geometry)
     (store, a, whole)
 }
 
-/// Joins all groups, a few at a time.
+/// Adds all groups, a few at a time.
 fn grow(store: &ModelStore, a: &Allocator<ModelStore>, whole: &Geometry) {
     a.lengthen_last(1 + u64::from(BEFORE) * 256, || Ok::<(), TestError>(())).expect("longer");
     let mut first = BEFORE;

@@ -1,4 +1,4 @@
-//! Where requests get their blocks.
+//! Where the blocks of requests are placed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::{InodePreallocation, Neighbour, Options, Policy, Request, RequestFlag
 const HOMES: [u32; 7] = [1, 17, 33, 49, 81, 97, 113];
 
 /// A small version of stress-unlink: 16 directories in 7 flex groups; create, write 22,528 bytes, fsync, unlink.
-/// Returns the groups of the chunks in the order of their creation, and the groups that were touched.
+/// Returns the groups of the chunks in the order of their creation, and all groups with changed bitmaps.
 fn stress_unlink(policy: Policy, flags: RequestFlags, rounds: u32) -> (Vec<u32>, BTreeSet<u32>) {
     let store = Arc::new(ModelStore::new(large(128, 16)));
     let fresh = vec![crate::GroupSummary { free: 32768, block_uninit: true, maps: 0 }; 128];
@@ -35,7 +35,7 @@ fn stress_unlink(policy: Policy, flags: RequestFlags, rounds: u32) -> (Vec<u32>,
             a.discard_preallocations(&owner);
         }
         touched.extend(txn.groups);
-        // The commit that makes the frees durable is two rounds behind.
+        // The commit that makes the frees durable comes two rounds later.
         while waiting.len() > 32 {
             let freed = waiting.pop_front().expect("some");
             store.commit(&freed);
@@ -55,7 +55,7 @@ fn small_files_of_sixteen_directories_stay_in_their_groups() {
     }
 }
 
-/// The thread of 2022: 127 126 126 125 126 127 ... 105 104 104, although the goal's groups have space.
+/// As reported on linux-ext4 in 2022: 127 126 126 125 126 127 ... 105 104 104, although the goal's groups have space.
 #[test]
 fn requeued_lists_drift_over_the_disk() {
     let (chunks, touched) = stress_unlink(Policy::OptimizeScan, RequestFlags::NONE, 400);
@@ -106,7 +106,7 @@ fn a_growing_file_is_contiguous() {
                     });
                 }
             }
-            // While they are small they share a chunk, block by block if they grow by blocks.
+            // While the files are small they share a chunk, block by block if they grow by single blocks.
             let most = 10 + 16 / step;
             assert!(extents.iter().all(|&e| e <= most), "{} step {step}: {extents:?}", policy.name());
         }
@@ -153,7 +153,7 @@ fn large_extents_are_aligned_to_stripes() {
     }
 }
 
-/// Linux counts the order of a request from 1: `s_mb_order2_reqs` of 2 includes two blocks.
+/// Linux counts the order of a request from 1, so `s_mb_order2_reqs` of 2 includes two blocks.
 #[test]
 fn two_blocks_are_a_buddy() {
     let store = Arc::new(ModelStore::new(large(2, 1)));
@@ -187,7 +187,7 @@ fn an_unread_group_has_no_larger_buddies_than_a_read_one() {
     assert_eq!((read.largest_order, read.fragments, read.free), (Some(13), 1, 32768));
 }
 
-/// 65 TB in which no group has a free run of 2 MiB: `size-classes` does not look at groups that cannot fit.
+/// 65 TB in which no group has a free run of 2 MiB: `size-classes` examines no group that cannot fit.
 #[test]
 fn a_hopeless_criterion_costs_nothing_with_sets() {
     let groups = 20_000;
@@ -211,7 +211,7 @@ fn a_hopeless_criterion_costs_nothing_with_sets() {
     assert!(after.groups_scanned - before.groups_scanned <= 1);
 }
 
-/// One thread writes small files in the directories of many flex groups in turn: each directory keeps its chunk.
+/// One thread writes small files in the directories of many flex groups in turn; each directory keeps its chunk.
 #[test]
 fn many_homes_keep_their_chunks() {
     let store = Arc::new(ModelStore::new(large(128, 4)));
@@ -271,7 +271,7 @@ fn small_files_that_arrive_together_get_one_run() {
         let (requests, blocks) = (a.statistics().requests, a.statistics().blocks_allocated);
         assert_eq!((requests, blocks), if a.puts_together() { (4, 27) } else { (3, 24) }, "{}", policy.name());
 
-        // Near the end of the disk no blocks are held for other files: the next request gets them.
+        // Near the end of the disk, no blocks are held for other files, so the next request gets them.
         a.reserve(available - used - 300, true).expect("there");
         let (last, rest) = a.choose_with(&request(2, 2, true), 250).expect("promised");
         assert!(rest.is_none(), "{}: {rest:?}", policy.name());

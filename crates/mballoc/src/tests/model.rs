@@ -1,4 +1,4 @@
-//! A disk in memory that judges every mark: no block is handed out twice, none before its commit, and no metadata at
+//! A disk in memory that checks every mark: no block is allocated twice, none before its commit, and no metadata at
 //! all.
 
 use std::ops::Range;
@@ -35,9 +35,9 @@ impl TestError {
 pub enum Block {
     Free,
     Used,
-    /// Free on disk, not reusable yet.
+    /// Free on disk, but not reusable yet.
     Pending,
-    /// Free on disk according to a broken bitmap, but metadata.
+    /// Metadata that a broken bitmap shows as free.
     Zone,
 }
 
@@ -51,7 +51,7 @@ pub fn pointer_blocks(logical: u32, count: usize) -> (Vec<PointerBlock>, u64) {
 pub struct ModelStore {
     pub geometry: Geometry,
     groups: Vec<Mutex<Vec<Block>>>,
-    /// Loads and preparations take a while, so that other threads run in between.
+    /// Makes loads and preparations take a while, so that other threads run in between.
     pub slow: AtomicBool,
     pub fail_marks: AtomicBool,
     pub fail_loads: AtomicU64,
@@ -64,7 +64,7 @@ pub struct ModelStore {
     pub damaged: AtomicU64,
 }
 
-/// The journal handle: remembers the groups it dirtied.
+/// The journal handle: records the groups that it dirtied.
 #[derive(Default, Debug)]
 pub struct Txn {
     pub groups: std::collections::BTreeSet<u32>,
@@ -186,7 +186,7 @@ impl GroupStore for ModelStore {
     }
 }
 
-/// `groups` full groups of `bpg` blocks and a last one of `last` (none if 0), 1 KiB blocks.
+/// `groups` full groups of `bpg` blocks, and a last one of `last` (none if 0), with blocks of 1 KiB.
 pub fn geometry(groups: u32, bpg: u32, last: u32) -> Geometry {
     Geometry {
         blocks_count: 1 + u64::from(groups) * u64::from(bpg) + u64::from(last),
@@ -229,7 +229,8 @@ pub fn free_now(a: &Allocator<ModelStore>, store: &ModelStore, (start, len): (Bl
     a.release(&freed);
 }
 
-/// With every preallocation discarded and nothing pending, the allocator and the disk agree group by group.
+/// Asserts that, with every preallocation discarded and nothing pending, the allocator and the disk agree group by
+/// group.
 pub fn assert_agrees(a: &Allocator<ModelStore>, store: &ModelStore) {
     a.discard_all_under_pressure();
     assert_eq!(a.free_blocks(), store.count(Block::Free) + store.count(Block::Pending));

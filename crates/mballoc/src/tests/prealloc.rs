@@ -1,4 +1,4 @@
-//! Preallocations: handed out in place, discarded on request and under pressure.
+//! Preallocations: allocated in place, discarded on request and under pressure.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn a_file_gets_its_preallocated_blocks_in_place() {
     let last = a.allocate(&mut txn, &at(1020, 9)).expect("free");
     assert_eq!(last.len, 4, "up to the end");
     assert_eq!(a.statistics().inode_pa_hits, 3);
-    // A block that was handed out and freed again is not handed out from the preallocation.
+    // A block that was allocated and freed again is not allocated from the preallocation.
     let freed = a.free(&mut txn, x.start, 1).expect("freed");
     let again = a.allocate(&mut txn, &at(600, 1)).expect("free");
     assert_ne!(again.start, x.start);

@@ -1,4 +1,4 @@
-//! Many threads; the store judges every mark.
+//! Many threads; the store checks every mark.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,7 +198,7 @@ fn of_owner(role: MetaRole, owner: u32) -> MetaRequest {
     MetaRequest { role, owner: InodeNr(owner), home: None, parent: None, data: None }
 }
 
-/// A promise is honoured even while another thread is just setting all other blocks aside.
+/// A promise is honoured even while another thread sets all other blocks aside.
 #[test]
 fn a_promise_is_honoured_while_other_threads_preallocate() {
     for policy in Policy::ALL {
@@ -291,7 +291,7 @@ fn a_promise_waits_for_a_thread_that_does_not_run() {
             let (a, stop) = (a.clone(), stop.clone());
             spawn("busy", move || {
                 while !stop.load(Ordering::Relaxed) {
-                    // No such block is pending, but the call looks as if blocks had become visible.
+                    // No such block is pending, but after the call it looks as if blocks had become visible.
                     a.release(&[(BlockNr(1), 1)]);
                     Clock::real().sleep(Duration::from_nanos(500));
                 }

@@ -21,7 +21,7 @@ fn mount(store: &Arc<ModelStore>, meta_policy: MetaPolicy) -> Allocator<ModelSto
     allocator(store, Options { meta_policy, locality_groups: 1, stream_goals: 1, ..Options::default() })
 }
 
-/// An indirect block of `owner`, whose data is at `data`.
+/// A request for an indirect block of `owner`, whose data is at `data`.
 fn indirect(owner: u32, data: u64) -> Request<'static> {
     let (role, data) = (MetaRole::Indirect, Some(BlockNr(data)));
     Request::meta(MetaRequest { role, owner: InodeNr(owner), home: None, parent: None, data }, 1)
@@ -31,7 +31,7 @@ fn take(a: &Allocator<ModelStore>, r: &Request<'_>) -> u64 {
     a.allocate(&mut Txn::default(), r).expect("space").start.0
 }
 
-/// All blocks that plain data can get, one run after the other.
+/// Allocates all blocks that plain data can get, one run after the other.
 fn fill(a: &Allocator<ModelStore>) -> Vec<(BlockNr, u32)> {
     let owner = InodePreallocation::new(InodeNr(999));
     std::iter::from_fn(|| {
@@ -61,11 +61,11 @@ fn a_metacluster_is_a_128th_of_the_datas_group() {
         let len = 256 / places.len() as u64;
         let all: Vec<u64> = places.iter().flat_map(|at| at + 32768..at + 32768 + len).collect();
         assert_eq!(got, all, "{}", policy.name());
-        // When it is full, metadata goes where it would without a zone.
+        // When the zone is full, metadata goes where it would without a zone.
         let next = take(&a, &indirect(20, 40_000));
         assert!((32768..65536).contains(&next) && !got.contains(&next), "{} {next}", policy.name());
         assert_eq!((a.statistics().zone_hits, a.statistics().zone_overflows), (256, 1));
-        // Other metadata and data do not go there.
+        // Other metadata and data are not placed there.
         for role in [MetaRole::ExtentNode, MetaRole::Directory, MetaRole::Xattr, MetaRole::Symlink] {
             let meta = MetaRequest { role, owner: InodeNr(7), home: Some(BlockNr(0)), parent: None, data: None };
             let start = take(&a, &Request::meta(meta, 1));
@@ -82,7 +82,7 @@ fn a_zone_serves_all_groups_of_its_region_from_behind_the_system_metadata() {
     store.set(0, 0, 600, Block::Used);
     let mut a = mount(&store, MetaPolicy::Zones);
     a.protect([(BlockNr(0), 600)]);
-    // Blocks for the same group lie together, in pages of 64 blocks.
+    // Blocks for the same group are together, in pages of 64 blocks.
     for round in 0..3 {
         for i in 0..100 {
             let at = take(&a, &indirect(20 + i + 1000 * round, u64::from(i) * 32768 + 5));
@@ -100,14 +100,14 @@ fn a_zone_serves_all_groups_of_its_region_from_behind_the_system_metadata() {
         data: None,
     };
     assert_eq!(take(&a, &Request::meta(node, 1)), 76 * 64 + 643);
-    // A directory goes there only under `zones-all`.
+    // A directory is placed there only under `zones-all`.
     let directory = Request::meta(MetaRequest { role: MetaRole::Directory, ..node }, 1);
     assert_eq!(take(&a, &directory), 77 * 32768);
     let a = mount(&store, MetaPolicy::ZonesAll);
     assert_eq!(take(&a, &directory), 603, "a mount forgets the owners of pages, and the first page has room");
 }
 
-/// The number of blocks that are not right behind their predecessor.
+/// The number of blocks that do not directly follow the previous one.
 fn breaks(blocks: &[u64]) -> usize {
     blocks.windows(2).filter(|w| w[1] != w[0] + 1).count()
 }
@@ -122,7 +122,7 @@ fn files_that_grow_together_do_not_interleave() {
             blocks.push(take(&a, &indirect(20 + i as u32, 100)));
         }
     }
-    // A file of few blocks fills gaps; from the eighth block on it continues in windows of its own.
+    // A file with few blocks fills gaps; from the eighth block on, it continues in its own windows.
     for blocks in &of {
         assert!(breaks(&blocks[8..]) <= 4, "{blocks:?}");
     }
@@ -246,7 +246,7 @@ fn data_borrows_one_area_after_another_and_returns_them() {
     }
     assert_eq!((a.statistics().zone_areas_lent, a.set_aside_blocks()), (0, 1096));
     assert_eq!(a.free_blocks(), 1096, "blocks set aside are free");
-    // The next block comes out of the last area.
+    // The next block comes from the last area.
     data.push(take(&a, &one));
     assert_eq!((a.statistics().zone_areas_lent, a.set_aside_blocks()), (1, 0));
     assert_eq!(data.last(), Some(&3000));
@@ -311,7 +311,7 @@ fn data_waits_for_a_sufficient_commit_before_it_borrows() {
         take(&a, &data(1000));
     }
     assert_eq!(a.statistics().zone_areas_lent, 0);
-    // Other requests took all blocks of a commit, and free some more.
+    // Other requests took all blocks of a commit, and freed some more.
     let pending = free(10);
     take(&a, &data(1000));
     assert_eq!(a.statistics().zone_areas_lent, 1);
@@ -327,13 +327,13 @@ fn data_waits_for_a_sufficient_commit_before_it_borrows() {
     assert_agrees(&a, &store);
 }
 
-/// A request looks at an empty zone while a block returns to it: in every order the next request gets that block.
+/// A request examines an empty zone while a block returns to it. In every order, the next request gets that block.
 #[test]
 fn a_block_that_returns_to_an_empty_zone_is_found() {
     for seed in 0..300 {
         let outcome = sim::run(&sim::Options::new(seed), || {
             let store = disk(geometry(2, 1024, 0));
-            // Behind the only area, too few blocks are free for another.
+            // Behind the only area, too few blocks are free for another area.
             store.set(0, 104, 920, Block::Used);
             store.set(1, 0, 1024, Block::Used);
             let a = Arc::new(mount(&store, MetaPolicy::Zones));
@@ -383,8 +383,8 @@ fn two_concurrent_borrowers_get_one_area_each() {
     }
 }
 
-/// In a region full of data, a zone extends over all of it. Blocks that data frees there stay free for data, except
-/// for the zone's own needs. When the zone has used those, it continues with the rest.
+/// In a region full of data, a zone extends over all of it. Blocks that data frees there remain free for data, except
+/// those that the zone needs. When the zone has used these, it continues with the rest.
 #[test]
 fn a_zone_in_a_region_full_of_data_does_not_collect_freed_blocks() {
     let store = disk(large(140, 1));
@@ -429,7 +429,7 @@ fn a_remount_finds_the_zone_from_its_used_blocks() {
         let aside = a.set_aside_blocks();
         drop(a);
         let a = mount(&store, policy);
-        // Data that is written first does not take its place.
+        // Data that is written first does not take the zone's place.
         let owner = InodePreallocation::new(InodeNr(7));
         let data = Request::data(&owner, Some(BlockNr(before[149])), LogicalBlock(0), 3000, 3000);
         let data = a.allocate(&mut Txn::default(), &data).expect("space");
@@ -445,8 +445,8 @@ fn a_remount_finds_the_zone_from_its_used_blocks() {
     }
 }
 
-/// mke2fs places the journal of an ext3 image where the first areas would be. Those areas have no blocks, and the
-/// zone begins behind the journal with as many as it wants.
+/// mke2fs places the journal of an ext3 image where the first areas would be. Those areas have no blocks, and the zone
+/// begins behind the journal with as many blocks as it wants.
 #[test]
 fn a_zone_begins_behind_a_journal_with_as_many_blocks_as_elsewhere() {
     let store = disk(large(128, 1));
@@ -455,7 +455,7 @@ fn a_zone_begins_behind_a_journal_with_as_many_blocks_as_elsewhere() {
     a.protect([(BlockNr(0), 20_000)]);
     let first = take(&a, &indirect(20, 100));
     assert_eq!(first, 20_000);
-    // A 256th of the free blocks, in whole areas: some of the first group's, and then of the next.
+    // A 256th of the free blocks, in whole areas: some in the first group, then in the next.
     let wanted = store.count(Block::Free) / 256;
     assert!(a.set_aside_blocks() >= wanted - 2048, "{} of {wanted}", a.set_aside_blocks());
     let data = InodePreallocation::new(InodeNr(7));
@@ -463,7 +463,7 @@ fn a_zone_begins_behind_a_journal_with_as_many_blocks_as_elsewhere() {
     assert_eq!(take(&a, &data), 32_768 + 4096);
 }
 
-/// Data is chosen long before it is mapped. It must not take the blocks of a zone that are free since the last mount.
+/// Data is chosen long before it is mapped. It must not take blocks of a zone that have been free since the last mount.
 #[test]
 fn the_first_data_after_a_mount_spares_the_zone() {
     let mut store = ModelStore::new(large(4, 1));
@@ -484,12 +484,12 @@ fn the_first_data_after_a_mount_spares_the_zone() {
     assert_eq!(take(&a, &indirect(3000, 100)), maps[1000]);
 }
 
-/// A zone of an earlier mount has more blocks in use than the estimate expects. The first request for metadata makes
-/// it a zone again before data gets its blocks.
+/// A zone from an earlier mount has more used blocks than estimated. The first request for metadata restores the zone
+/// before data gets its blocks.
 #[test]
 fn a_zone_larger_than_estimated_is_restored_at_the_first_request() {
     let store = disk(large(4, 1));
-    // Small files: far more indirect blocks than full ones would need.
+    // Small files have far more indirect blocks than if each block were full.
     store.set(0, 0, 9000, Block::Used);
     let a = mount(&store, MetaPolicy::Zones);
     assert_eq!(take(&a, &indirect(20, 100)), 9000);
@@ -500,14 +500,14 @@ fn a_zone_larger_than_estimated_is_restored_at_the_first_request() {
 #[test]
 fn an_unusable_group_loses_its_part_of_the_zone() {
     for policy in [MetaPolicy::Metacluster, MetaPolicy::Zones, MetaPolicy::ZonesAll] {
-        // Before any of its blocks were read.
+        // Before any of its blocks have been read.
         let store = disk(large(3, 1));
         store.fail_loads.store(0, Ordering::Relaxed);
         let a = mount(&store, policy);
         let at = take(&a, &indirect(20, 100));
         assert!(at >= 32768, "{}: {at}", policy.name());
         assert_eq!(store.damaged.load(Ordering::Relaxed), 1);
-        // While blocks of it are set aside.
+        // While some of its blocks are set aside.
         let store = disk(large(3, 1));
         let a = mount(&store, policy);
         let first = take(&a, &indirect(20, 100));

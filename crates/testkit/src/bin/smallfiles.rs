@@ -1,9 +1,9 @@
 //! `smallfiles PROCESSES COUNT BYTES DIR SYNC BATCH`: many processes that create and delete small files.
 //!
 //! Each process, in a directory of its own below DIR, creates COUNT files of BYTES bytes (write, fsync if SYNC is 1,
-//! close) and unlinks them, BATCH files at a time. 16 processes, 22528 bytes, fsync and batches of 1 is the workload
-//! with which the scalability of ext4's allocator has been argued since 2022. Prints files per second over all
-//! processes; the clock starts when all processes are ready.
+//! close) and unlinks them, BATCH files at a time. 16 processes, 22528 bytes, fsync and batches of 1 is the workload in
+//! the discussion of the scalability of ext4's allocator since 2022. Prints files per second over all processes; the
+//! clock starts when all processes are ready.
 //!
 //! # Locking
 //! None.
@@ -24,7 +24,7 @@ struct Work {
     batch: usize,
 }
 
-/// One process's share, in `dir`.
+/// The work of one process, in `dir`.
 fn work(dir: &Path, work: &Work) -> std::io::Result<()> {
     let content = vec![b'x'; work.bytes];
     let name = |i: usize| dir.join(format!("f{i}"));
@@ -54,7 +54,7 @@ fn run(args: &[String]) -> Result<(), Failure> {
     let (processes, count) = (processes.parse::<usize>()?, count.parse::<usize>()?);
     let share = Work { count, bytes: bytes.parse()?, sync: sync == "1", batch: batch.parse::<usize>()?.max(1) };
     if rest.first().is_some_and(|a| a == "worker") {
-        // Ready; the end of standard input starts the clock.
+        // Ready; end of file on standard input starts the clock.
         println!("ready");
         std::io::stdin().read_to_end(&mut Vec::new())?;
         return Ok(work(&dir, &share)?);

@@ -3,14 +3,14 @@
 //! Main types: [`Spec`] (which image: printed with a failure, and read back from `EXTANT_CRASH_STATE`), [`Explore`],
 //! [`Report`].
 //!
-//! Per state, with a journal: Extant mounts (and replays), the tree is checked, Extant unmounts, and `e2fsck -fn` finds
-//! nothing. For every n-th state also: `e2fsck -p` replays a copy, which must then be clean and pass the same check
-//! through the kernel; and the kernel replays a copy, passes the check, unmounts, and leaves it clean. A borrowed
-//! journal must be gone after Extant's unmount. Without a journal: `e2fsck -p` mends (exit 0 or 1), then Extant mounts
-//! and the check follows.
+//! For each state with a journal, Extant mounts (and replays), the tree is checked, Extant unmounts, and `e2fsck -fn`
+//! must find nothing. For every n-th state, `e2fsck -p` also replays a copy, which must then be clean and pass the same
+//! check through the kernel. The kernel also replays a copy, which must pass the check and be clean after the unmount.
+//! A borrowed journal must be removed by Extant's unmount. Without a journal, `e2fsck -p` repairs (exit status 0 or 1),
+//! then Extant mounts and the tree is checked.
 //!
 //! # Locking
-//! `crash work` (0, a leaf): the list of states that are left.
+//! `crash work` (0, a leaf): the list of remaining states.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,14 +41,14 @@ static WORK_CLASS: LockClass = LockClass::new("crash work", 0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
     pub events: usize,
-    /// The next event was under way.
+    /// Whether the next event was in progress.
     pub during: bool,
     pub mode: CrashMode,
-    /// The number of the image among the many of this kind.
+    /// Distinguishes the possible images of this kind.
     pub variant: u32,
 }
 
-/// `812+torn.0`: during event 812, torn; `812=subset.3`: after 812 events, a random subset.
+/// Prints `812+torn.0` for a torn write during event 812, and `812=subset.3` for a random subset after 812 events.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = match self.mode {
@@ -100,18 +100,18 @@ impl Spec {
 #[derive(Clone, Debug)]
 pub struct Explore {
     pub states: Vec<Spec>,
-    /// Every n-th state also goes through e2fsck's and the kernel's recovery; 0 for none.
+    /// Every n-th state also goes through recovery by e2fsck and the kernel; 0 for none.
     pub external_every: usize,
     pub threads: usize,
-    /// Stop after that many failures.
+    /// Stop after this many failures.
     pub failures_max: usize,
-    /// Without a journal: `e2fsck -p` must be enough. Otherwise `e2fsck -fy` may be needed.
+    /// Whether `e2fsck -p` must be enough without a journal. Otherwise `e2fsck -fy` may be needed.
     pub preen: bool,
 }
 
 impl Explore {
-    /// `count` states spread evenly over all events, the modes in turn; at least one per event if `count` is larger. If
-    /// `EXTANT_CRASH_STATE` names a state, only that one.
+    /// `count` states spread evenly over all events, with alternating modes; at least one per event if `count` is
+    /// larger. If `EXTANT_CRASH_STATE` names a state, only that one.
     pub fn spread(events: usize, count: usize) -> Explore {
         let mut states = Vec::with_capacity(count);
         for i in 0..count {
@@ -139,8 +139,8 @@ impl Explore {
         }
     }
 
-    /// Every event of every mount and unmount of a recording, at most `count` of each, in four modes: there Extant adds
-    /// and removes a borrowed journal.
+    /// Every event of every mount and unmount of a recording, at most `count` of each, in four modes. These are the
+    /// times at which Extant adds and removes a borrowed journal.
     pub fn mounts(recording: &Recording, count: usize) -> Explore {
         let mounts = recording.history.ops.iter().filter(|o| o.text == "mount" || o.text == "unmount");
         let ranges = std::iter::once((0, recording.mounted)).chain(mounts.map(|o| (o.start, o.end)));
@@ -213,7 +213,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Panics with all failures and the lines that repeat them.
+    /// Panics with all failures and the lines that reproduce them.
     pub fn expect_clean(&self, recording: &Recording) {
         assert!(self.failures.is_empty(), "{}", self.describe(recording));
     }
@@ -230,7 +230,7 @@ impl Report {
     }
 }
 
-/// The directory for images of states: in memory, if there is a file system for that.
+/// The directory for images of states: in memory, if there is such a file system.
 pub fn state_files() -> tempfile::TempDir {
     let shm = Path::new("/dev/shm");
     let builder = tempfile::Builder::new().prefix("extant-crash-").to_owned();
@@ -291,8 +291,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 /// The files of one thread, for programs that read and change images.
 struct Files {
     dir: tempfile::TempDir,
-    /// The states that e2fsck judges or repairs, one after the other, and its known content: neighbours share most of
-    /// it.
+    /// The state that e2fsck checks or repairs, and its known content: successive states share most of it.
     state: PathBuf,
     known: Option<MemDevice>,
 }
@@ -307,26 +306,26 @@ impl Files {
         self.dir.path()
     }
 
-    /// Puts the image there for a program that only reads it.
+    /// Stores the image for a program that only reads it.
     fn put(&mut self, image: &MemDevice) -> Result<(), String> {
         self.lend(image)?;
         self.known = Some(image.snapshot());
         Ok(())
     }
 
-    /// Puts the image there for a program that changes it.
+    /// Stores the image for a program that changes it.
     fn lend(&mut self, image: &MemDevice) -> Result<(), String> {
         image.save_over(&self.state, self.known.take().as_ref()).map_err(|e| e.to_string())
     }
 
-    /// The image after the program has changed it.
+    /// Reads the image back after the program has changed it.
     fn get(&mut self, lent: &MemDevice) -> Result<Arc<MemDevice>, String> {
         let image = MemDevice::load_over(&self.state, lent).map_err(|e| e.to_string())?;
         self.known = Some(image.snapshot());
         Ok(Arc::new(image))
     }
 
-    /// A file of its own for a program that changes the image. The caller must remove it and not overwrite it: a loop
+    /// A separate file for a program that changes the image. The caller must remove it, and not overwrite it: a loop
     /// device that closes it late would continue with stale pages.
     fn copy(&self, image: &MemDevice, name: &str) -> Result<PathBuf, String> {
         let path = self.path().join(name);
@@ -350,12 +349,12 @@ fn check_state(
     }
 }
 
-/// A clock somewhat later than the workload's end.
+/// A clock set somewhat later than the end of the workload.
 fn later() -> Clock {
     Clock::virtual_at(EPOCH_S + 100_000)
 }
 
-/// Mounts by Extant, checks the tree, unmounts.
+/// Mounts with Extant, checks the tree, and unmounts.
 pub fn check_by_extant(recording: &Recording, image: Arc<MemDevice>, cut: Cut) -> Result<(), String> {
     let (disk, journal) = recording.image.disks(image);
     let journal_device = journal.map(JournalDevice);
@@ -485,16 +484,16 @@ fn has_quotas(image: &MemDevice) -> Result<bool, String> {
     Ok(sb.ro_compat().contains(RoCompat::QUOTA))
 }
 
-/// How e2fsck has to run again: 1.47.0 leaves faults when it clears orphans. An orphan with its content in the inode
-/// still counts as a user of its block of attributes, which `-p` does not correct. With quotas, an orphan's part of a
-/// shared block of attributes stays with its owner.
+/// The flags with which e2fsck must run again, if it must: e2fsck 1.47.0 leaves errors when it clears orphans. An
+/// orphan with inline content still counts as a user of its attribute block, which `-p` does not correct. With quotas,
+/// an orphan's share of a shared attribute block is still charged to its owner.
 fn second_run(image: &MemDevice) -> Result<Option<&'static str>, String> {
     let (sb, _) = probe_superblock(image).map_err(|e| e.to_string())?;
     let inline = sb.incompat().contains(Incompat::INLINE_DATA);
     Ok(if inline { Some("-fy") } else { has_quotas(image)?.then_some("-fp") })
 }
 
-/// Whether values of attributes may have inodes of their own. With such images only the kernel recovers: e2fsck 1.47.0
+/// Whether attribute values may have their own inodes. Such images are recovered only by the kernel: e2fsck 1.47.0
 /// deletes orphans and keeps their references to values. It then gives a value without other references a name, which
 /// the kernel refuses.
 fn has_values(image: &MemDevice) -> Result<bool, String> {
@@ -502,7 +501,7 @@ fn has_values(image: &MemDevice) -> Result<bool, String> {
     Ok(sb.incompat().contains(Incompat::EA_INODE))
 }
 
-/// Both files hold `image`.
+/// Recovers copies of `image` with e2fsck and with the kernel, and checks both.
 fn external_recovery(
     recording: &Recording,
     spec: Spec,
@@ -537,7 +536,7 @@ fn external_recovery(
     check_by_kernel(recording, spec.cut(), by_kernel, dir, "")
         .map_err(|e| format!("after the kernel's replay: {e}"))?;
     if recording.image.room > 0 {
-        // It has replayed a growth after it had counted its groups. The next mount knows them.
+        // The kernel replayed a growth after it had counted its groups, so only the next mount knows the new ones.
         check_by_kernel(recording, spec.cut(), by_kernel, dir, "")
             .map_err(|e| format!("after the kernel's second mount: {e}"))?;
     }
@@ -590,21 +589,21 @@ fn fsck(path: &Path, args: &[&str]) -> Result<Fsck, String> {
     e2fsck(path, args).map_err(|e| e.to_string())
 }
 
-/// `e2fsck -p` must repair it without help.
+/// Checks that `e2fsck -p` repairs the image without help.
 pub fn mend(path: &Path) -> Result<(), String> {
     let f = fsck(path, &["-p"])?;
     if f.code <= 1 { Ok(()) } else { Err(format!("e2fsck -p: exit code {}\n{}", f.code, f.output)) }
 }
 
-/// `e2fsck -fn` must find nothing.
+/// Checks that `e2fsck -fn` finds nothing.
 pub fn clean(path: &Path, when: &str) -> Result<(), String> {
     let f = fsck(path, &["-fn"])?;
     if f.code == 0 { Ok(()) } else { Err(format!("{when}: e2fsck -fn: exit code {}\n{}", f.code, f.output)) }
 }
 
-/// Cuts the power inside Extant's recovery of each state, at up to `cuts` of its writes (at each, in three ways, if
-/// there are no more). Then Extant, e2fsck and the kernel in turn recover again: the result must be clean and complete.
-/// Returns how many second cuts each of them had.
+/// Cuts the power inside Extant's recovery of each state, at up to `cuts` of its writes (if there are no more, at each,
+/// in three ways). Then Extant, e2fsck and the kernel in turn recover again: the result must be clean and complete.
+/// Returns the number of second cuts for each of them.
 pub fn interrupt_recovery(recording: &Recording, states: &[Spec], cuts: usize) -> Result<[usize; 3], String> {
     let mut files = Files::new();
     let mut tried = [0; 3];
@@ -631,7 +630,7 @@ pub fn interrupt_recovery(recording: &Recording, states: &[Spec], cuts: usize) -
     Ok(tried)
 }
 
-/// Recovers with Extant (0), e2fsck (1) or the kernel (2, where it may and can); returns which of them.
+/// Recovers with Extant (0), e2fsck (1) or the kernel (2, if possible); returns which of them did.
 fn recover_again(
     recording: &Recording,
     cut: Cut,

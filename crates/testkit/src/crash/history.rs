@@ -1,5 +1,4 @@
-//! The record of a workload: its operations, and the names, attributes and content that were acknowledged, operation by
-//! operation.
+//! The record of a workload: its operations and, after each, the acknowledged names, attributes and content.
 //!
 //! Main types: [`History`], [`Names`] (the namespace after an operation), [`Node`] (one inode and every change of its
 //! content), [`Cut`] (a power cut). Operations are numbered from 1; state 0 is the image as made.
@@ -18,7 +17,7 @@ pub enum NodeKind {
     File,
     Directory,
     Symlink,
-    /// A device 0:0, which a rename has left under the old name.
+    /// A character device 0:0, which a rename has left under the old name.
     Whiteout,
 }
 
@@ -41,7 +40,7 @@ pub struct Change {
     pub what: What,
 }
 
-/// One inode that the workload made.
+/// One inode that the workload created.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub ino: u32,
@@ -49,11 +48,11 @@ pub struct Node {
     pub kind: NodeKind,
     pub target: Option<Vec<u8>>,
     pub changes: Vec<Change>,
-    /// (events when it was acknowledged, operation whose result is durable since then).
+    /// (number of events at the acknowledgement, operation whose result has been durable since).
     pub durable: Vec<(usize, usize)>,
-    /// Operations that replaced another file by this one.
+    /// Operations in which this file replaced another.
     pub replaced: Vec<usize>,
-    /// The operation that made it, and the newest that changed its names or attributes.
+    /// The operation that created it, and the newest that changed its names or attributes.
     pub born: usize,
     pub touched: usize,
     pub size: u64,
@@ -69,7 +68,7 @@ pub struct Names {
 #[derive(Clone, Debug)]
 pub struct Op {
     pub text: String,
-    /// Events in the device's log before and after.
+    /// The number of events in the device's log before and after.
     pub start: usize,
     pub end: usize,
     /// The namespace afterwards.
@@ -79,21 +78,21 @@ pub struct Op {
 /// A growth of the file system.
 #[derive(Clone, Debug)]
 pub struct Growth {
-    /// Events in the device's log before, and when it was acknowledged.
+    /// The number of events in the device's log before, and at the acknowledgement.
     pub start: usize,
     pub end: usize,
     /// Blocks before, and after each step.
     pub sizes: Vec<u64>,
 }
 
-/// Since `events` were in the log, the namespace of operation `op` is durable.
+/// The namespace of operation `op` has been durable since `events` were in the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Floor {
     pub events: usize,
     pub op: usize,
 }
 
-/// A power cut: the first `events` happened; with `in_flight`, the next was under way.
+/// A power cut: the first `events` events happened; with `in_flight`, the next one was in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
     pub events: usize,
@@ -118,8 +117,8 @@ impl Default for History {
 }
 
 impl History {
-    /// The newest operation of which anything can be on the device. An operation that was acknowledged without a
-    /// request of its own (an fsync that found nothing to do) counts.
+    /// The newest operation of which a part can be on the device. An operation that was acknowledged without any
+    /// request (such as an fsync that found nothing to write) counts.
     pub fn last_possible(&self, cut: Cut) -> usize {
         let n = cut.events + usize::from(cut.in_flight);
         self.ops.iter().skip(1).take_while(|o| o.start < n).count().max(self.names_floor(cut))
@@ -147,12 +146,12 @@ impl History {
         self.nodes[node as usize].durable.iter().filter(|(events, _)| *events <= cut.events).map(|(_, op)| *op).max()
     }
 
-    /// The node that has this identity.
+    /// The node with this identity.
     pub fn find(&self, ino: u32, generation: u32) -> Option<NodeId> {
         self.nodes.iter().rposition(|n| (n.ino, n.generation) == (ino, generation)).map(|i| i as NodeId)
     }
 
-    /// The operations around `op`, for messages.
+    /// The operations before and at `op`, for messages.
     pub fn around(&self, op: usize, before: usize) -> String {
         let from = op.saturating_sub(before);
         (from..(op + 3).min(self.ops.len()))
@@ -161,7 +160,7 @@ impl History {
     }
 }
 
-/// The path of the directory that holds `path`, and the last part.
+/// Splits a path into the path of its directory and the last name.
 pub fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }

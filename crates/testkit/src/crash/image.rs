@@ -1,4 +1,4 @@
-//! The images of the crash tests: small, with small journals, and poison wherever nothing is stored.
+//! The images of the crash tests: small, with small journals, and poison in all unused blocks.
 //!
 //! # Locking
 //! None.
@@ -20,7 +20,7 @@ use crate::crash::pattern::POISON;
 use crate::oracle::{MkfsOptions, arg, debugfs_write, make_image, run_ok};
 use crate::{Error, Result};
 
-/// A kind of file system to crash.
+/// A kind of file system for crash tests.
 #[derive(Clone, Copy, Debug)]
 pub struct CrashImage {
     pub name: &'static str,
@@ -35,32 +35,34 @@ pub struct CrashImage {
     pub borrows: bool,
     /// Bytes.
     pub size: u64,
-    /// Files are mapped by extents: preallocation works.
+    /// Whether files are mapped by extents, so that preallocation works.
     pub extents: bool,
-    /// Bytes of an inode, if not mke2fs's choice: with a whole block for each, every inode needs a block of the log.
+    /// Bytes per inode, if different from mke2fs's choice: if each inode has a whole block, each needs a block of the
+    /// log.
     pub inode_size: Option<u32>,
-    /// Inodes of the image.
+    /// The number of inodes.
     pub inodes: u32,
-    /// Bytes of the device behind the image, into which it grows while it is mounted.
+    /// Bytes on the device behind the file system, into which it grows while it is mounted.
     pub room: u64,
-    /// More arguments of mke2fs.
+    /// Additional arguments of mke2fs.
     pub more: &'static [&'static str],
 }
 
-/// Bytes of an image. With blocks of 4 KiB and a borrowed journal, it must have four times the journal free.
+/// The size of an image in bytes. With blocks of 4 KiB and a borrowed journal, the free space must be four times the
+/// journal.
 const SIZE: u64 = 16 << 20;
 const SIZE_LENT: u64 = 24 << 20;
-/// Room for dozens of groups.
+/// Space for dozens of groups.
 const ROOM: u64 = 40 << 20;
 /// The size of a borrowed journal in images this small.
 const LENT_BLOCKS: u32 = 1024;
-/// Somewhat more than an inode of 256 bytes holds.
+/// Slightly more than fits into an inode of 256 bytes.
 const SHORT: u64 = 150;
 /// Bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 20;
 
-/// The configurations that are explored by default. Journals have the least size that the kernel accepts, so that the
-/// log wraps.
+/// The configurations that are explored by default. Journals have the minimum size that the kernel accepts, so that the
+/// log wraps around.
 pub const IMAGES: [CrashImage; 5] = [
     CrashImage { name: "ext4", journal_blocks: 1024, ..EXT4 },
     CrashImage {
@@ -85,7 +87,7 @@ pub const JOURNAL_DEV: [CrashImage; 2] = [
 pub const QUOTA: CrashImage =
     CrashImage { name: "ext4-quota", features: "quota,project", journal_blocks: 1024, ..EXT4 };
 
-/// Small files and directories lie in their inodes, and move out when they grow.
+/// Small files and directories are stored in their inodes, and move out when they grow.
 pub const INLINE: CrashImage =
     CrashImage { name: "ext4-inline", features: "inline_data", block_size: 1024, journal_blocks: 1024, ..EXT4 };
 
@@ -120,7 +122,7 @@ pub const CLUSTERS: [CrashImage; 2] = [
     },
 ];
 
-/// Values of attributes lie in inodes of their own, and files share them.
+/// Attribute values are stored in their own inodes, and files share them.
 pub const VALUES: CrashImage =
     CrashImage { name: "ext4-values", features: "ea_inode", block_size: 1024, journal_blocks: 1024, ..EXT4 };
 
@@ -138,7 +140,8 @@ pub const TOGETHER: CrashImage = CrashImage {
     ..EXT4
 };
 
-/// They grow while they are mounted, in many steps: flex groups of 4 MiB, groups of 2 MiB, a borrowed journal.
+/// File systems that grow while they are mounted, in many steps: flex groups of 4 MiB, groups of 2 MiB, a borrowed
+/// journal.
 pub const GROWING: [CrashImage; 3] = [
     CrashImage {
         name: "ext4-grows",
@@ -228,14 +231,14 @@ impl CrashImage {
         if self.borrows { LENT_BLOCKS } else { self.journal_blocks }
     }
 
-    /// The length of a write, up to `most`. Where content may lie in inodes, every other one is about as long as fits.
+    /// The length of a write, up to `most`. If content may be stored in inodes, every other write is about as long as
+    /// fits.
     pub fn length(&self, rng: &mut Rng, most: u64) -> u64 {
         let short = self.features.contains("inline_data") && rng.one_in(2);
         1 + rng.below(if short { most.min(SHORT) } else { most })
     }
 
-    /// The length of an attribute. Where values may have inodes of their own, every third one needs one, of several
-    /// blocks.
+    /// The length of an attribute. If values may have their own inodes, every third one needs one, of several blocks.
     pub fn value_length(&self, rng: &mut Rng) -> u64 {
         match rng.below(3) {
             0 if self.has_values() => 1000 + rng.below(9000),
@@ -244,7 +247,7 @@ impl CrashImage {
         }
     }
 
-    /// The length of an attribute that many files have.
+    /// The length of an attribute that many files share.
     pub fn label_length(&self) -> u64 {
         if self.has_values() { 5000 } else { 200 }
     }

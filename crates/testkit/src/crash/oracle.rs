@@ -1,14 +1,14 @@
 //! Whether a recovered tree is one that the workload allows.
 //!
-//! With a journal: names, link counts, symbolic links and attributes are exactly those after some operation, not older
-//! than the newest that was acknowledged ([`History::names_floor`]); so no operation is ever seen in part, and their
-//! order holds. Without one: names that were acknowledged and not touched since are there.
+//! With a journal: names, link counts, symbolic links and attributes are exactly those after some operation. That
+//! operation is not older than the newest acknowledged one ([`History::names_floor`]). So no operation is ever visible
+//! in part, and their order is preserved. Without a journal, names that were acknowledged and not changed since exist.
 //!
-//! Content, always, for every byte of every file: it is the acknowledged byte, or one written to that place of that
+//! For content, in any case, every byte of every file is the acknowledged byte, or one written to that place of that
 //! file since. Zero is allowed only if the byte was a hole, or beyond the end, at some time since, or if the size was
-//! set explicitly over data that may not have been on the device yet; appending never shows zeros. Bytes that a
-//! truncation or punch removed do not come back once a later operation is visible. A file that replaced another under
-//! its name was completely on the device before the rename.
+//! set explicitly over data that may not have been on the device yet. Appending never exposes zeros. Bytes that a
+//! truncation or punch removed do not reappear once a later operation is visible. A file that replaced another was
+//! completely on the device before the rename.
 //!
 //! # Locking
 //! None.
@@ -19,7 +19,7 @@ use crate::crash::history::{Cut, History, Names, NodeId, NodeKind, What};
 use crate::crash::pattern;
 use crate::crash::seen::{Seen, SeenNode};
 
-/// Checks the tree; the message says what is wrong. `unjournalled`: the block size, where there is no journal.
+/// Checks the tree; the message describes the error. `unjournalled`: the block size if there is no journal.
 pub fn check(history: &History, seen: &Seen, cut: Cut, unjournalled: Option<u32>) -> Result<(), String> {
     let Some(block_size) = unjournalled else {
         let (op, names) = find_names(history, seen, cut)?;
@@ -39,8 +39,8 @@ pub fn check(history: &History, seen: &Seen, cut: Cut, unjournalled: Option<u32>
     Ok(())
 }
 
-/// Checks only data that was acknowledged as durable before the cut and cannot have changed since. Nothing else holds
-/// when the device failed requests.
+/// Checks only data that was acknowledged as durable before the cut and cannot have changed since. If the device failed
+/// requests, nothing else is guaranteed.
 pub fn check_acknowledged(history: &History, seen: &Seen, cut: Cut) -> Result<(), String> {
     check_acknowledged_names(history, seen, cut)?;
     let last = history.last_possible(cut);
@@ -55,7 +55,7 @@ pub fn check_acknowledged(history: &History, seen: &Seen, cut: Cut) -> Result<()
     Ok(())
 }
 
-/// The node of the workload that this is; `None` if that is ambiguous.
+/// The node of the workload that matches; `None` if that is ambiguous.
 fn identity(history: &History, seen: &SeenNode) -> Option<NodeId> {
     if let Some(generation) = seen.generation {
         return history.find(seen.ino, generation);
@@ -65,7 +65,7 @@ fn identity(history: &History, seen: &SeenNode) -> Option<NodeId> {
     all.next().is_none().then_some(id as NodeId)
 }
 
-/// The oldest operation after which the namespace was the one that is seen.
+/// The oldest operation after which the namespace was the observed one.
 fn find_names<'a>(history: &'a History, seen: &Seen, cut: Cut) -> Result<(usize, &'a Names), String> {
     let (floor, last) = (history.names_floor(cut), history.last_possible(cut));
     let mut nearest: Option<(usize, usize, String)> = None;
@@ -114,7 +114,7 @@ fn names_diff(history: &History, names: &Names, seen: &Seen) -> Vec<String> {
     out
 }
 
-/// Files have as many links as names.
+/// Checks that files have as many links as names.
 fn check_links(seen: &Seen) -> Result<(), String> {
     let mut names: BTreeMap<u32, u64> = BTreeMap::new();
     for s in seen.values().filter(|s| s.kind != NodeKind::Directory) {
@@ -159,8 +159,8 @@ enum Cell {
     Data(usize),
 }
 
-/// `seen_op`: an operation whose metadata is known to be on the device, and with it all before.
-/// `loose`: the block size, where no journal keeps an operation together.
+/// Checks the content of a file. `seen_op`: an operation whose metadata is known to be on the device, along with all
+/// earlier ones. `loose`: the block size, if there is no journal that makes operations atomic.
 fn check_content(
     history: &History,
     id: NodeId,
@@ -177,12 +177,12 @@ fn check_content(
     let floor = history.content_floor(id, cut).unwrap_or(0);
     let evidence = if loose.is_some() { 0 } else { size_evidence(node, seen.content.len() as u64, floor, last) };
     let seen_op = seen_op.max(floor).max(evidence);
-    // Replacing another file put everything written so far on the device.
+    // Replacing another file made everything written so far durable.
     let replaced = node.replaced.iter().copied().filter(|r| *r <= seen_op && loose.is_none()).max();
     let solid = replaced.unwrap_or(0).max(floor);
     let changes: Vec<_> = node.changes.iter().filter(|c| c.op <= last).collect();
 
-    // Sizes that are possible: any between those since the last solid one, except before a truncation that is seen.
+    // The possible sizes: any since the last durable one, except those before a truncation that is visible.
     let (mut size, mut least, mut most) = (0u64, 0u64, 0u64);
     for c in &changes {
         size = match c.what {
@@ -197,7 +197,7 @@ fn check_content(
         };
     }
     if let Some(bs) = loose {
-        // Blocks that are mapped before the size moves make e2fsck raise it to whole blocks.
+        // If blocks are mapped before the size is updated, e2fsck raises the size to whole blocks.
         most = most.next_multiple_of(bs);
     }
     let found = seen.content.len() as u64;
@@ -227,7 +227,7 @@ fn check_content(
         if zero && bytes.iter().all(|b| *b == 0) {
             continue;
         }
-        // The newest is the likeliest.
+        // The newest pattern is the most likely.
         let mut patterns: Vec<Vec<u8>> = Vec::with_capacity(candidates.len());
         let whole = candidates.iter().rev().any(|v| {
             patterns.push(pattern::bytes(history.first + id, *v as u32, from, to));
@@ -253,7 +253,7 @@ fn check_content(
     Ok(())
 }
 
-/// Operations whose write may be seen at byte `at`, and whether zero may.
+/// Operations whose write may be visible at byte `at`, and whether zero may be.
 fn allowed(
     changes: &[&crate::crash::history::Change],
     at: u64,
@@ -266,8 +266,8 @@ fn allowed(
     let mut size = 0u64;
     let mut candidates: Vec<usize> = Vec::new();
     let mut zero = false;
-    // Beyond the end at some time since the file was last solid, so that setting a size may uncover it before data that
-    // came later is there.
+    // Beyond the end at some time since the file was last durable, so that setting a size may expose it before later
+    // data is on the device.
     let mut was_beyond = true;
     for c in changes {
         let (mut removes, mut zeroed) = (false, false);
@@ -314,16 +314,16 @@ fn allowed(
         } else {
             zero |= cell == Cell::Zero || zeroed;
             was_beyond |= cell == Cell::Beyond;
-            // A size that is set is on the device before data that is still delayed.
+            // An explicitly set size is on the device before data that is still delayed.
             zero |= was_beyond && size > at && !matches!(c.what, What::Write { .. });
         }
     }
-    // Mapping blocks, sizes and inodes reach the device one by one: a hole where data was not durable.
+    // Mapped blocks, sizes and inodes reach the device one by one, so there may be a hole where data was not durable.
     (candidates, zero || (loose && was_beyond))
 }
 
-/// If only one operation can have given the file this size, and it set it explicitly, then that operation is on the
-/// device. The durable state is a rival, too.
+/// If only one operation can have given the file this size, and it set the size explicitly, then that operation is on
+/// the device. The durable state is also a candidate.
 fn size_evidence(node: &crate::crash::history::Node, found: u64, floor: usize, last: usize) -> usize {
     let (mut size, mut by, mut durable) = (0u64, None, 0);
     for c in node.changes.iter().filter(|c| c.op <= last) {
@@ -340,7 +340,7 @@ fn size_evidence(node: &crate::crash::history::Node, found: u64, floor: usize, l
         }
         match c.what {
             What::Size { to, .. } if to == found && to > before && by.is_none() => by = Some(c.op),
-            // Anything else that passes through this size makes it ambiguous.
+            // Any other change that passes through this size makes it ambiguous.
             What::Write { .. } | What::Size { .. } if size == found || (before < found && found < size) => return 0,
             _ => {}
         }
@@ -348,7 +348,7 @@ fn size_evidence(node: &crate::crash::history::Node, found: u64, floor: usize, l
     by.filter(|_| durable != found).unwrap_or(0)
 }
 
-/// A description of the bytes at `at`, if the workload knows them.
+/// A description of the bytes at `at`, if they come from the workload.
 fn identify(history: &History, content: &[u8], at: u64) -> String {
     let bytes = &content[at as usize..(at as usize + 8).min(content.len())];
     if bytes[0] == 0 {
@@ -365,7 +365,7 @@ fn identify(history: &History, content: &[u8], at: u64) -> String {
                 if pattern::bytes(history.first + id as u32, c.op as u32, at, at + n) == bytes {
                     return format!("of node {id} (inode {}), op {}", node.ino, c.op);
                 }
-                // At another offset: blocks mixed up.
+                // The bytes belong to another offset: blocks were mixed up.
                 let mut place = from - from % 8 + at % 8;
                 while place + n <= to {
                     if pattern::bytes(history.first + id as u32, c.op as u32, place, place + n) == bytes {

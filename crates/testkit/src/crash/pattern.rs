@@ -3,10 +3,10 @@
 //! # Locking
 //! None.
 
-/// The content of free space before the workload: in a file it means that a block was mapped and never written.
+/// The content of free space before the workload. In a file it means that a block was mapped and never written.
 pub const POISON: &[u8; 8] = b"POISON!\xEE";
 
-/// One in each byte.
+/// The value 1 in each byte.
 const ONES: u64 = u64::MAX / 255;
 
 /// The eight bytes at offset `cell * 8` that write `version` put into file `file`.
@@ -15,8 +15,8 @@ fn cell(file: u32, version: u32, cell: u64) -> [u8; 8] {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^= z >> 31;
-    // Zero means "nothing was written here", so no pattern contains it. The top bit of each byte says that it is zero.
-    // Explorers spend their time here, so one expression tests all eight bytes.
+    // Zero means "nothing was written here", so no pattern contains it. The top bit of each byte of `zero` marks a zero
+    // byte. Explorers spend their time here, so one expression tests all eight bytes.
     let zero = !(((z & (0x7F * ONES)) + 0x7F * ONES) | z) & (0x80 * ONES);
     (z | ((zero >> 7) * 0x5A)).to_le_bytes()
 }
@@ -47,13 +47,12 @@ pub fn bytes(file: u32, version: u32, from: u64, to: u64) -> Vec<u8> {
     buf
 }
 
-/// The value of an attribute that many files have, as of an ACL: it goes into a block, or an inode of its own, which
-/// they share.
+/// The value of an attribute that many files share, like that of an ACL: it is stored in a shared block or inode.
 pub fn label(which: u32, len: u64) -> Vec<u8> {
     bytes(u32::MAX, which, 0, len)
 }
 
-/// True when eight bytes at `offset` (of the image or of a file, both are aligned alike) are poison.
+/// Whether eight bytes at `offset` (of the image or of a file, which have the same alignment) are poison.
 pub fn is_poison(bytes: &[u8], offset: u64) -> bool {
     !bytes.is_empty() && bytes.iter().enumerate().all(|(i, b)| *b == POISON[((offset + i as u64) % 8) as usize])
 }

@@ -18,7 +18,7 @@ use crate::tree;
 #[derive(Clone, Debug)]
 pub struct SeenNode {
     pub ino: u32,
-    /// `None`: the kernel does not show it.
+    /// `None` if the kernel does not show it.
     pub generation: Option<u32>,
     pub kind: NodeKind,
     pub nlink: u64,
@@ -26,11 +26,11 @@ pub struct SeenNode {
     pub target: Option<Vec<u8>>,
     /// `user.` attributes.
     pub attrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Sizes, owners, modes and times, where Extant looked.
+    /// Sizes, owners, modes and times, if Extant read the tree.
     pub stat: Option<Attr>,
 }
 
-/// By path; without the root and lost+found.
+/// Keyed by path; without the root and lost+found.
 pub type Seen = BTreeMap<String, SeenNode>;
 
 /// The largest file that is read. Files of a workload are far smaller; a larger size is damage, and reading its zeros

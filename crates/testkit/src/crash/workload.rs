@@ -1,10 +1,11 @@
 //! The workload: operations drawn from a seed, executed in process, and recorded in a [`History`].
 //!
-//! It has the operations that crashes often break: appends, overwrites and sparse writes at odd offsets; truncation
-//! both ways, and growth behind the cut; holes, preallocation and zeroed ranges; renames over existing files with and
-//! without an fsync before, and with a whiteout; files that are unlinked while open; files without a name; attributes
-//! in the inode, in a block of their own and in a shared one; directories that grow over many blocks and shrink again,
-//! so that their blocks become data; remounts; every kind of sync; and the work of background threads in between.
+//! It has the operations that crashes often break: appends, overwrites and sparse writes at odd offsets; truncation,
+//! extension, and growth behind a truncation; holes, preallocation and zeroed ranges; renames over existing files with
+//! and without an fsync before, and with a whiteout; files that are unlinked while open; files without a name;
+//! attributes in the inode, in a block of their own and in a shared one; directories that grow over many blocks and
+//! shrink again, so that their blocks become data; remounts; every kind of sync; and the work of background threads in
+//! between.
 //!
 //! # Locking
 //! None: one thread, virtual time.
@@ -26,17 +27,17 @@ use crate::crash::history::{Change, Floor, Growth, History, Names, Node, NodeId,
 use crate::crash::image::{CrashImage, ENCRYPTED_TOP};
 use crate::crash::pattern;
 
-/// Seconds since 1970 at which every workload begins.
+/// The time at which every workload begins, in seconds since 1970.
 pub const EPOCH_S: i64 = 1_700_000_000;
-/// The largest file.
+/// The maximum size of a file.
 const FILE_MAX: u64 = 400 << 10;
-/// Bytes of all files; the image has several times as many free.
+/// The total size of all files; the image has several times as much free space.
 const TOTAL_MAX: u64 = 3 << 20;
 
-/// Operations from one growth to the next, on images that grow.
+/// The number of operations between growths, on images that grow.
 const GROWS_EVERY: u64 = 12;
 
-/// Puts something between the file system and the crash device.
+/// Inserts a layer between the file system and the crash device.
 pub type Wrap<'a> = &'a dyn Fn(Arc<CrashDevice>) -> Arc<dyn BlockDevice>;
 
 /// The result of a run.
@@ -47,20 +48,20 @@ pub struct Recording {
     pub history: History,
     /// Events of the first mount.
     pub mounted: usize,
-    /// Blocks that went through the log, commits, checkpoints.
+    /// Blocks written to the log, commits, and checkpoints.
     pub logged: u64,
     pub commits: u64,
     pub checkpoints: u64,
-    /// The number of times that a file joined a shared block of attributes, or an attribute a shared value.
+    /// How often a file joined a shared attribute block, or an attribute a shared value.
     pub joined: u64,
 }
 
-/// How Extant is mounted in crash tests. The budget is the least it accepts.
+/// How Extant is mounted in crash tests, with the smallest memory budget that it accepts.
 pub fn mount_options(clock: Clock) -> MountOptions {
     MountOptions { threads: false, seed: Some(7), cache_bytes: 8 << 20, clock, ..MountOptions::default() }
 }
 
-/// The same for `image`.
+/// As [`mount_options`], for `image`.
 pub fn options_for(image: &CrashImage, clock: Clock) -> MountOptions {
     let borrow_journal = if image.borrows { BorrowJournal::IfClean } else { BorrowJournal::Never };
     MountOptions { borrow_journal, keys: image.keys(), ..mount_options(clock) }
@@ -69,7 +70,7 @@ pub fn options_for(image: &CrashImage, clock: Clock) -> MountOptions {
 /// Runs about `ops` operations on a copy of `base`.
 ///
 /// # Errors
-/// An operation failed that should not.
+/// An operation failed that should not have.
 pub fn record(
     image: &CrashImage,
     base: &MemDevice,
@@ -123,7 +124,7 @@ pub fn declare_atomic(device: &CrashDevice, image: &CrashImage) {
     }
 }
 
-/// A workload under way; also driven by the fault tests.
+/// A running workload, also driven by the fault tests.
 pub struct Workload {
     image: CrashImage,
     top: Arc<dyn BlockDevice>,
@@ -134,20 +135,20 @@ pub struct Workload {
     rng: Rng,
     pub history: History,
     names: Arc<Names>,
-    /// Open files, some of them without a name.
+    /// Open files, some of which have no name.
     open: Vec<(NodeId, InodeRef)>,
     serial: u32,
     pub logged: u64,
     pub commits: u64,
     pub checkpoints: u64,
-    /// The number of times that a file joined a shared block of attributes, or an attribute a shared value.
+    /// How often a file joined a shared attribute block, or an attribute a shared value.
     pub joined: u64,
 }
 
 type Done = Result<(), String>;
 
 impl Workload {
-    /// Mounts `top`, which ends in `device`.
+    /// Mounts `top`, whose lowest layer is `device`.
     pub fn mount(
         image: CrashImage,
         top: Arc<dyn BlockDevice>,
@@ -175,7 +176,7 @@ impl Workload {
         })
     }
 
-    /// After an operation failed, its effect is unknown, so the oracle no longer checks the nodes that it names. Open
+    /// After a failed operation, whose effect is unknown: the oracle no longer checks the nodes that it names. Open
     /// files are closed.
     pub fn give_up(&mut self) {
         self.open.clear();
@@ -191,7 +192,7 @@ impl Workload {
         self.unmount()
     }
 
-    /// One operation, or a small group.
+    /// Runs one operation, or a small group.
     pub fn step(&mut self) -> Done {
         self.clock.advance(Duration::from_millis(self.rng.below(60)));
         if self.image.room > 0 && self.rng.one_in(GROWS_EVERY) {
@@ -244,7 +245,7 @@ impl Workload {
         self.pick(&all)
     }
 
-    /// A directory's path, possibly the root's (empty).
+    /// The path of a directory; empty for the root.
     fn some_dir(&mut self) -> String {
         let mut all: Vec<String> = self.of_kind(NodeKind::Directory).into_iter().map(|(p, _)| p).collect();
         all.retain(|p| !p.starts_with("burst"));
@@ -293,7 +294,7 @@ impl Workload {
         self.history.ops.len()
     }
 
-    /// Runs `f`. The record is there before the result is known, so that a failed operation counts as possible.
+    /// Runs `f`. The operation is recorded before its result is known, so that a failed operation counts as possible.
     fn run<T>(&mut self, text: String, f: impl FnOnce(&mut Workload) -> Result<T, Error>) -> Result<T, String> {
         let start = self.device.write_log();
         let op = self.op_nr();
@@ -304,7 +305,7 @@ impl Workload {
         r.map_err(|e| format!("op {op}: {text}: {e}"))
     }
 
-    /// The newest operation changed the namespace like this.
+    /// Records how the newest operation changed the namespace.
     fn rename_names(&mut self, change: impl FnOnce(&mut Names)) {
         let mut names = (*self.names).clone();
         change(&mut names);
@@ -345,7 +346,7 @@ impl Workload {
         self.history.nodes.len() as NodeId - 1
     }
 
-    /// Everything up to now is durable: `op` was acknowledged.
+    /// Records that everything up to now is durable: `op` was acknowledged.
     fn all_durable(&mut self) {
         let (op, events) = (self.op_nr() - 1, self.device.write_log());
         self.history.floors.push(Floor { events, op });
@@ -440,7 +441,7 @@ impl Workload {
         };
         self.set_size(&path, id, to)?;
         if to < size && self.rng.one_in(3) {
-            // Truncate down and up again: the bytes that were cut off must not come back.
+            // Truncates and extends again: the bytes that were cut off must not reappear.
             let up = to + self.image.length(&mut self.rng, 10_000);
             self.set_size(&path, id, up)?;
         }
@@ -467,7 +468,7 @@ impl Workload {
         What::Size { to, zeroed_to: to.next_multiple_of(u64::from(self.image.block_size)) }
     }
 
-    /// The zeroed range, with its whole blocks apart.
+    /// The change for a zeroed range, with its whole blocks separated.
     fn zeroed(&self, from: u64, to: u64) -> What {
         let bs = u64::from(self.image.block_size);
         let whole_from = from.div_ceil(bs) * bs;
@@ -528,9 +529,9 @@ impl Workload {
         })
     }
 
-    /// A file that is on the device is cut off within a block and continues there in memory. Then something other than
-    /// writeback moves its size on the device, and a commit for another file makes that durable. The bytes that were
-    /// cut off must not come back.
+    /// Truncates a durable file within a block, and extends it in memory. Then something other than writeback updates
+    /// its size on the device, and a commit for another file makes that durable. The bytes that were cut off must not
+    /// reappear.
     fn cut_and_grow(&mut self) -> Done {
         let Some((path, id)) = self.some_file() else { return self.create() };
         let size = self.history.nodes[id as usize].size;
@@ -612,7 +613,7 @@ impl Workload {
         }
     }
 
-    /// Attributes of a node without a name are not seen any more.
+    /// Drops the attributes of a node without a name, which can no longer be read.
     fn forget_attrs(&mut self, id: NodeId) {
         if !self.names.paths.values().any(|i| *i == id) && self.names.attrs.contains_key(&id) {
             self.rename_names(|n| _ = n.attrs.remove(&id));
@@ -635,12 +636,12 @@ impl Workload {
             return self.move_name(&old, &new, false);
         }
         let new = self.fresh_path("r");
-        // Without a log, names that stay make directories split more often, which two waves cannot keep whole.
+        // Without a log, names that remain make directories split more often, which is not atomic in two waves.
         let whiteout = self.image.has_journal() && self.rng.one_in(3);
         self.move_name(&old, &new, whiteout)
     }
 
-    /// The way programs save files: write a new one, sync it (or not), give it the old one's name.
+    /// Replaces a file as programs save files: writes a new one, syncs it (or not), and renames it over the old one.
     fn replace(&mut self) -> Done {
         let Some((target, _)) = self.some_file() else { return self.create() };
         let path = self.fresh_path("tmp");
@@ -694,7 +695,7 @@ impl Workload {
         Ok(())
     }
 
-    /// An open file is written or cut, synced or not, and closed.
+    /// Writes or truncates an open file, syncs it or not, and closes it.
     fn let_go(&mut self) -> Done {
         if self.open.is_empty() {
             return self.background();
@@ -859,7 +860,7 @@ impl Workload {
         Ok(())
     }
 
-    /// The content, and the newest change of names that an fsync covers, are durable.
+    /// Records that the content, and the newest change of names that an fsync covers, are durable.
     fn file_durable(&mut self, id: NodeId, data: bool) {
         let (op, events) = (self.op_nr() - 1, self.device.write_log());
         let node = &mut self.history.nodes[id as usize];
@@ -895,7 +896,7 @@ impl Workload {
         })
     }
 
-    /// A block more, a part of a group, or some groups.
+    /// Grows by one block, a part of a group, or some groups.
     fn grow(&mut self) -> Done {
         let begin = self.fs.superblock();
         let (block, group) = (u64::from(begin.block_size), u64::from(begin.blocks_per_group));
@@ -921,7 +922,7 @@ impl Workload {
         if grown.after == goal { Ok(()) } else { Err(format!("it grew to {} blocks", grown.after)) }
     }
 
-    /// A directory fills many blocks and goes away; its blocks become data at once.
+    /// Fills a directory of many blocks and removes it; its blocks are reused for data at once.
     fn many_names(&mut self) -> Done {
         self.serial += 1;
         let dir = format!("burst{}", self.serial);
@@ -971,7 +972,7 @@ impl Workload {
 
     fn remount(&mut self) -> Done {
         self.unmount()?;
-        // Another seed, or inode numbers would get generations that they had before.
+        // A new seed: otherwise inode numbers would get the same generations as before.
         self.options.seed = self.options.seed.map(|s| s + 1);
         let (top, options) = (self.top.clone(), self.options.clone());
         self.fs = self.run("mount".into(), |_| Filesystem::mount(top, options))?;

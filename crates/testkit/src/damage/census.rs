@@ -2,8 +2,8 @@
 //!
 //! Main types: [`Census`] (all paths), [`File`], [`Difference`] (two of them compared). Main function: [`take`].
 //!
-//! It reads without believing, and shares no code with a checker, a repair or the engine: paths, the bytes of files,
-//! targets, attributes. The log is replayed in memory first.
+//! It reads paths, file contents, link targets and attributes. It trusts no metadata, and shares no code with the
+//! checker, the repair or the engine. The log is replayed in memory first.
 //!
 //! # Locking
 //! None.
@@ -25,26 +25,26 @@ use super::edit::word;
 /// A file, directory or other inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Its inode.
+    /// The number of its inode.
     pub ino: u32,
     /// The type in its mode.
     pub kind: u16,
-    /// Of files and symlinks.
+    /// The size of a file or symbolic link.
     pub size: u64,
-    /// Of the content.
+    /// A hash of the content.
     pub content: u64,
-    /// Of the attributes.
+    /// A hash of the attributes.
     pub attributes: u64,
 }
 
 impl File {
-    /// The properties by which a reader tells two of them apart.
+    /// The properties by which a reader distinguishes files.
     fn key(&self) -> (u16, u64, u64) {
         (self.kind, self.size, self.content)
     }
 }
 
-/// Paths and what they lead to.
+/// Paths and the files that they lead to.
 pub type Census = BTreeMap<Vec<u8>, File>;
 
 const DIRECTORY: u16 = 0o040_000;
@@ -52,7 +52,7 @@ const REGULAR: u16 = 0o100_000;
 const SYMLINK: u16 = 0o120_000;
 const EXTENTS: u32 = 0x8_0000;
 const INLINE: u32 = 0x1000_0000;
-/// More directories than any image of a test has.
+/// More directories than the image of any test has.
 const DIRECTORIES_MAX: usize = 100_000;
 
 struct Reader {
@@ -61,13 +61,13 @@ struct Reader {
     tables: Vec<u64>,
 }
 
-/// Takes the census of an image; empty if it has no superblock that can be used.
+/// Takes the census of an image; empty if there is no usable superblock.
 pub fn take(image: &MemDevice) -> Census {
     let device: Arc<dyn BlockDevice> = Arc::new(image.snapshot());
     Reader::open(&replayed(device)).map(|reader| reader.walk()).unwrap_or_default()
 }
 
-/// The device after a replay of its log, if there is one that can be replayed.
+/// The device after a replay of its log, if the log can be replayed.
 fn replayed(device: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
     let open = || {
         let sb = extant_recovery::locate::read_super(&*device).ok()?;
@@ -95,7 +95,7 @@ impl Reader {
         Some(reader)
     }
 
-    /// Bytes; zeros where nothing can be read.
+    /// Reads bytes, with zeros for unreadable ones.
     fn read(&self, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         if self.device.read_at(at, &mut bytes, BioFlags::META).is_err() {
@@ -119,7 +119,7 @@ impl Reader {
         self.exists(block, 1).then(|| self.read(at, self.geo.inode_size))
     }
 
-    /// The blocks of a file that are written: logical block and block.
+    /// The written blocks of a file: logical block and block.
     fn map(&self, inode: &[u8]) -> Vec<(u64, u64)> {
         let mut all = Vec::new();
         let mut seen = BTreeSet::new();
@@ -177,7 +177,7 @@ impl Reader {
                 continue;
             }
             let (len, block) = (part(4), u64::from(word(entry, 8)) | part(6) << 32);
-            // A length above this is one of an unwritten extent.
+            // A greater length means an unwritten extent.
             if len > 0 && len <= 32_768 && self.exists(block, len) {
                 all.extend((0..len).map(|step| (lblk + step, block + step)));
             }
@@ -237,7 +237,7 @@ impl Reader {
                 for (lblk, block) in self.map(inode) {
                     let mut bytes = self.block(block);
                     bytes.truncate(size.saturating_sub(lblk * length).min(length) as usize);
-                    // Holes and zeros are the same.
+                    // Holes and zeros are equivalent.
                     if bytes.iter().any(|byte| *byte != 0) {
                         hasher.write_u64(lblk);
                         hasher.write(&bytes);
@@ -301,7 +301,7 @@ impl Reader {
     }
 }
 
-/// The attributes in an inode: index and name, value.
+/// The attributes in an inode: index and name, then value.
 fn attributes_in(inode: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let extra = inode.get(128..130).map_or(0, |bytes| usize::from(u16::from_le_bytes([bytes[0], bytes[1]])));
     match inode.get(128 + extra..) {
@@ -310,7 +310,7 @@ fn attributes_in(inode: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     }
 }
 
-/// Entries from a byte on, with values that are counted from `base`.
+/// The entries from byte `at` on; offsets of values count from `base`.
 fn entries_of(bytes: &[u8], mut at: usize, base: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut all = Vec::new();
     while at + 16 <= bytes.len() && word(bytes, at) != 0 {
@@ -331,20 +331,20 @@ fn entries_of(bytes: &[u8], mut at: usize, base: usize) -> Vec<(Vec<u8>, Vec<u8>
     all
 }
 
-/// How a state compares with the sound one and with the damaged one.
+/// How a repaired state compares with the sound and the damaged one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// Paths of the sound image.
+    /// The number of paths of the sound image.
     pub paths: u64,
-    /// Those that lead to the same in the damaged image.
+    /// Of these, the number that lead to the same file in the damaged image.
     pub before: u64,
-    /// Those that lead to the same after the repair.
+    /// Of these, the number that lead to the same file after the repair.
     pub after: u64,
-    /// Paths that could be read before and whose content is nowhere now.
+    /// Paths that were readable before and whose content no longer exists.
     pub gone: Vec<String>,
-    /// Those whose content has another name now.
+    /// Paths that were readable before and whose content has another name now.
     pub moved: Vec<String>,
-    /// Those whose attributes could be read before, and not now.
+    /// Paths whose attributes were readable before, and are not now.
     pub attributes: Vec<String>,
 }
 

@@ -1,10 +1,10 @@
 //! Compares the objects that e2fsck's problem log names with those that another checker names.
 //!
 //! Main types: [`Object`] (an inode, a block, ...), [`Named`] (an object and its problem), [`Tally`] (for each problem:
-//! how many objects e2fsck named, and the other checker's answer for them).
+//! how many objects e2fsck named, and the result of the other checker for them).
 //!
-//! The log has no text and no names: an entry of a directory is known by its directory and the logical block. Lines
-//! that only frame others, ask about a repair or count what was found before name nothing.
+//! The log has no text and no names: the entry of a directory is identified by its directory and the logical block.
+//! Some lines name no object: those that only frame others, ask about a repair, or count earlier findings.
 //!
 //! # Locking
 //! None.
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 
 use super::problem::PROBLEMS;
 
-/// An object that can be damaged. Ranges are of neighbours with the same problem: first, last.
+/// An object that can be damaged. A range contains neighbours with the same problem: first, last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Object {
     Group(u32),
@@ -41,7 +41,7 @@ impl Object {
     }
 }
 
-/// An object and the number of the problem that it has.
+/// An object and the number of its problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Named {
     pub code: u32,
@@ -77,7 +77,7 @@ const BLOCK_USED: u32 = 0x05_0005;
 const INODE_UNUSED: u32 = 0x05_0008;
 const INODE_USED: u32 = 0x05_0009;
 
-/// A range is another number than a single block or inode.
+/// A range of blocks or inodes has a problem number different from that of a single one.
 fn single(code: u32) -> u32 {
     match code {
         DUP_BLOCK_HEADER | DUP_RANGE | DUP_FILE | DUP_FILE_LIST => DUP_BLOCK,
@@ -89,7 +89,7 @@ fn single(code: u32) -> u32 {
     }
 }
 
-/// The file system's own objects: problems of descriptors and bitmaps that have a group.
+/// Problems of descriptors and bitmaps, which belong to a group.
 const OF_GROUPS: &[&str] = &[
     "BB_NOT_GROUP",
     "IB_NOT_GROUP",
@@ -111,8 +111,8 @@ const OF_GROUPS: &[&str] = &[
     "INODE_BITMAP_CSUM_INVALID",
     "BLOCK_BITMAP_CSUM_INVALID",
 ];
-/// Problems of a block, whose number is `blk`. Elsewhere in pass 1 that field is left over from the block before, or it
-/// is the block of an extent in the node with the problem.
+/// Problems of a block, whose number is in `blk`. For other problems of pass 1, that field is left over from the
+/// previous block, or it is the block of an extent in the node with the problem.
 const OF_BLOCKS: &[&str] = &[
     "BB_CONFLICT",
     "IB_CONFLICT",
@@ -136,11 +136,11 @@ const OF_BLOCKS: &[&str] = &[
     "EXTENT_COLLISION",
     "UNINIT_DBLOCK",
 ];
-/// Problems of a block, whose number is `blk2`.
+/// Problems of a block, whose number is in `blk2`.
 const OF_SECOND_BLOCKS: &[&str] = &["MISALIGNED_CLUSTER"];
-/// Problems of the superblock and of the journal that are an inode's.
+/// Problems of the superblock and of the journal that concern an inode.
 const OF_SPECIAL_INODES: &[&str] = &["JOURNAL_BAD_INODE", "ORPHAN_ILLEGAL_INODE"];
-/// Problems of whole file systems, which e2fsck reports with the last object that it looked at.
+/// Problems of whole file systems, which e2fsck reports with the last object that it examined.
 const OF_NOTHING: &[&str] = &["FEATURE_LARGE_FILES", "FEATURE_LARGE_DIRS", "FREE_INODE_COUNT", "FREE_BLOCK_COUNT"];
 
 /// The objects that a problem log names, each with its problem.
@@ -161,7 +161,7 @@ pub fn named(log: &str) -> BTreeSet<Named> {
     merged.map(|run| Named { code: run[0].code, object: joined(run[0].object, run[run.len() - 1].object) }).collect()
 }
 
-/// Whether blocks continue with others.
+/// Whether `next` directly follows `one`.
 fn follows(one: Object, next: Object) -> bool {
     match (one, next) {
         (Object::DirBlocks(a, _, last), Object::DirBlocks(b, first, _)) => a == b && last + 1 == first,
@@ -170,7 +170,7 @@ fn follows(one: Object, next: Object) -> bool {
     }
 }
 
-/// All from the first to the last, which are alike.
+/// The range from the first to the last object, which have the same kind.
 fn joined(first: Object, last: Object) -> Object {
     match (first, last) {
         (Object::DirBlocks(dir, first, _), Object::DirBlocks(_, _, last)) => Object::DirBlocks(dir, first, last),
@@ -216,7 +216,7 @@ fn objects(name: &str, line: &Line<'_>, put: &mut impl FnMut(Object)) {
                     put(Object::dir_block(dir, lblk));
                 }
             }
-            // The problem is the inode's; the directory with its name is not damaged.
+            // The problem belongs to the inode; the directory with its name is not damaged.
             (Some(ino), Some(_)) => put(Object::inode(ino)),
             (None, Some(dir)) => {
                 put(Object::inode(dir));
@@ -243,7 +243,7 @@ fn objects(name: &str, line: &Line<'_>, put: &mut impl FnMut(Object)) {
     }
 }
 
-/// An index that cannot be used: e2fsck cannot judge the contents of its blocks.
+/// Problems that make an index unusable, so that e2fsck cannot check the contents of its blocks.
 const UNUSABLE_INDEX: &[&str] = &[
     "HTREE_SET",
     "HTREE_NODIR",
@@ -256,26 +256,26 @@ const UNUSABLE_INDEX: &[&str] = &[
     "HTREE_BAD_ROOT",
     "HTREE_BAD_LIMIT",
 ];
-/// e2fsck's problems of the blocks of an index.
+/// Problems that e2fsck reports for the blocks of an index.
 const OF_INDEX_BLOCKS: &[&str] =
     &["HTREE_NOTREF", "HTREE_DUPREF", "HTREE_MIN_HASH", "HTREE_MAX_HASH", "HTREE_BAD_DEPTH"];
-/// Checksums for which e2fsck reads the inode again. It takes a wrong checksum of the inode for a wrong one of the
+/// Checksums for which e2fsck reads the inode again. It mistakes a wrong checksum of the inode for a wrong one of the
 /// block.
 const BY_INODE: &[&str] = &["LEAF_NODE_ONLY_CSUM_INVALID", "EXTENT_ONLY_CSUM_INVALID"];
 
 /// Why an object is named only because of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Echo {
-    /// A block of an index that cannot be used, or a hole in one.
+    /// A block of an unusable index, or a hole in one.
     Index,
     /// A block of an inode whose own checksum is wrong.
     InodeChecksum,
-    /// A count or a bitmap of the descriptors of a backup, which are old.
+    /// A count or a bitmap in the outdated descriptors of a backup.
     Backup,
 }
 
-/// Leaves out objects that are named only because of others. `backup`: e2fsck has turned to a backup of the superblock,
-/// and so to the backup's descriptors. Returns the objects that are not named any more.
+/// Leaves out objects that are named only because of others. `backup`: e2fsck uses a backup of the superblock, and so
+/// the backup's descriptors. Returns the objects that are no longer named.
 pub fn leave_out_echoes(named: &mut BTreeSet<Named>, backup: bool) -> BTreeMap<Object, Echo> {
     let code = |name: &&str| PROBLEMS.iter().find(|problem| problem.name == *name).map_or(0, |problem| problem.code);
     let codes = |names: &[&str]| names.iter().map(code).collect::<Vec<_>>();
@@ -313,11 +313,11 @@ pub fn leave_out_echoes(named: &mut BTreeSet<Named>, backup: bool) -> BTreeMap<O
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub named: u64,
-    /// The same problem of the same object.
+    /// Those for which the other checker reports the same problem.
     pub same: u64,
-    /// Another problem of the same object.
+    /// Those for which the other checker reports another problem.
     pub other: u64,
-    /// Of these, nothing: each with its image.
+    /// Those for which the other checker reports no problem, each with its image.
     pub missing: Vec<String>,
 }
 
@@ -325,8 +325,8 @@ pub struct Count {
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub counts: BTreeMap<u32, Count>,
-    /// Objects of each image, whatever their problems: how many e2fsck named, and how many of them the other checker
-    /// named.
+    /// For all images, whatever the problems are: the number of objects that e2fsck named, and how many of them the
+    /// other checker named.
     pub objects: (u64, u64),
 }
 
@@ -428,7 +428,7 @@ impl Tally {
         self.objects.1 += other.objects.1;
     }
 
-    /// The table as Markdown, a row a problem.
+    /// The table as Markdown, one row per problem.
     pub fn table(&self) -> String {
         let mut text = String::from("| problem | named by e2fsck | same problem | another problem | missing |\n");
         text.push_str("|---|---:|---:|---:|---:|\n");

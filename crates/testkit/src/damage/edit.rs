@@ -1,11 +1,12 @@
-//! Finding structures of an image, and changing them in place.
+//! Finds structures of an image, and changes them in place.
 //!
-//! Main types: [`Edit`] (an image that is being changed), [`Of`] (an inode, by path or number).
-//! Every accessor records the structure that it returns; [`Edit::finish`] then repairs the checksums of all these, so
-//! that a mutation breaks the intended rule and not just a checksum. [`Edit::leave_checksums`] turns that off. Paths,
-//! maps and directories are those of a sound image: look things up before breaking the way to them.
+//! Main types: [`Edit`] (an image that is being changed), [`Of`] (an inode, by path or number). Every accessor records
+//! the structure that it returns; [`Edit::finish`] then repairs the checksums of all these, so that a mutation breaks
+//! the intended rule and not just a checksum. [`Edit::leave_checksums`] turns that off. Paths, maps and directories are
+//! those of a sound image: look up a structure before damaging the path to it.
 //!
-//! What it does not do: keep an image consistent. Counts and bitmaps change only if a mutation changes them.
+//! What it does not do: it does not keep an image consistent. Counts and bitmaps change only if a mutation changes
+//! them.
 //!
 //! # Locking
 //! None.
@@ -27,7 +28,7 @@ pub const EXTENTS_FL: u32 = 0x8_0000;
 /// The device's logical block.
 const SECTOR: u64 = 512;
 
-/// Names an inode.
+/// Identifies an inode.
 #[derive(Clone, Copy, Debug)]
 pub enum Of<'a> {
     Path(&'a str),
@@ -46,7 +47,7 @@ impl From<u32> for Of<'_> {
     }
 }
 
-/// A structure that was returned for changing.
+/// A structure that was returned to be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Touched {
     DirBlock { ino: u32, block: u64 },
@@ -74,7 +75,7 @@ impl Edit {
         let dev = image.snapshot();
         let mut bytes = [0; SUPERBLOCK_SIZE];
         dev.read_at(SUPERBLOCK_OFFSET, &mut bytes, BioFlags::empty()).expect("memory");
-        // An image with features that Extant does not know can still be taken apart.
+        // An image with features that Extant does not support can still be decoded.
         let (superblock, _) = SuperBlock::decode_damaged(&bytes, SUPERBLOCK_OFFSET).expect("a sound superblock");
         Edit { dev, superblock, touched: BTreeSet::new(), mend: true }
     }
@@ -87,7 +88,7 @@ impl Edit {
         self.dev
     }
 
-    /// Leaves all checksums as they are.
+    /// Turns off the repair of checksums.
     pub fn leave_checksums(&mut self) {
         self.mend = false;
     }
@@ -110,7 +111,7 @@ impl Edit {
         sectors
     }
 
-    /// The sectors that `len` bytes at `at` lie in, and where they begin: a device is read and written by sectors.
+    /// The sectors that contain `len` bytes at `at`, and their start: a device is read and written by sectors.
     fn sectors(&self, at: u64, len: usize) -> (u64, Vec<u8>) {
         let start = at & !(SECTOR - 1);
         let mut sectors = vec![0; ((at - start) as usize + len).next_multiple_of(SECTOR as usize)];
@@ -132,7 +133,7 @@ impl Edit {
         result
     }
 
-    /// A block's bytes, of any content; no checksum in it is repaired.
+    /// A block's bytes, whatever its content is; no checksum in it is repaired.
     pub fn block<R>(&mut self, block: u64, change: impl FnOnce(&mut [u8]) -> R) -> R {
         let size = self.block_size();
         self.change(block * size as u64, size, change)
@@ -148,7 +149,7 @@ impl Edit {
         self.change(at, SUPERBLOCK_SIZE, |b| change(RawSuperBlock::mut_from_bytes(b).expect("its size")))
     }
 
-    /// The superblock and all of its backups: e2fsck turns to a backup that is better.
+    /// The superblock and all of its backups, because e2fsck uses a backup that is better.
     pub fn superblocks(&mut self, change: impl Fn(&mut RawSuperBlock)) {
         let groups = std::iter::once(GroupNr(0)).chain(self.geometry().backup_groups().filter(|g| g.0 != 0));
         for group in groups.collect::<Vec<_>>() {
@@ -157,7 +158,7 @@ impl Edit {
         }
     }
 
-    /// Where a group's descriptor is.
+    /// The byte offset of a group's descriptor.
     pub(super) fn group_at(&self, group: u32) -> u64 {
         let (block, offset) = self.geometry().group_desc_block(GroupNr(group)).expect("a group of the image");
         block.0 * self.block_size() as u64 + offset as u64
@@ -238,17 +239,17 @@ impl Edit {
         });
     }
 
-    /// The group that a block is in.
+    /// The group that contains a block.
     pub fn group_of(&self, block: u64) -> u32 {
         self.geometry().group_of_block(BlockNr(block)).expect("a block of the image").0.0
     }
 
-    /// A free block, from the end of the image backwards; it stays free.
+    /// A free block, searched from the end of the image; it remains free.
     pub fn free_block(&self) -> u64 {
         self.free_blocks(1)[0]
     }
 
-    /// `count` free blocks in a row, each the first of a cluster; they stay free.
+    /// `count` consecutive free blocks, each the first of a cluster; they remain free.
     pub fn free_blocks(&self, count: usize) -> Vec<u64> {
         let g = self.geometry();
         let mut run = Vec::new();
@@ -285,7 +286,7 @@ impl Edit {
         }
     }
 
-    /// An inode that was never used or was deleted: its bit is clear.
+    /// A free inode, which was never used or has been deleted.
     pub fn free_ino(&self) -> u32 {
         let desc = self.group_desc(0);
         let at = u64::from(desc.bg_inode_bitmap_lo.get()) * self.block_size() as u64;
@@ -293,7 +294,7 @@ impl Edit {
         (self.geometry().first_ino..).find(|ino| !bitmap::test(&map, ino - 1)).expect("a free inode")
     }
 
-    /// Where an inode is.
+    /// The byte offset of an inode.
     pub(super) fn inode_at(&self, ino: u32) -> u64 {
         let place = self.geometry().inode_location(InodeNr(ino)).expect("an inode of the image");
         let table = u64::from(self.group_desc(place.group.0).bg_inode_table_lo.get());
@@ -313,7 +314,7 @@ impl Edit {
         self.inode_bytes(of, |b| change(RawInode::mut_from_prefix(b).expect("its size").0))
     }
 
-    /// The fields that inodes of over 128 bytes have.
+    /// The fields that only inodes of more than 128 bytes have.
     pub fn extra<'a, R>(&mut self, of: impl Into<Of<'a>>, change: impl FnOnce(&mut RawInodeExtra) -> R) -> R {
         self.inode_bytes(of, |b| change(RawInodeExtra::mut_from_prefix(&mut b[128..]).expect("a large inode").0))
     }
@@ -324,7 +325,7 @@ impl Edit {
         RawInode::read_from_bytes(&self.read(self.inode_at(ino), size_of::<RawInode>())).expect("its size")
     }
 
-    /// The attributes in an inode: the bytes behind its fields, the magic number first.
+    /// The attributes in an inode: the bytes behind its fields, beginning with the magic number.
     pub fn inode_attributes<'a, R>(&mut self, of: impl Into<Of<'a>>, change: impl FnOnce(&mut [u8]) -> R) -> R {
         self.inode_bytes(of, |b| {
             let extra = usize::from(u16::from_le_bytes([b[128], b[129]]));
@@ -412,7 +413,7 @@ impl Edit {
         self.block(block, change)
     }
 
-    /// Block and offset of the entry called `name` in a directory with blocks.
+    /// The block and the offset of the entry `name` in a directory with blocks.
     fn find(&self, dir: u32, name: &[u8]) -> (u64, usize) {
         for (_, block) in self.data(dir) {
             let bytes = self.read(block * self.block_size() as u64, self.block_size());
@@ -429,7 +430,8 @@ impl Edit {
         panic!("directory {dir} has no {}", String::from_utf8_lossy(name));
     }
 
-    /// The entry that a path ends with (`/dir/..` too), and the bytes behind its fixed part as far as it reaches.
+    /// The entry at the end of a path (including `/dir/..`), and the bytes behind its fixed part, to the end of the
+    /// entry.
     pub fn entry<R>(&mut self, path: &str, change: impl FnOnce(&mut RawDirent, &mut [u8]) -> R) -> R {
         let (dir, name) = path.rsplit_once('/').expect("an absolute path");
         let ino = self.ino(dir);

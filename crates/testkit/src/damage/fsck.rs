@@ -14,7 +14,7 @@ use super::edit::word;
 use super::problem::{Problem, Shown};
 use crate::oracle::{run_bounded, run_command};
 
-/// e2fsck's answer.
+/// The result of e2fsck.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The exit status; None if it was killed or crashed.
@@ -32,7 +32,7 @@ fn program() -> String {
     std::env::var("EXTANT_E2FSCK").unwrap_or_else(|_| "e2fsck".to_owned())
 }
 
-/// N, where e2fsck's version is 1.47.N, and else 0: some problems are newer than some e2fsck.
+/// N, if e2fsck's version is 1.47.N, otherwise 0: some versions do not know all problems.
 ///
 /// # Panics
 /// If it cannot be started.
@@ -42,8 +42,8 @@ pub fn version() -> u32 {
     said.split_once(" 1.47.").and_then(|(_, rest)| digits(rest).parse().ok()).unwrap_or(0)
 }
 
-/// Runs e2fsck with `flags` on a copy of `image` in `dir`, with its problem log if `log`. Writing the log crashes it on
-/// some images: for exit statuses, run it without.
+/// Runs e2fsck with `flags` on a copy of `image` in `dir`, with its problem log if `log`. On some images e2fsck crashes
+/// when it writes the log: to get the exit status, run it without.
 ///
 /// # Panics
 /// If it cannot be started.
@@ -52,7 +52,7 @@ pub fn e2fsck(image: &MemDevice, dir: &Path, flags: &str, log: bool) -> Answer {
     run(dir, &[flags], log)
 }
 
-/// Runs e2fsck on the image that lies in `dir`.
+/// Runs e2fsck on the image in `dir`.
 fn run(dir: &Path, flags: &[&str], log: bool) -> Answer {
     let (path, list) = (dir.join("image"), dir.join("log"));
     let _ = std::fs::remove_file(&list);
@@ -63,7 +63,7 @@ fn run(dir: &Path, flags: &[&str], log: bool) -> Answer {
         args.extend(["-E", &option]);
     }
     args.push(path.to_str().expect("UTF-8"));
-    // It hangs on some images.
+    // e2fsck hangs on some images.
     let (code, output) = run_bounded(20, &program, &args).unwrap_or_else(|e| panic!("{e}"));
     let text = String::from_utf8_lossy(&std::fs::read(&list).unwrap_or_default()).into_owned();
     let codes = text.split("<problem code=\"0x").skip(1).filter_map(|p| u32::from_str_radix(p.get(..6)?, 16).ok());
@@ -88,14 +88,14 @@ pub fn judged(image: &MemDevice, dir: &Path) -> Answer {
     answer.code = code;
     if let Some(replay) = replay {
         answer.output.insert_str(0, &replay.output);
-        // Status 1: it has replayed the log. With a backup's superblock it continues and repairs.
+        // Status 1 means that it has replayed the log. With a backup of the superblock, it continues and repairs.
         let repaired = if replay.output.contains("Pass 1") { 4 } else { 0 };
         answer.code = code.zip(replay.code).map(|(code, replay)| code | (replay & !1) | repaired);
     }
     answer
 }
 
-/// Whether the superblock says that a journal is to be replayed.
+/// Whether the superblock requires a replay of the journal.
 fn waits_for_replay(image: &MemDevice) -> bool {
     const HAS_JOURNAL: u32 = 4;
     const NEEDS_RECOVERY: u32 = 4;
@@ -104,7 +104,7 @@ fn waits_for_replay(image: &MemDevice) -> bool {
     read.is_ok() && word(&sb, 0x5c) & HAS_JOURNAL != 0 && word(&sb, 0x60) & NEEDS_RECOVERY != 0
 }
 
-/// The problems among `problems` that e2fsck does not report, each in its own way of reporting.
+/// Those of `problems` that e2fsck does not report, each in the way in which it is reported.
 pub fn missing(image: &MemDevice, dir: &Path, problems: &[Problem]) -> Vec<(Problem, Answer)> {
     let mut check = None;
     let mut repair = None;

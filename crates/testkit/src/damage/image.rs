@@ -1,7 +1,7 @@
 //! The kinds of images that mutations start from, each with every kind of object in it.
 //!
-//! Main type: [`Image`]; [`Image::made`] builds one once and caches it in memory. mke2fs and debugfs make them and
-//! `e2fsck -fyD` indexes their directories, so that the kinds that Extant does not write are built as the others are.
+//! Main type: [`Image`]; [`Image::made`] builds one once and caches it in memory. mke2fs and debugfs make them, and
+//! `e2fsck -fyD` indexes their directories. So kinds that Extant cannot write are built like the others.
 //!
 //! | path | what it is |
 //! |---|---|
@@ -36,7 +36,7 @@ use crate::oracle::{debugfs_write, e2fsck, mke2fs};
 pub enum Image {
     /// ext2, blocks of 1 KiB.
     Ext2,
-    /// ext2 of the first revision: no features, inodes of 128 bytes.
+    /// ext2 of revision 0: no features, inodes of 128 bytes.
     Ext2Rev0,
     /// ext3: a journal, indirect maps.
     Ext3,
@@ -58,11 +58,11 @@ pub enum Image {
     Bigalloc,
     /// `quota` and `project`, with several owners.
     Quota,
-    /// `ea_inode`, with a large attribute of `/value`, and one of `/valueblock` whose name lies in a block.
+    /// `ea_inode`, with a large attribute of `/value`, and one of `/valueblock` whose entry is in a block.
     EaInode,
-    /// `casefold`, with the folded directory `/fold` and `/foldindex`, which has an index.
+    /// `casefold`, with the case-folded directories `/fold` and `/foldindex`, which is indexed.
     Casefold,
-    /// `encrypt`, with the encrypted directory `/secret` and two files in it; the second one's context lies in a block.
+    /// `encrypt`, with the encrypted directory `/secret` and two files in it; the context of the second is in a block.
     Encrypt,
     /// `mmp`.
     Mmp,
@@ -70,7 +70,7 @@ pub enum Image {
     Dirty,
     /// `inline_data` with 66,000 inodes, without `dir_nlink` and checksums.
     ManyInodes,
-    /// ext2 with blocks of 64 KiB, and in it just `/file`.
+    /// ext2 with blocks of 64 KiB, with `/file` only.
     LargeBlocks,
 }
 
@@ -133,7 +133,8 @@ impl Image {
     fn make(self) -> MemDevice {
         let dir = tempfile::tempdir().expect("tempdir");
         let image = dir.path().join("image");
-        // Hash seed and UUID decide where names go in an index: images of two runs are alike.
+        // The hash seed and the UUID determine the order of names in an index, so that the images of two runs are
+        // equal.
         let uuid = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
         let mut extended = format!("hash_seed={uuid}");
         if self == Image::Casefold {
@@ -147,8 +148,8 @@ impl Image {
         let mut edit = Edit::new(&MemDevice::load(&image).expect("loaded"));
         self.complete(&mut edit);
         edit.finish().save(&image).expect("saved");
-        // Only now, because debugfs leaves counts of links and usage to it. Indexing changes the usage that it has just
-        // counted.
+        // Only now, because debugfs does not update link counts and usage. Indexing changes the usage that e2fsck has
+        // just counted, so it runs twice.
         for flags in ["-fyD", "-fy"] {
             let fsck = e2fsck(&image, &[flags]).expect("e2fsck");
             assert!(fsck.code < 2, "{self:?}: {}", fsck.output);
@@ -166,7 +167,7 @@ impl Image {
         made
     }
 
-    /// The commands for debugfs. Sources lie in `dir`.
+    /// The commands for debugfs. Source files are in `dir`.
     fn script(self, dir: &Path) -> String {
         let source = |name: &str, pieces: &[(u64, usize)]| {
             let path = dir.join(name);
@@ -197,7 +198,7 @@ impl Image {
         let long = "x".repeat(200);
         let _ = writeln!(s, "ln /other /dir/hard\nrm /gone\nsymlink /fast target\nsymlink /slow {long}");
         let _ = writeln!(s, "mknod chr c 1 3\nmknod blk b 8 1\nmknod fifo p\nmknod sock p\nsif /sock mode 0140644");
-        // 45 and 520 names of one file: e2fsck then counts its links.
+        // 45 and 520 names of one file, whose links e2fsck then counts.
         for (dir, names, len, blocks) in [("h1", 45, 200, 14), ("h2", 520, 245, 175)] {
             s.push_str(&format!("expand_dir /{dir}\n").repeat(blocks));
             for i in 0..names {
@@ -244,7 +245,7 @@ impl Image {
         s
     }
 
-    /// The changes that debugfs cannot make.
+    /// Makes the changes that debugfs cannot make.
     fn complete(self, e: &mut Edit) {
         if !matches!(self, Image::Ext2Rev0 | Image::LargeBlocks) {
             let (block, blocks) = {
@@ -265,10 +266,10 @@ impl Image {
     }
 }
 
-/// The encrypted file whose context lies in its attribute block.
+/// The encrypted file whose context is in its attribute block.
 pub(super) const SECRET_IN_BLOCK: &str = "/secret/qrstuvwxyz012345";
 
-/// Turns on multi-mount protection. mke2fs could, but then each tool that writes would wait for eleven seconds.
+/// Turns on multi-mount protection. mke2fs could do it, but then each writing tool would wait for eleven seconds.
 fn protect(e: &mut Edit) {
     let block = e.free_block();
     let group = e.group_of(block);
@@ -292,11 +293,11 @@ fn protect(e: &mut Edit) {
     });
 }
 
-/// Writes an attribute with an encryption policy of version 1 over the area of an inode's attributes.
+/// Overwrites the attribute area of an inode with one attribute that contains an encryption policy of version 1.
 pub(super) fn encryption_context(area: &mut [u8], key: u8) {
     area.fill(0);
     set_word(area, 0, extant_ondisk::xattr::MAGIC);
-    // One entry: name "c" of index 9, 28 bytes at the end of the area; offsets count from the first entry.
+    // One entry: name "c" of index 9, with 28 bytes at the end of the area. Offsets count from the first entry.
     let len = 28;
     let at = (area.len() - 4 - len) & !3;
     area[4..6].copy_from_slice(&[1, extant_ondisk::xattr::index::ENCRYPTION]);
@@ -308,8 +309,7 @@ pub(super) fn encryption_context(area: &mut [u8], key: u8) {
     value[4..12].fill(key);
 }
 
-/// Writes an attribute of the encryption's kind over all attributes of a block: a policy of version 1, cut off at `len`
-/// bytes.
+/// Overwrites all attributes in a block with one encryption attribute: a policy of version 1, cut off at `len` bytes.
 pub(super) fn encryption_context_in_block(block: &mut [u8], name: &[u8; 1], len: usize, key: u8) {
     block[32..].fill(0);
     let at = block.len() - 28;

@@ -10,7 +10,7 @@ use zerocopy::FromBytes;
 
 use super::edit::{Edit, Touched, set_word};
 
-/// Computes an index block's checksum by its own fields, however wrong: it need not decode.
+/// Computes an index block's checksum from its own fields, even if they are wrong: the block need not decode.
 fn seal_index(b: &mut [u8], seed: ChecksumSeed) {
     let first = usize::from(u16::from_le_bytes([b[4], b[5]]));
     let base = if first == 12 { 32 } else { 8 };
@@ -23,7 +23,7 @@ fn seal_index(b: &mut [u8], seed: ChecksumSeed) {
 }
 
 impl Edit {
-    /// Repairs all checksums that it can: a block that has lost its shape keeps its old one.
+    /// Repairs all checksums where possible. A block that has lost its structure keeps its old checksum.
     pub(super) fn mend_checksums(&mut self) {
         let touched = std::mem::take(&mut self.touched);
         for what in touched {
@@ -72,7 +72,8 @@ impl Edit {
         }
         let seed = self.inode_seed(ino).raw();
         self.block(block, |b| {
-            // The tail's place follows from the block's size: a block that is no longer a node gets a checksum as well.
+            // The position of the tail follows from the block size, so a block that is no longer a valid node also gets
+            // a checksum.
             let at = extent::HEADER_BYTES + extent::capacity(b.len()) * extent::ENTRY_BYTES;
             let sum = crc32c(seed, &b[..at]);
             set_word(b, at, sum);

@@ -1,8 +1,8 @@
 //! Damaged images by the thousand, for comparing checkers: mutations of the table, single and several at once, changed
 //! bytes, and changed fields of one object with its checksum repaired.
 //!
-//! Main functions: [`damaged`] (the image for a kind and a seed), [`KINDS`]. A wrong checksum reports changed bytes
-//! before any other rule does; an object with a repaired checksum reaches those rules.
+//! Main functions: [`damaged`] (the image for a kind and a seed), [`KINDS`]. If only bytes change, the checksum rule
+//! reports them before any other rule. With a repaired checksum, an object reaches the other rules.
 //!
 //! # Locking
 //! None.
@@ -16,7 +16,7 @@ use extant_ondisk::{InodeNr, bitmap};
 use super::edit::{Edit, set_half, set_word};
 use super::{Image, Mutation, random, table};
 
-/// The kinds of images that are damaged.
+/// The kinds of images to damage.
 pub const KINDS: [Image; 12] = [
     Image::Ext2,
     Image::Ext3,
@@ -32,8 +32,8 @@ pub const KINDS: [Image; 12] = [
     Image::Quota,
 ];
 
-/// The image of `kind` with the damage of `seed`, and a description of it. Every second seed takes the next mutation of
-/// the table, as long as there is one.
+/// The image of `kind` with the damage of `seed`, and a description of it. Every second seed uses the next mutation of
+/// the table, while there are any.
 pub fn damaged(kind: Image, seed: u64) -> (MemDevice, String) {
     let mut rng = Rng::new(seed << 8 | kind as u64);
     let fitting: Vec<&Mutation> = table().filter(|mutation| mutation.images.contains(&kind)).collect();
@@ -75,7 +75,7 @@ pub fn damaged(kind: Image, seed: u64) -> (MemDevice, String) {
     (image, what.join(" + "))
 }
 
-/// Applies to `image` the changes that `other` has against `sound`.
+/// Applies to `image` the differences of `other` from `sound`.
 fn overlay(image: &MemDevice, sound: &MemDevice, other: &MemDevice) {
     const STEP: usize = 64 << 10;
     let [mut old, mut new, mut now] = [const { Vec::new() }; 3].map(|_: Vec<u8>| vec![0; STEP]);
@@ -105,7 +105,7 @@ fn object(kind: Image, rng: &mut Rng) -> (String, MemDevice) {
     }
     let inodes = inodes(&edit);
     let pick = |rng: &mut Rng, of: &[u32]| of[rng.below(of.len() as u64) as usize];
-    // `i_block` need not hold a map.
+    // `i_block` need not contain a map.
     let mapped = |edit: &Edit, ino: u32, kinds: &[FileType]| {
         let raw = edit.raw_inode(ino);
         let kind = FileType::from_mode(raw.i_mode.get());
@@ -178,13 +178,13 @@ fn object(kind: Image, rng: &mut Rng) -> (String, MemDevice) {
     (what, edit.finish())
 }
 
-/// The inodes in use, those with blocks of their own more often than their number.
+/// The inodes in use. Those with their own blocks occur more often than their number would suggest.
 fn inodes(edit: &Edit) -> Vec<u32> {
     let geometry = edit.geometry();
     let mut all = Vec::new();
     for group in 0..edit.groups() {
         let desc = edit.group_desc(group);
-        // Bit 0 of the flags: its inode bitmap was never written.
+        // Bit 0 of the flags: the inode bitmap was never written.
         if desc.bg_flags.get() & 1 != 0 {
             continue;
         }
@@ -194,7 +194,7 @@ fn inodes(edit: &Edit) -> Vec<u32> {
         let used = (0..geometry.inodes_per_group).filter(|bit| bitmap::test(&map, *bit)).map(|bit| first + bit);
         all.extend(used.filter(|ino| *ino == InodeNr::ROOT.0 || *ino == InodeNr::JOURNAL.0 || *ino > 10));
     }
-    // A few that are free or have a purpose.
+    // A few inodes that are free or have a special purpose.
     all.extend([1, InodeNr::RESIZE.0, edit.free_ino()]);
     all
 }
@@ -223,7 +223,7 @@ fn fields(bytes: &mut [u8], rng: &mut Rng) {
     }
 }
 
-/// Turns over one to four bits.
+/// Flips one to four bits.
 fn flip(bytes: &mut [u8], bits: u64, rng: &mut Rng) {
     for _ in 0..1 + rng.below(4) {
         let bit = rng.below(bits) as usize;

@@ -1,13 +1,13 @@
 //! Damaged images: one table of mutations, each with the problems that e2fsck finds after it, and random ones.
 //!
-//! Main types: [`Mutation`], [`table`] (all of them), [`Image`] (the images that they start from), [`Edit`] (the way to
-//! change an image), [`problem`] (e2fsck's names and numbers), [`fsck`] (e2fsck's answers), [`mod@compare`] (the
-//! objects that e2fsck names, and whether another checker does), [`census`] (everything that can be read). A checker, a
-//! fuzzer and a repair are tested with the same table: [`Mutation::on`] makes the damaged image, [`Mutation::expected`]
-//! names its problems.
+//! Main types: [`Mutation`], [`table`] (all of them), [`Image`] (the images that they start from), [`Edit`] (changes an
+//! image), [`problem`] (e2fsck's names and numbers), [`fsck`] (e2fsck's answers), [`mod@compare`] (the objects that
+//! e2fsck names, compared with another checker), [`census`] (everything that can be read). A checker, a fuzzer and a
+//! repair are tested with the same table: [`Mutation::on`] makes the damaged image, [`Mutation::expected`] names its
+//! problems.
 //!
-//! What it does not do: name everything else that a mutation breaks. A block that two files claim is also wrong in a
-//! count.
+//! What it does not do: it does not name all consequences of a mutation. A block that two files claim also makes a
+//! count wrong.
 //!
 //! # Locking
 //! None.
@@ -33,13 +33,13 @@ use extant_block::device::MemDevice;
 /// One way to damage an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutation {
-    /// The change, in a few words; no two are alike.
+    /// The change, in a few words; unique.
     pub name: &'static str,
     /// The images on which it has this effect.
     pub images: &'static [Image],
-    /// Changes a sound image.
+    /// Changes a valid image.
     pub change: fn(&mut Edit),
-    /// Names of [`PROBLEMS`] that e2fsck then reports; there may be more.
+    /// Names of [`PROBLEMS`] that e2fsck then reports; it may report more.
     pub expected: &'static [&'static str],
 }
 

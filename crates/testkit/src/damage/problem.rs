@@ -1,7 +1,7 @@
 //! The states of an image that a check must be able to find, by e2fsck's name and number for each.
 //!
-//! Main types: [`Problem`], [`PROBLEMS`] (all of them), [`WITHOUT`] (those that no mutation shows, with the reason).
-//! [`super::table`] has the changes that bring an image into such a state.
+//! Main types: [`Problem`], [`PROBLEMS`] (all of them), [`WITHOUT`] (those that no mutation produces, with the reason).
+//! [`super::table`] has the changes that produce such a state.
 //!
 //! # Locking
 //! None.
@@ -11,13 +11,13 @@
 pub enum Shown {
     /// `e2fsck -fn` writes it to its problem log.
     Check,
-    /// Only a run that repairs gets that far: `e2fsck -fy`, on a copy, writes it to its problem log.
+    /// Only a repairing run reaches the problem: `e2fsck -fy`, on a copy, writes it to its problem log.
     Repair,
     /// e2fsck ends before it writes to the log; `-fn` prints this text.
     Says(&'static str),
 }
 
-/// One state.
+/// A state that a check must be able to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// e2fsck's name (e2fsck/problem.h) without the prefix of its pass.
@@ -26,14 +26,14 @@ pub struct Problem {
     pub code: u32,
     /// How e2fsck reports it.
     pub shown: Shown,
-    /// The first e2fsck of 1.47 that knows it.
+    /// The first N for which e2fsck 1.47.N knows it.
     pub since: u32,
 }
 
 /// The problem with this name.
 ///
 /// # Panics
-/// If there is none: a table names it wrongly.
+/// If there is none, because a table contains a wrong name.
 pub fn named(name: &str) -> Problem {
     *PROBLEMS.iter().find(|p| p.name == name).unwrap_or_else(|| panic!("no problem is called {name}"))
 }
@@ -300,7 +300,7 @@ pub const PROBLEMS: &[Problem] = &[
     state("ORPHAN_PRESENT_NO_FILE", 0x06000E),
 ];
 
-/// The states without a mutation, and why.
+/// The states without a mutation, with the reason.
 pub const WITHOUT: &[(&str, &str)] = &[
     ("ATTR_NAME_LEN", "a name that is too long overlaps what follows, which e2fsck reports first"),
     ("CLEAR_UNINIT_EXTENT", "only an e2fsck built for its developers reports it, when asked to"),

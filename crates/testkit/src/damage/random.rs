@@ -1,7 +1,7 @@
-//! Random damage: images that Extant itself has filled, and a few bytes of their metadata changed from a seed.
+//! Random damage: images that Extant itself has filled, with a few bytes of metadata changed according to a seed.
 //!
-//! Main functions: [`filled`] (an image of one of [`KINDS`]), [`pieces`] (the pieces with content), [`strike`]. The
-//! same kind and seed give the same image.
+//! Main functions: [`filled`] (an image of one of [`KINDS`]), [`pieces`] (the non-empty pieces), [`strike`]. The same
+//! kind and seed give the same image.
 //!
 //! # Locking
 //! None.
@@ -67,7 +67,7 @@ pub fn filled(kind: &[&str], crashed: bool) -> MemDevice {
     fs.link(&sparse, &at, b"hard").expect("link");
     fs.sync().expect("sync");
     if crashed {
-        // An orphan and a transaction that is only in the log.
+        // Leaves an orphan, and a transaction that is only in the log.
         let open = fs.create(&root, b"open", NewNode::file(0o600), cred).expect("create");
         fs.write(&open, 0, &[1; 50_000], WriteFlags::default()).expect("write");
         fs.unlink(&root, b"open").expect("unlink");
@@ -82,7 +82,7 @@ pub fn filled(kind: &[&str], crashed: bool) -> MemDevice {
     dev.snapshot()
 }
 
-/// The 1 KiB pieces of the image that are not empty. The files' content is constant, so it is left out.
+/// The non-empty 1 KiB pieces of the image. The content of files is constant, and excluded.
 pub fn pieces(dev: &MemDevice) -> Vec<u64> {
     let mut places = Vec::new();
     let mut buf = [0; 1024];
@@ -106,7 +106,7 @@ pub fn strike(dev: &MemDevice, places: &[u64], rng: &mut Rng) {
         let mut buf = [0; 1024];
         dev.read_at(at, &mut buf, BioFlags::empty()).expect("memory");
         for _ in 0..1 + rng.below(8) {
-            // Mostly aligned fields with extreme values, where arithmetic overflows.
+            // Mostly aligned fields with extreme values, to make arithmetic overflow.
             let i = rng.below(1021) as usize;
             match rng.below(6) {
                 0 => buf[i] ^= 1 << rng.below(8),
@@ -124,7 +124,7 @@ pub fn strike(dev: &MemDevice, places: &[u64], rng: &mut Rng) {
             }
         }
         if at == 1024 && rng.one_in(2) {
-            // Keep it an ext superblock often enough.
+            // Often restores the magic number, so that it remains an ext superblock.
             buf[0x38..0x3A].copy_from_slice(&[0x53, 0xEF]);
         }
         dev.write_at(at, &[&buf], BioFlags::empty()).expect("memory");

@@ -1,8 +1,8 @@
-//! The images that power cuts leave of a run, checked against the promises.
+//! Checks the images that power cuts leave of a run against the promises.
 //!
-//! Each run gets a few cuts, most of them just behind an acknowledgement, where the device has the least; then the
-//! image at the end of the run. Extant recovers each, and the check compares it with every client's history; a sample
-//! goes through `e2fsck -fn`.
+//! Each run gets a few cuts, most of them just after an acknowledgement, when the device has the least data. The image
+//! at the end of the run is checked as well. Extant recovers each image, and the check compares it with every client's
+//! history. A sample also goes through `e2fsck -fn`.
 //!
 //! # Locking
 //! None.
@@ -25,11 +25,11 @@ use crate::sched::config::Config;
 use crate::sched::plan::Plan;
 use crate::sched::run::Left;
 
-/// Later than any run.
+/// A time after the end of any run.
 const LATER_S: i64 = 1_800_000_000;
-/// One image out of so many is written to afterwards.
+/// One image in this many is written to after recovery.
 const GROW_EVERY: u64 = 8;
-/// One image out of so many goes through e2fsck. Without a journal every image needs it, so only some of those runs are
+/// One image in this many goes through e2fsck. Without a journal every image needs it, so only some of those runs are
 /// cut.
 const FSCK_EVERY: u64 = 300;
 const TWO_WAVES_EVERY: u64 = 20;
@@ -37,15 +37,15 @@ const TWO_WAVES_EVERY: u64 = 20;
 /// How an image was made; part of every message.
 #[derive(Clone, Copy, Debug)]
 enum How {
-    /// Everything durable and nothing else.
+    /// With everything durable and nothing else.
     Least,
     Mode(CrashMode),
     During(CrashMode),
-    /// The run's end.
+    /// The image at the end of the run.
     End,
 }
 
-/// Checks a few cuts, and returns how many.
+/// Checks a few cuts, and returns their number.
 pub fn check(plan: &Plan, mut left: Left, rng: &mut Rng) -> Result<usize, String> {
     let total = left.device.write_log();
     apply_acks(&mut left);
@@ -69,7 +69,7 @@ pub fn check(plan: &Plan, mut left: Left, rng: &mut Rng) -> Result<usize, String
             cuts.push((events.min(total), how));
         }
     }
-    // After a successful unmount, the image must be complete without any write that was not flushed.
+    // After a successful unmount, the image must be complete, without any write that was not flushed.
     if left.unmounted {
         cuts.push((total, How::Least));
     }
@@ -86,7 +86,7 @@ pub fn check(plan: &Plan, mut left: Left, rng: &mut Rng) -> Result<usize, String
     Ok(count)
 }
 
-/// `then`: whether the files are made longer, and whether e2fsck checks the image.
+/// `then`: whether to extend the files, and whether e2fsck checks the image.
 fn check_cut(
     plan: &Plan,
     left: &Left,
@@ -115,7 +115,7 @@ fn check_cut(
     let seen = seen::by_extant_where(&fs, &taking_part).map_err(|e| format!("recovery: {e}"))?;
     for record in &left.records {
         let mine = of_client(&seen, record.client);
-        // With any kind of journal, blocks are mapped once their data is there.
+        // With any kind of journal, blocks are mapped only once their data has been written.
         no_poison(record, &mine)?;
         let told: Vec<u32> = left.told.iter().filter(|(c, _)| *c == record.client).map(|(_, n)| *n).collect();
         let result = if left.struck || record.broken {
@@ -135,7 +135,7 @@ fn check_cut(
     if !grown.is_empty() {
         grown_as_expected(&image, config, &grown)?;
     }
-    // A failed request marks the file system as damaged, and only e2fsck clears that.
+    // A failed request marks the file system as damaged, and only e2fsck clears that mark.
     if (fsck && !left.struck) || two_waves {
         let dir = state_files();
         let file = dir.path().join("state");
@@ -145,10 +145,10 @@ fn check_cut(
     Ok(())
 }
 
-/// How far behind the end a file is written to.
+/// How far beyond the end a file is written to.
 const GAP: usize = 5000;
 
-/// Writes a byte far behind the end of each file, which has been read; returns the expected content.
+/// Writes a byte far beyond the end of each file, whose content is known; returns the expected content.
 fn grow_files(fs: &Filesystem, seen: &Seen) -> Result<Vec<(String, Vec<u8>)>, String> {
     let (mut grown, mut done) = (Vec::new(), BTreeSet::new());
     // Each file once, however many names it has.
@@ -168,7 +168,7 @@ fn grow_files(fs: &Filesystem, seen: &Seen) -> Result<Vec<(String, Vec<u8>)>, St
     Ok(grown)
 }
 
-/// Mounted again, the files are what they should be: zeros between the old end and the new one.
+/// Checks that after a remount, the files have the expected content: zeros between the old end and the new byte.
 fn grown_as_expected(image: &Arc<MemDevice>, config: &Config, grown: &[(String, Vec<u8>)]) -> Result<(), String> {
     let fs = Filesystem::mount(image.clone(), config.quiet(LATER_S)).map_err(|e| format!("mount again: {e}"))?;
     for (path, content) in grown {
@@ -184,9 +184,9 @@ fn grown_as_expected(image: &Arc<MemDevice>, config: &Config, grown: &[(String, 
     fs.unmount().map_err(|e| format!("recovery: unmount: {e}"))
 }
 
-/// The failure, shorter in its first line, with the newest acknowledgement that it may break.
+/// The failure with a shorter first line, and with the newest acknowledgement that it may violate.
 fn by_whom(left: &Left, client: usize, cut: Cut, e: &str) -> String {
-    // The node that it concerns, as the text says.
+    // The node that the failure concerns, according to its text.
     let place = e.find("\n    node ").map(|at| at + 10).or_else(|| e.find("(node ").map(|at| at + 6));
     let digits = |at: usize| e[at..].chars().take_while(char::is_ascii_digit).collect::<String>();
     let of = place.and_then(|at| digits(at).parse::<u32>().ok());
@@ -219,7 +219,7 @@ fn mended(image: MemDevice) -> Result<MemDevice, String> {
     MemDevice::load(&file).map_err(|e| e.to_string())
 }
 
-/// Adds all acknowledgements as floors to each client's history.
+/// Adds all acknowledgements to each client's history, as floors.
 fn apply_acks(left: &mut Left) {
     for ack in &left.acks {
         match ack.what {
@@ -259,7 +259,7 @@ fn of_client(seen: &Seen, client: usize) -> Seen {
     seen.iter().filter(|(path, _)| path.starts_with(&prefix)).map(|(p, n)| (p.clone(), n.clone())).collect()
 }
 
-/// No byte that was never written may be visible, whichever requests failed.
+/// Checks that no byte that was never written is visible, whichever requests failed.
 fn no_poison(record: &Record, seen: &Seen) -> Result<(), String> {
     for (path, node) in seen.iter().filter(|(_, n)| n.kind == NodeKind::File) {
         for (i, word) in node.content.as_chunks::<8>().0.iter().enumerate() {
@@ -279,10 +279,10 @@ fn no_poison(record: &Record, seen: &Seen) -> Result<(), String> {
     Ok(())
 }
 
-/// Sizes, modes, owners, times and blocks of files that were acknowledged and not changed since.
+/// Checks sizes, modes, owners, times and blocks of files that were acknowledged and not changed since.
 fn stats(left: &Left, record: &Record, seen: &Seen, cut: Cut, told: &[u32]) -> Result<(), String> {
     let history = &record.history;
-    // fdatasync makes no times durable, and only an fsync of the file itself makes lazy ones durable.
+    // fdatasync makes no times durable, and only an fsync of the file itself makes lazy times durable.
     let floor_of = |id: u32| {
         let counts = |w: Covers| match w {
             Covers::Everything => true,

@@ -1,5 +1,4 @@
-//! One client: operations on its own files and names, compared with its expectations and recorded in a history of its
-//! own.
+//! One client: operations on its own files and names, compared with its expectations and recorded in its own history.
 //!
 //! Main types: [`Client`], [`Shared`] (the state that all clients of a run share), [`Ack`] (an acknowledgement that
 //! something is durable), [`Record`] (a client's record after the run).
@@ -36,31 +35,31 @@ use durability::Asked;
 
 static CLASS: LockClass = LockClass::new("schedule shared", 0);
 
-/// Operations from one growth to the next, on images that grow.
+/// The number of operations between growths, on images that grow.
 const GROWS_EVERY: u64 = 7;
-/// The largest file.
+/// The maximum size of a file.
 const FILE_MAX: u64 = 200 << 10;
 
 /// An acknowledgement that something is durable.
 #[derive(Clone, Debug)]
 pub struct Ack {
-    /// Events in the device's log at the acknowledgement.
+    /// The number of events in the device's log at the acknowledgement.
     pub events: usize,
-    /// Operations of each client that had ended at the call.
+    /// The number of operations of each client that had ended at the time of the call.
     pub upto: Vec<usize>,
     pub what: Covers,
     /// The call that was acknowledged.
     pub by: &'static str,
-    /// Requests that had not completed at the acknowledgement.
+    /// The number of requests that had not completed at the acknowledgement.
     pub in_flight: usize,
-    /// The number of acknowledgements before it.
+    /// The number of earlier acknowledgements.
     nr: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Covers {
     Everything,
-    /// A file of a client; with `data`, not its names and times.
+    /// A file of a client; with `data`, without its names and times.
     File {
         client: usize,
         node: NodeId,
@@ -74,11 +73,11 @@ pub struct Shared {
     pub device: Arc<CrashDevice>,
     pub faulty: Arc<FaultyDevice>,
     pub late: Arc<LateDevice>,
-    /// Operations that have ended, by client.
+    /// The number of operations that have ended, by client.
     ended: Vec<AtomicUsize>,
-    /// How many acknowledgements there were.
+    /// The number of acknowledgements so far.
     given: AtomicUsize,
-    /// The device that lies, if any.
+    /// The device that lies, if there is one.
     trick: Trick,
     state: Mutex<State>,
 }
@@ -87,9 +86,9 @@ pub struct Shared {
 struct State {
     acks: Vec<Ack>,
     files: Vec<(usize, NodeId, InodeRef)>,
-    /// Files of which a caller got the error of a lost write: their content is no longer checked.
+    /// Files for which a caller got the error of a lost write: their content is no longer checked.
     told: Vec<(usize, NodeId)>,
-    /// A caller got the error of a lost write of some file.
+    /// Whether a caller got the error of a lost write of an unknown file.
     told_of_any: bool,
 }
 
@@ -114,7 +113,7 @@ impl Shared {
         })
     }
 
-    /// A request has failed: its consequences are no defect.
+    /// Whether a request has failed: the consequences are not defects.
     pub fn struck(&self) -> bool {
         self.faulty.injected() > 0
     }
@@ -123,7 +122,7 @@ impl Shared {
         self.ended.iter().map(|e| e.load(Ordering::Relaxed)).collect()
     }
 
-    /// `upto`: the operations that had ended at the call.
+    /// Records an acknowledgement. `upto`: the operations that had ended at the time of the call.
     pub fn acknowledge(&self, upto: Vec<usize>, what: Covers, by: &'static str) {
         let in_flight = self.late.in_flight();
         let mut s = self.state.lock();
@@ -144,8 +143,9 @@ impl Shared {
         self.state.lock().told.push((client, node));
     }
 
-    /// A caller that synced all files when `given` acknowledgements had been made got the error of a lost write. The
-    /// write was lost between that call and now, and later calls do not report it again.
+    /// Records that a caller which synced all files got the error of a lost write. When it called, `given`
+    /// acknowledgements had been made. The write was lost between that call and now, and later calls do not report it
+    /// again.
     pub fn tell_of_any(&self, given: usize) {
         let mut s = self.state.lock();
         s.told_of_any = true;
@@ -171,13 +171,13 @@ impl Shared {
     }
 }
 
-/// A node after an operation.
+/// The attributes of a node after an operation.
 #[derive(Clone, Debug)]
 pub struct Look {
     pub node: NodeId,
     pub op: usize,
     pub attr: Attr,
-    /// Nothing was delayed, so the number of blocks is that on the device.
+    /// Nothing was delayed, so the number of blocks is the same as on the device.
     pub settled: bool,
 }
 
@@ -190,12 +190,12 @@ pub struct Record {
     pub looks: Vec<Look>,
     /// Ranges that were preallocated (true), and ranges that have become holes, in order.
     pub reserved: Vec<(NodeId, u64, u64, bool)>,
-    /// An operation failed after a request had failed: only acknowledged operations count.
+    /// Whether an operation failed because of a failed request: only acknowledged operations count.
     pub broken: bool,
 }
 
 impl Record {
-    /// Whether byte `at` of the file lay in a block that was preallocated before anything was written to it.
+    /// Whether byte `at` of the file was in a block that was preallocated before anything was written to it.
     pub fn was_preallocated(&self, node: NodeId, at: u64) -> bool {
         let mut of = self.reserved.iter().filter(|(n, from, to, _)| *n == node && (*from..*to).contains(&at));
         of.next_back().is_some_and(|r| r.3)
@@ -208,9 +208,9 @@ struct OpenFile {
     path: String,
     inode: InodeRef,
     content: Vec<u8>,
-    /// Written blocks of it may have been lost.
+    /// Whether written blocks of it may have been lost.
     doubtful: bool,
-    /// Each change is durable when it returns.
+    /// Whether each change is durable when the call returns.
     synchronous: bool,
 }
 
@@ -223,15 +223,15 @@ pub struct Client {
     files: Vec<OpenFile>,
     root: InodeRef,
     serial: u32,
-    /// How many of ten operations go to the preallocated file.
+    /// How many of ten operations use the preallocated file.
     focus: u64,
     clock: Clock,
-    /// fsyncs whose replies the client has not waited for, with their files.
+    /// fsyncs that were started and whose replies are pending, with their files.
     asked: Vec<Asked>,
 }
 
 impl Client {
-    /// Client `nr`, with its files of the image.
+    /// Client `nr`, with its files in the image.
     pub fn new(nr: usize, fs: Arc<Filesystem>, shared: Arc<Shared>, base: &Base, focus: u64) -> Client {
         let root = fs.root().expect("root");
         let mut history = History { first: nr as u32 * NODES, ..History::default() };
@@ -356,8 +356,8 @@ impl Client {
         self.record.history.first + id
     }
 
-    /// Runs `f`; the record is there before. `None`: it failed, and may. `undo` reverts the part of the record that a
-    /// failure for want of space leaves undone.
+    /// Records and runs `f`. `None`: `f` failed for an accepted reason. `undo` removes the part of the record that a
+    /// failure for lack of space did not do.
     fn op<T>(
         &mut self,
         text: String,
@@ -408,7 +408,7 @@ impl Client {
         result.ok()
     }
 
-    /// A request failed, and an operation with it: the effect of the operation is unknown.
+    /// Handles an operation that failed because of a failed request: its effect is unknown.
     fn fail(&mut self, node: Option<NodeId>) {
         self.record.broken = true;
         if let Some(id) = node {
@@ -589,7 +589,7 @@ impl Client {
         }
     }
 
-    /// One name of the node is gone: the node has another, or the file is closed.
+    /// Handles the loss of one name of the node: the node has another name, or the file is closed.
     fn drop_name(&mut self, id: NodeId) {
         let other = self.names.paths.iter().find(|(_, i)| **i == id).map(|(p, _)| p.clone());
         let Some(at) = self.files.iter().position(|f| f.id == id) else { return };
@@ -620,7 +620,7 @@ impl Client {
             self.touch(id);
             self.drop_name(id);
             if let Some(inode) = kept.filter(|inode| inode.links() == 0) {
-                // The file stays open for a while, and is cut: it stays an orphan. Its name may come back.
+                // The file stays open for a while and is truncated, so it remains an orphan. Its name may return.
                 let to = rng.below(self.fs.getattr(&inode).size + 1);
                 let set = SetAttr { size: Some(to), ..SetAttr::default() };
                 let what = self.sized(to);
@@ -646,7 +646,7 @@ impl Client {
         let Some(n) = done else { return };
         let to = from + n as u64;
         if (n as u64) < len {
-            // The write got as many bytes as there was room for.
+            // The write is as long as the free space allowed.
             let node = &mut self.record.history.nodes[id as usize];
             if let Some(c) = node.changes.last_mut() {
                 c.what = What::Write { from, to };
@@ -761,7 +761,7 @@ impl Client {
         let text = format!("{text} {} (node {id}) {from}..{to}, keep size {keep_size}", self.files[at].path);
         let done = self.op(text, Some(id), &changes, |c| c.fs.fallocate(&inode, mode, from, to - from)).is_some();
         if !done {
-            // For want of space the operation may have stopped half way: the zeroed part is unknown.
+            // For lack of space, the operation may have stopped halfway: the zeroed part is unknown.
             if !self.record.broken && zero != Some(false) {
                 self.give_up(id);
             }
@@ -769,7 +769,7 @@ impl Client {
         }
         let whole = (from / bs * bs, to.next_multiple_of(bs));
         if zero == Some(false) {
-            // Only holes become preallocated; written data stays.
+            // Only holes become preallocated; written data remains.
             let new = whole.0.max(size.next_multiple_of(bs));
             self.record.reserved.push((id, new, whole.1.max(new), true));
         } else if zero.is_none() {
@@ -785,7 +785,7 @@ impl Client {
         }
     }
 
-    /// The content of the file is unknown: it is removed.
+    /// Removes a file whose content is unknown.
     fn give_up(&mut self, id: NodeId) {
         self.shared.tell(self.nr, id);
         let paths: Vec<String> = self.names.paths.iter().filter(|(_, i)| **i == id).map(|(p, _)| p.clone()).collect();
@@ -864,7 +864,7 @@ impl Client {
         }
         let len = self.shared.config.image.value_length(rng);
         let value = match rng.below(3) {
-            // Files of all clients share a block or an inode then.
+            // Files of all clients then share a block or an inode.
             0 => pattern::label(rng.below(2) as u32, self.shared.config.image.label_length()),
             _ => pattern::bytes(self.pattern_of(id), self.op_nr() as u32, 0, len),
         };
@@ -896,7 +896,8 @@ impl Client {
 
     // ---- looking ----
 
-    /// Makes memory scarce for a moment, so that the policy decides which frames leave; or evicts all that can leave.
+    /// Makes memory scarce for a moment, so that the policy decides which frames to evict; or evicts everything that
+    /// can be evicted.
     fn reclaim(&self, rng: &mut Rng) {
         let budget = self.fs.budget();
         if rng.one_in(4) {
@@ -907,19 +908,19 @@ impl Client {
         }
     }
 
-    /// Reads the start of a file, up to `most` bytes, or all of it.
+    /// Reads a file from the start, up to `most` bytes or completely.
     fn read(&mut self, rng: &mut Rng, most: Option<usize>) {
         if let Some(at) = self.some_file(rng) {
             self.check_start(at, most.unwrap_or(usize::MAX));
         }
     }
 
-    /// The file has the bytes that were written to it.
+    /// Checks that the file has the bytes that were written to it.
     fn check_read(&mut self, at: usize) {
         self.check_start(at, usize::MAX);
     }
 
-    /// The first `most` bytes of the file are those that were written to it.
+    /// Checks that the first `most` bytes of the file are those that were written to it.
     fn check_start(&mut self, at: usize, most: usize) {
         let f = &self.files[at];
         let content = &f.content[..f.content.len().min(most)];
@@ -947,7 +948,7 @@ impl Client {
             return;
         }
         if self.shared.struck() {
-            // Lost data may be gone, but nothing else may be in its place.
+            // Lost data may be missing, but nothing else may be in its place.
             return;
         }
         let differs = found.iter().zip(content).position(|(a, b)| a != b);

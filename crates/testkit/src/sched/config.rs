@@ -1,9 +1,9 @@
 //! The combinations of image, mount options and device that the explorer runs.
 //!
-//! Main types: [`Config`], [`Base`] (an image with every client's files in it, made once a process).
+//! Main types: [`Config`], [`Base`] (an image with the files of every client, made once per process).
 //!
 //! # Locking
-//! None: the images are made once, behind a `OnceLock` each.
+//! None: each image is made once, in a `OnceLock`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -22,20 +22,20 @@ use crate::crash::history::NodeKind;
 use crate::crash::image::{CrashImage, EXT2, EXT4};
 use crate::crash::pattern;
 
-/// Clients that a plan has at most; the images hold files for each.
+/// The maximum number of clients in a plan; the images contain files for each.
 pub const CLIENTS_MAX: usize = 8;
-/// Files that a client has in an image with many.
+/// The number of files per client in an image with many files.
 pub const MANY: usize = 60;
-/// The memory of the run's mount, unless a client takes some of it away.
+/// The memory of the run's mount, unless a client temporarily takes some.
 pub const CACHE_BYTES: u64 = 8 << 20;
 /// Distance between the clients' node numbers in patterns.
 pub const NODES: u32 = 4096;
-/// Seconds since 1970 at which images are made, before any run begins.
+/// The time at which images are made, in seconds since 1970: before any run begins.
 const MADE_S: i64 = 1_600_000_000;
-/// Blocks of a file with a deep map, every other one written: 4 extents fit into an inode and 84 into a block of 1 KiB,
-/// 12 and 268 blocks need no node or one level of them.
+/// The number of blocks of a file with a deep map, of which every other one is written. An inode holds 4 extents, and a
+/// block of 1 KiB holds 84. Without extents, 12 blocks need no map block, and 268 need one level.
 const DEEP_BLOCKS: u64 = 360;
-/// Bytes of a written and of a preallocated file of the image.
+/// The number of bytes of a written and of a preallocated file in the image.
 const WRITTEN: u64 = 20_000;
 const ALLOCATED: u64 = 48 << 10;
 
@@ -44,21 +44,21 @@ const ALLOCATED: u64 = 48 << 10;
 pub struct Config {
     pub name: &'static str,
     pub image: CrashImage,
-    /// Clients have many small files.
+    /// Whether clients have many small files.
     pub many: bool,
-    /// Clients have a file whose map has two levels of nodes.
+    /// Whether clients have a file whose map has two levels of nodes.
     pub deep: bool,
-    /// The number of free blocks, for configurations about a full disk.
+    /// The number of free blocks, for configurations with a full disk.
     pub free_blocks: Option<u64>,
     pub keep_clean: bool,
     pub through: Option<u64>,
     pub lateness: Lateness,
-    /// Sectors of 4 KiB.
+    /// Whether the device has sectors of 4 KiB.
     pub large_sectors: bool,
-    /// One request in the middle fails.
+    /// Whether one request in the middle fails.
     pub faults: bool,
-    /// The number of plans, in proportion to the others, that use it. 0: only those that ask for it by name, so that
-    /// the seeds of older series mean what they meant.
+    /// The number of plans, relative to the others, that use this configuration. 0: only plans that name it. This keeps
+    /// the meaning of seeds in older series.
     pub weight: u64,
 }
 
@@ -92,11 +92,11 @@ const SMALL_BLOCKS: CrashImage = CrashImage {
     inodes: 256,
     ..EXT4
 };
-/// Each inode has a block of its own, so that a transaction is full after a few dozen files.
+/// Each inode has a separate block, so that a transaction is full after a few dozen files.
 const WIDE: CrashImage =
     CrashImage { name: "ext4-wide", inode_size: Some(4096), size: 16 << 20, inodes: 512, ..JOURNAL };
 
-/// All of them, those of production first.
+/// All configurations, those of production first.
 pub static CONFIGS: &[Config] = &[
     MOUNT,
     // An image file without O_DIRECT.
@@ -105,7 +105,7 @@ pub static CONFIGS: &[Config] = &[
     Config { name: "file-1k", image: SMALL_BLOCKS, through: Some(4096), weight: 2, ..MOUNT },
     Config { name: "full-log", image: WIDE, many: true, weight: 2, ..MOUNT },
     Config { name: "embedded", keep_clean: true, weight: 2, ..MOUNT },
-    // The command on an image file.
+    // The command line tool on an image file.
     Config { name: "embedded-file", keep_clean: true, through: Some(16 << 10), lateness: INLINE, weight: 2, ..MOUNT },
     Config { name: "sectors", large_sectors: true, weight: 1, ..MOUNT },
     Config { name: "full-disk", free_blocks: Some(40), weight: 2, ..MOUNT },
@@ -279,7 +279,7 @@ impl Config {
         CONFIGS.iter().find(|c| c.name == name)
     }
 
-    /// How it is mounted by the run.
+    /// The mount options of the run.
     pub fn options(&self, seed: u64) -> MountOptions {
         MountOptions {
             keep_clean: self.keep_clean,
@@ -293,7 +293,7 @@ impl Config {
         }
     }
 
-    /// How it is mounted by one thread, before and after.
+    /// The mount options for one thread, before and after the run.
     pub fn quiet(&self, epoch_s: i64) -> MountOptions {
         MountOptions {
             threads: false,
@@ -344,7 +344,7 @@ impl Config {
             make(format!("t{client}d"), NodeKind::Directory, Vec::new(), 0);
             make(format!("t{client}a"), NodeKind::File, vec![(0, WRITTEN)], 0);
             if self.image.extents {
-                // Its first third has data already: overwrites meet a part that is still to be converted.
+                // Its first third already has data, so that overwrites meet a part that is still to be converted.
                 make(format!("t{client}p"), NodeKind::File, vec![(0, ALLOCATED / 3)], ALLOCATED);
             }
             if self.many && client < 3 {
@@ -375,7 +375,7 @@ impl Config {
 /// An image and its files.
 pub struct Base {
     pub device: MemDevice,
-    /// By name, in the order of their making for each client.
+    /// Keyed by name, in the order of creation for each client.
     pub files: BTreeMap<String, Made>,
 }
 

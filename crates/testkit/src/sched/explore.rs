@@ -1,6 +1,6 @@
-//! Many plans, and a failing one made smaller.
+//! Runs many plans, and shrinks those that fail.
 //!
-//! Main types: [`Report`], [`Found`]. A thread for each processor runs simulations of its own.
+//! Main types: [`Report`], [`Found`]. Each processor has a thread that runs separate simulations.
 //!
 //! # Locking
 //! `schedule work` (0): the next plan, and the failures found.
@@ -19,16 +19,16 @@ use crate::sched::run::{Bad, Trick, try_plan};
 
 static CLASS: LockClass = LockClass::new("schedule work", 0);
 
-/// The plans to go through.
+/// The plans to run.
 #[derive(Clone, Debug)]
 pub struct Search {
     pub series: u64,
     pub plans: u64,
-    /// Stop when so much time has passed.
+    /// Stop when this much time has passed.
     pub at_most: Duration,
     pub only: Option<String>,
     pub trick: Trick,
-    /// Stop after so many different kinds of failures.
+    /// Stop after this many different kinds of failures.
     pub kinds_max: usize,
 }
 
@@ -37,7 +37,7 @@ pub struct Search {
 pub struct Found {
     pub plan: Plan,
     pub bad: Bad,
-    /// How many plans had been tried when it was met first, and how often it was met.
+    /// How many plans had been tried before it first occurred, and how often it occurred.
     pub after: u64,
     pub times: u64,
 }
@@ -55,7 +55,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Panics with the failures, made smaller.
+    /// Panics with the shrunk failures.
     pub fn expect_clean(&self) {
         if self.found.is_empty() {
             return;
@@ -87,12 +87,12 @@ impl Report {
     }
 }
 
-/// The line that repeats a failure.
+/// The line that reproduces a failure.
 pub fn repeat_line(plan: &Plan) -> String {
     format!("EXTANT_SCHEDULE='{plan}' cargo test -p extant-testkit --test schedules repeat -- --nocapture")
 }
 
-/// Goes through the plans.
+/// Runs the plans.
 pub fn explore(search: &Search) -> Report {
     struct Work {
         next: u64,
@@ -155,15 +155,15 @@ fn processors() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|n| set.is_set(*n)).collect()
 }
 
-/// Binds this thread, and the threads that it starts from here on, to one processor: of a simulation one thread runs at
-/// a time, and handing over on the same processor takes half as long.
+/// Binds this thread, and the threads that it starts from here on, to one processor. Only one thread of a simulation
+/// runs at a time, and switching on the same processor takes half as long.
 fn bind(processor: usize) {
     let mut one = CpuSet::new();
     one.set(processor);
     let _ = sched_setaffinity(None, &one);
 }
 
-/// Removes clients and operations while it fails in the same way, at most `tries` runs.
+/// Removes clients and operations while the plan fails in the same way, in at most `tries` runs.
 pub fn shrink(plan: &Plan, bad: &Bad, tries: usize) -> (Plan, Bad) {
     let all = plan.all();
     let keep = plan.keep.clone().unwrap_or_else(|| all.iter().map(|ops| (0..ops.len()).collect()).collect());
@@ -190,7 +190,7 @@ pub fn shrink(plan: &Plan, bad: &Bad, tries: usize) -> (Plan, Bad) {
     loop {
         let now = best.0.keep.clone().expect("set above");
         let mut better = None;
-        // Whole clients first, then operations, the last first.
+        // First whole clients, then operations, the last first.
         for client in 0..now.len() {
             if now[client].is_empty() {
                 continue;

@@ -1,17 +1,17 @@
 //! The schedule explorer: threads that race, with power cuts and failing requests on top.
 //!
-//! One [`plan::Plan`] is a configuration, a seed and the operations that are left of it; everything else follows from
-//! these. [`run`] executes it inside of a [`extant_base::sim`] run. It mounts a small image with all its threads over a
-//! device whose requests complete later and in any order. Two to eight [`client`]s work on it at once, beside the
-//! flusher, the journal and the evictions. Every read is compared with the written data. Then [`check`] takes a few
-//! images that a power cut could have left, recovers them, and calls the crash explorer's oracle for each client. Each
-//! client has files and names of its own, so its history is that of a single thread, and every acknowledgement is a
-//! floor of it. [`explore()`] does so for many seeds and makes failing plans smaller.
+//! A [`plan::Plan`] consists of a configuration, a seed and the operations that are kept; everything else follows from
+//! these. [`run`] executes it inside an [`extant_base::sim`] run. It mounts a small image with all its threads over a
+//! device whose requests complete later and in any order. Two to eight [`client`]s use it concurrently, beside the
+//! flusher, the journal and evictions. Every read is compared with the written data. Then [`check`] takes a few images
+//! that a power cut could have left, recovers them, and calls the crash explorer's oracle for each client. Each client
+//! has its own files and names, so its history is that of a single thread, and every acknowledgement is a floor of it.
+//! [`explore()`] does this for many seeds, and shrinks failing plans.
 //!
 //! A failure prints one line that repeats it:
 //! `EXTANT_SCHEDULE='config=… seed=… keep=…' cargo test -p extant-testkit --test schedules repeat -- --nocapture`.
 //!
-//! What it does not do: the kernel's recovery, FUSE; other tests cover both.
+//! What it does not do: it uses neither the kernel's recovery nor FUSE; other tests cover both.
 //!
 //! # Locking
 //! `schedule shared` (0): the state that clients share, held for a moment.

@@ -17,7 +17,7 @@ use extant_fs::SyncPolicyKind;
 
 use crate::sched::config::{CLIENTS_MAX, CONFIGS, Config};
 
-/// An operation of a client, drawn before the run; `draw` decides the rest (which file, where, how much).
+/// An operation of a client, drawn before the run; `draw` determines the rest (which file, where, how much).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cmd {
     pub verb: Verb,
@@ -36,9 +36,9 @@ pub enum Verb {
     Append,
     AppendLarge,
     Overwrite,
-    /// Eight bytes somewhere, as a page that is mapped shared would come back.
+    /// Writes eight bytes at some offset, as writeback of a shared mapping would.
     Poke,
-    /// Eight bytes into each of several pages.
+    /// Writes eight bytes into each of several pages.
     PokeRun,
     Truncate,
     Allocate,
@@ -47,35 +47,35 @@ pub enum Verb {
     Mode,
     Times,
     Attribute,
-    /// Makes each later change of the file durable when it returns; or stops that.
+    /// Makes each later change of the file durable when the call returns, or stops that.
     Synchronous,
     Read,
-    /// Reads a little from the start: read-ahead reads more.
+    /// Reads a little from the start; readahead reads more.
     ReadStart,
     /// Evicts everything that need not be in memory.
     Reclaim,
     Fsync,
     Fdatasync,
-    /// Of another client's file.
+    /// fsync of another client's file.
     FsyncOther,
-    /// Of several files at once, those of others among them.
+    /// fsync of several files at once, including those of others.
     FsyncMany,
     Sync,
     SyncAsync,
-    /// And thaw.
+    /// Freezes and thaws.
     Freeze,
     Nap,
-    /// Longer than data may stay dirty.
+    /// Sleeps for longer than data may stay dirty.
     Sleep,
-    /// Every small file becomes dirty.
+    /// Makes every small file dirty.
     DirtyMany,
 }
 
 use Verb::*;
 
-/// Kinds of workload: how likely each operation is.
+/// Kinds of workload: the relative frequency of each operation.
 const KINDS: &[&[(Verb, u64)]] = &[
-    // Everything.
+    // All operations.
     &[
         (Create, 4),
         (Mkdir, 1),
@@ -110,7 +110,7 @@ const KINDS: &[&[(Verb, u64)]] = &[
         (Nap, 2),
         (Sleep, 2),
     ],
-    // Records into preallocated files.
+    // Records in preallocated files.
     &[
         (Allocate, 2),
         (Poke, 8),
@@ -128,9 +128,9 @@ const KINDS: &[&[(Verb, u64)]] = &[
         (Sleep, 3),
         (Nap, 2),
     ],
-    // Logs that grow.
+    // Growing logs.
     &[(Append, 12), (AppendLarge, 2), (Read, 2), (Fsync, 3), (Fdatasync, 2), (FsyncOther, 6), (Sync, 3), (Sleep, 3)],
-    // New files, put in place one after the other.
+    // New files that replace others, one after the other.
     &[
         (Create, 8),
         (Append, 6),
@@ -142,7 +142,7 @@ const KINDS: &[&[(Verb, u64)]] = &[
         (Unlink, 1),
         (Sleep, 1),
     ],
-    // Overwrites, and no change that a transaction would include.
+    // Overwrites, without changes that need a transaction.
     &[
         (Overwrite, 6),
         (Poke, 6),
@@ -172,9 +172,9 @@ const KINDS: &[&[(Verb, u64)]] = &[
         (Sync, 2),
         (Nap, 1),
     ],
-    // A few files each, synced while the flusher writes expired data.
+    // A few files per client, synced while the flusher writes expired data.
     &[(Create, 3), (Append, 6), (Overwrite, 3), (Sleep, 5), (Nap, 2), (Sync, 5), (SyncAsync, 2)],
-    // Truncation beside writeback.
+    // Truncation during writeback.
     &[
         (Append, 5),
         (AppendLarge, 3),
@@ -192,7 +192,7 @@ const KINDS: &[&[(Verb, u64)]] = &[
     ],
 ];
 
-/// Where requests fail: records and overwrites of one file, and other clients that sync it meanwhile.
+/// For failing requests: records and overwrites of one file, while other clients sync it.
 const FAILING: &[(Verb, u64)] = &[
     (Poke, 5),
     (PokeRun, 5),
@@ -207,7 +207,7 @@ const FAILING: &[(Verb, u64)] = &[
     (Freeze, 1),
 ];
 
-/// At least as many dirty inodes as fit into a transaction.
+/// For at least as many dirty inodes as fit into a transaction.
 const MANY: &[(Verb, u64)] =
     &[(DirtyMany, 4), (Sleep, 4), (Nap, 2), (Sync, 1), (Create, 1), (Append, 1), (Fsync, 1), (Unlink, 1)];
 
@@ -216,9 +216,9 @@ const MANY: &[(Verb, u64)] =
 pub struct Plan {
     pub config: &'static Config,
     pub seed: u64,
-    /// Another schedule of the same operations.
+    /// Selects another schedule of the same operations.
     pub salt: u64,
-    /// The operations of each client that are kept; None: all.
+    /// The operations of each client that are kept; None for all.
     pub keep: Option<Vec<Vec<usize>>>,
 }
 
@@ -262,30 +262,30 @@ impl FromStr for Plan {
 pub struct Details {
     pub clients: Vec<Vec<Cmd>>,
     pub sim: Options,
-    /// The clients' end is followed by a sleep of so long before the unmount.
+    /// How long to sleep between the end of the clients and the unmount.
     pub rest_ms: u64,
-    /// The number of operations out of ten that go to the preallocated file.
+    /// How many of ten operations use the preallocated file.
     pub focus: u64,
-    /// If writes fail: the first one, how many, and whether they may be of metadata.
+    /// For failing writes: the first one, how many, and whether they may be metadata writes.
     pub fault: (u64, u64, bool),
-    /// Instead, a request fails that is under way with others, as when a bus is reset.
+    /// Instead, fail a request that is in progress together with others, as when a bus is reset.
     pub crowded: bool,
-    /// Of the device.
+    /// The completion delays of the device.
     pub lateness: Lateness,
-    /// Of the mount: requests under way at once, and the policy for the next one.
+    /// For the mount: the number of concurrent requests, and the policy for the next one.
     pub queue_depth: u32,
     pub tag_policy: TagPolicyKind,
     pub sync_policy: SyncPolicyKind,
     pub dirty_bytes: Option<u64>,
     pub checkpoint_blocks: Option<u32>,
-    /// Everything is synced before the unmount, and no dirty data may be left.
+    /// Whether everything is synced before the unmount, so that no dirty data may remain.
     pub settles: bool,
-    /// For the cuts.
+    /// Random numbers for the cuts.
     pub cuts: Rng,
 }
 
 impl Plan {
-    /// The `n`th plan of a series: configurations by weight.
+    /// The `n`th plan of a series: configurations are chosen by weight.
     pub fn nth(series: u64, n: u64, only: Option<&str>) -> Plan {
         let mut rng = Rng::new(series.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ n);
         let seed = rng.next_u64() >> 16;
@@ -300,7 +300,7 @@ impl Plan {
         Plan { config: config.expect("a configuration of that name"), seed, salt: 0, keep: None }
     }
 
-    /// All operations, with those that are not kept.
+    /// All operations, including those that are not kept.
     pub fn all(&self) -> Vec<Vec<Cmd>> {
         let mut rng = Rng::new(self.seed ^ 0x0B5E_55ED);
         let most = match self.config {
@@ -344,7 +344,7 @@ impl Plan {
         };
         let leap_permille = [0, 1, 4, 20][rng.below(4) as usize];
         let sim = Options { strategy, leap_permille, steps_max: 500_000, ..Options::new(self.seed ^ self.salt << 48) };
-        // The flusher runs every half second: some sleeps end with it, and some apart from it.
+        // The flusher runs every half second: some sleeps end at the same time, and some at other times.
         let due = 5000 + rng.below(4) * 500;
         let rest_ms =
             if self.config.many { due } else { [0, 0, rng.below(7000), rng.below(15) * 500][rng.below(4) as usize] };
@@ -354,7 +354,7 @@ impl Plan {
         let lateness = Lateness {
             threads: self.config.lateness.threads + rng.below(3) as usize,
             held_permille: [self.config.lateness.held_permille, 50, 600][rng.below(3) as usize],
-            // A ring completes nothing inline: bios may wait for tags there without their thread.
+            // A ring completes nothing inline, so bios may wait for tags there without occupying a thread.
             inline_permille: match self.config.lateness.inline_permille {
                 1000 => 1000,
                 some => [0, some][rng.below(2) as usize],
@@ -362,7 +362,7 @@ impl Plan {
             ..self.config.lateness
         };
         let crowded = self.config.faults && rng.one_in(2);
-        // So few that bios often wait for tags; the default policies, mostly.
+        // So few that bios often wait for tags; mostly with the default policies.
         let queue_depth = [1, 2, 4, 128][rng.below(4) as usize];
         let others = TagPolicyKind::ALL;
         let tag_policy =
@@ -370,7 +370,7 @@ impl Plan {
         let sync_policy = if rng.one_in(4) { SyncPolicyKind::Vanilla } else { SyncPolicyKind::default() };
         // So little that writers wait for the flusher, and the flusher waits for pending batches.
         let dirty_bytes = [None, None, Some(16 << 10), Some(64 << 10)][rng.below(4) as usize];
-        // So little that blocks go home all the time.
+        // So little that checkpoints run all the time.
         let checkpoint_blocks = [None, Some(1), Some(rng.below(32) as u32)][rng.below(3) as usize];
         let settles = !self.config.many && rng.one_in(2);
         Details {

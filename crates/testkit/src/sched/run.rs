@@ -1,7 +1,7 @@
 //! Runs one plan.
 //!
-//! Main types: [`Ran`] (the result of a run), [`Bad`] (a failure), [`Trick`] (a device that lies: a run over one must
-//! not pass).
+//! Main types: [`Ran`] (the result of a run), [`Bad`] (a failure), [`Trick`] (a device that lies; a run on one must not
+//! pass).
 //!
 //! # Locking
 //! None of its own.
@@ -23,25 +23,25 @@ use crate::sched::check;
 use crate::sched::client::{Ack, Client, Covers, Record, Shared};
 use crate::sched::plan::Plan;
 
-/// The layer that lies, and how.
+/// The kind of lie, and the layer that tells it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trick {
     #[default]
     None,
     /// Every other flush does nothing and reports success.
     LoseFlushes,
-    /// Writes of data never arrive.
+    /// Data writes are dropped.
     LoseWrites,
-    /// Asynchronous fsyncs are answered at the call.
+    /// Asynchronous fsyncs are answered when they are called.
     AnswerOneEarly,
-    /// So are fsyncs of many files.
+    /// fsyncs of many files are answered when they are called.
     AnswerManyEarly,
 }
 
 /// A failure.
 #[derive(Clone, Debug)]
 pub struct Bad {
-    /// The first line, without the parts that differ from run to run.
+    /// The first line, without the parts that differ between runs.
     pub kind: String,
     pub text: String,
 }
@@ -49,7 +49,7 @@ pub struct Bad {
 impl Bad {
     pub fn new(text: String) -> Bad {
         let first = text.lines().next().unwrap_or_default();
-        // Leaves out the file and the cut.
+        // Removes the parts that name a file or a cut.
         let words = first.split(' ').filter(|w| !w.starts_with('[')).map(|w| match w.starts_with('t') {
             true if w[1..].starts_with(|c: char| c.is_ascii_digit()) => "FILE",
             _ => w,
@@ -79,19 +79,19 @@ pub struct Ran {
     pub switches: u64,
     pub events: usize,
     pub cuts: usize,
-    /// Steps in which the journal sent blocks home beside the clients.
+    /// Steps in which the journal checkpointed while clients were running.
     pub homeward: u64,
     pub fingerprint: u64,
     /// The end of the trace.
     pub trace: sim::Trace,
 }
 
-/// The state after a run, for the cuts.
+/// The state after a run, to which cuts are applied.
 pub struct Left {
     pub device: Arc<CrashDevice>,
     pub records: Vec<Record>,
     pub acks: Vec<Ack>,
-    /// The clients and nodes of which a caller got the error of a lost write.
+    /// The clients and nodes for which a caller got the error of a lost write.
     pub told: Vec<(usize, u32)>,
     /// Events of the mount.
     pub mounted: usize,
@@ -161,7 +161,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         let upto = shared.ended();
         let journal = fs.journal_stats();
         let homeward = journal.checkpoints.get() - journal.checkpoints_waited.get();
-        // Not in every run, because an unmount has to find dirty data, too.
+        // Not in every run, because an unmount must also find dirty data.
         if settles {
             settle(&fs, &shared);
         }
@@ -184,7 +184,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
     judge(plan, outcome, details.cuts)
 }
 
-/// Syncs everything, after which no dirty data may be left.
+/// Syncs everything; afterwards no dirty data may remain.
 fn settle(fs: &Filesystem, shared: &Shared) {
     let given = shared.given();
     let settled = fs.sync().or_else(|_| {
@@ -203,7 +203,7 @@ fn settle(fs: &Filesystem, shared: &Shared) {
     }
 }
 
-/// Checks the state after a run, and makes the result of it.
+/// Checks the state after a run, and returns the result.
 fn judge(plan: &Plan, outcome: sim::Outcome<Left>, mut cuts: Rng) -> Ran {
     let mut ran = Ran {
         result: Ok(()),

@@ -11,9 +11,9 @@ use super::settle::time;
 use crate::tree::walk;
 use crate::{Error, Result};
 
-/// Renames, deletes, truncates, appends to, punches holes into and links about half of the regular files under `dir`,
-/// gives them attributes, owners and odd times, and puts devices beside them. The same tree and seed give the same
-/// result. Returns how many operations succeeded; a hole that the format cannot have is not one.
+/// Changes about half of the regular files under `dir`: renames, deletes, truncates, appends to, punches holes into and
+/// links them. It also sets attributes, owners and odd times, and creates devices beside them. The same tree and seed
+/// give the same result. Returns how many operations succeeded; a hole that the format does not support is not counted.
 pub fn change(dir: &Path, seed: u64) -> Result<usize> {
     let mut files: Vec<(PathBuf, u64)> = Vec::new();
     walk(dir, &mut |relative, path| {

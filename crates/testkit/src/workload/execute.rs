@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::op::{Falloc, NodeType, Op, RenameMode, bulk_name};
 use super::settle::set_times;
 
-/// `len` bytes that follow from `fill`.
+/// `len` bytes derived from `fill`.
 pub(super) fn pattern(fill: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng::new(fill);
     let mut bytes = Vec::with_capacity(len + 8);
@@ -26,7 +26,8 @@ pub(super) fn pattern(fill: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Opens an existing regular file. Anything else is refused unopened: a fifo would block, a device node would act.
+/// Opens an existing regular file. Anything else is refused without opening it: a fifo would block, and a device node
+/// would act.
 fn open(path: &Path, append: bool) -> io::Result<File> {
     if !path.symlink_metadata()?.is_file() {
         return Err(Errno::NXIO.into());
@@ -124,6 +125,6 @@ fn unlink_open(path: &Path, len: usize, fill: u64) -> io::Result<()> {
     file.seek(SeekFrom::Start(0))?;
     let mut back = Vec::with_capacity(len);
     file.read_to_end(&mut back)?;
-    // Not an error of a file system: a difference in the report.
+    // This is not an error of a file system, but a difference in the report.
     if back == bytes { Ok(()) } else { Err(Errno::BADMSG.into()) }
 }

@@ -1,4 +1,4 @@
-//! The generator: chooses operations that mostly succeed, from its own picture of the tree.
+//! The generator: chooses operations that mostly succeed, based on its own model of the tree.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::tree::name_of;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     File,
-    /// With the entries of [`Op::Fill`]: (count, name length); such a directory is never taken for empty.
+    /// With the entries of [`Op::Fill`]: (count, name length). Such a directory is never considered empty.
     Dir(Option<(u32, usize)>),
     Symlink,
     Special,
@@ -22,19 +22,19 @@ enum Kind {
 struct Node {
     path: PathBuf,
     kind: Kind,
-    /// The same for hard links.
+    /// The inode number in the model, the same for hard links.
     inode: usize,
 }
 
-/// The deepest directory, counted in names: paths stay below PATH_MAX.
+/// The maximum depth of a directory, in names: paths stay below PATH_MAX.
 const DEPTH_MAX: usize = 7;
-/// Above this number, removals are more frequent than creations.
+/// If there are more nodes, removals are more frequent than creations.
 const NODES_MAX: usize = 500;
 
 pub(super) struct Generator {
     rng: Rng,
     mix: Mix,
-    /// The first is the top itself.
+    /// The first node is the top itself.
     nodes: Vec<Node>,
     number: usize,
 }
@@ -45,7 +45,7 @@ impl Generator {
         Generator { rng: Rng::new(seed), mix, nodes: vec![top], number: 0 }
     }
 
-    /// The next operation, which is the `number`th.
+    /// The next operation, number `number`.
     pub fn next(&mut self, number: usize) -> Op {
         self.number = number;
         loop {
@@ -211,7 +211,7 @@ impl Generator {
         Some(Op::Rmdir { path })
     }
 
-    /// How many names deeper than `top` the deepest node below it is.
+    /// How many names the deepest node below `top` is deeper than `top`.
     fn height(&self, top: &Path) -> usize {
         let below = self.nodes.iter().filter(|n| n.path.starts_with(top));
         below.map(|n| n.path.components().count()).max().unwrap_or(0).saturating_sub(top.components().count())
@@ -245,8 +245,8 @@ impl Generator {
         self.reparent(&from.path, &to);
         let mode =
             if self.mix.rename_flags && fresh && over == 4 { RenameMode::NoReplace } else { RenameMode::Replace };
-        // The generator forgot a victim above, so every target looks fresh here; only really fresh ones may get a mode
-        // that refuses to replace.
+        // The generator has forgotten a victim above, so every target looks unused here. Only really unused targets may
+        // get a mode that refuses to replace.
         let mode = if over < 3 { RenameMode::Replace } else { mode };
         Some(Op::Rename { from: from.path, to, mode })
     }
@@ -277,7 +277,7 @@ impl Generator {
 
     fn symlink(&mut self) -> Option<Op> {
         let path = self.fresh_path(DEPTH_MAX)?;
-        // Both sides of the lengths that fit into the inode (59 bytes) and into a 1 KiB block.
+        // Lengths on both sides of the limits of the inode (59 bytes) and of a 1 KiB block.
         let len = [1, 20, 58, 59, 60, 61, 200, 1000, 1023][self.rng.below(9) as usize];
         let target = (0..len).map(|i| if i % 17 == 16 { b'/' } else { b'a' + (i % 26) as u8 }).collect();
         self.add(&path, Kind::Symlink);
@@ -340,7 +340,8 @@ impl Generator {
         }
         let max = [0, 16, 16, 64, 64, 300, 900, 3900][self.rng.below(8) as usize];
         let flags = if self.rng.one_in(8) { 1 + self.rng.below(2) as u32 } else { 0 };
-        // e2fsck 1.47.0 takes the text of a symbolic link with such an attribute for a map, the kernel's as well.
+        // With such an attribute, e2fsck 1.47.0 mistakes the text of a symbolic link for a map, even in images made by
+        // the kernel.
         if self.mix.large_values && kind != Kind::Symlink && self.rng.one_in(2) {
             let len = [5000, 9000, 20_000, 65_536][self.rng.below(4) as usize];
             return Some(Op::SetXattr { path, name, len, fill: self.rng.below(3), flags });
@@ -389,7 +390,7 @@ impl Generator {
         Some(Op::Fill { dir: dir.path, count, name_len })
     }
 
-    /// An operation that must be refused.
+    /// An operation that must fail.
     fn mischief(&mut self) -> Option<Op> {
         let any = self.pick_any()?;
         let dir = self.pick(|n| matches!(n.kind, Kind::Dir(_)) && !n.path.as_os_str().is_empty())?;

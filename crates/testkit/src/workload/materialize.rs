@@ -1,4 +1,4 @@
-//! A plain source tree: many small files, some larger, a few links, directories of moderate width.
+//! A plain source tree: many small files, some larger ones, a few links, and directories of moderate size.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ pub struct Materialized {
     pub bytes: u64,
 }
 
-/// Files per directory, on average.
+/// The average number of files per directory.
 const PER_DIRECTORY: usize = 20;
 
 /// Builds a tree of `files` regular files in `dir`; the same count and seed give the same tree. Half the files are
@@ -34,7 +34,7 @@ fn build(dir: &Path, files: usize, seed: u64) -> io::Result<Materialized> {
     let mut directories: Vec<PathBuf> = vec![dir.to_owned()];
     while done.files < files {
         if done.files >= done.directories * PER_DIRECTORY {
-            // Parents come from the older half: the tree grows in width and in depth.
+            // Parents come from the older half, so the tree grows in width and in depth.
             let parent = &directories[rng.below(directories.len().div_ceil(2) as u64) as usize];
             let path = parent.join(format!("d{}", done.directories));
             std::fs::create_dir(&path)?;

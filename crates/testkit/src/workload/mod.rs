@@ -4,10 +4,11 @@
 //! operation), [`Report`] (the result of every operation). [`materialize`] builds a plain source tree, [`change`]
 //! changes one.
 //!
-//! The generator has its own picture of the tree and never looks at the disk, so two runs differ only in the results of
-//! the file systems; a [`Report`] shows the first different result. Some operations are meant to fail.
+//! The generator has its own model of the tree and never reads the disk, so two runs differ only in the results of the
+//! file systems; a [`Report`] shows the first different result. Some operations must fail.
 //!
-//! What it does not do: time. Times that depend on when an operation ran are replaced by [`Workload::settle`].
+//! What it does not do: it does not control times. Times that depend on when an operation ran are replaced by
+//! [`Workload::settle`].
 //!
 //! # Locking
 //! None; operations run one after the other.
@@ -28,11 +29,11 @@ use std::path::Path;
 
 use crate::Result;
 
-/// Which classes of operations take part. All do by default.
+/// The classes of operations to use; all by default.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
     pub xattrs: bool,
-    /// Attributes of up to 64 KiB, some of them equal: for file systems with values in inodes of their own.
+    /// Attributes of up to 64 KiB, some of them equal: for file systems with attribute values in separate inodes.
     pub large_values: bool,
     pub acls: bool,
     pub fallocate: bool,
@@ -43,7 +44,7 @@ pub struct Mix {
     pub rename_flags: bool,
     /// Directories with thousands of entries.
     pub big_directories: bool,
-    /// Writes far into a file, up to this offset in bytes; 0: none.
+    /// Writes far into a file, up to this offset in bytes; 0 for none.
     pub far_offset_max: u64,
 }
 
@@ -64,7 +65,7 @@ impl Default for Mix {
     }
 }
 
-/// An endless sequence of operations.
+/// An infinite sequence of operations.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
     pub seed: u64,
@@ -78,7 +79,7 @@ pub struct Outcome {
     pub number: usize,
     /// The operation, printed.
     pub op: String,
-    /// The error number; None is success.
+    /// The error number; None for success.
     pub errno: Option<i32>,
 }
 
@@ -94,7 +95,7 @@ impl Report {
         self.outcomes.iter().filter(|o| o.errno.is_some()).count()
     }
 
-    /// The first operation with a different result, in words.
+    /// The first operation with a different result, as text.
     pub fn first_difference(&self, other: &Report) -> Option<String> {
         let say = |errno: Option<i32>| match errno {
             Some(n) => std::io::Error::from_raw_os_error(n).to_string(),
@@ -114,13 +115,13 @@ impl Workload {
         Workload { seed, mix: Mix::default() }
     }
 
-    /// The operations of `range`, as they are and without running them.
+    /// The operations of `range`, without running them.
     pub fn operations(&self, range: Range<usize>) -> Vec<Op> {
         let mut generator = generate::Generator::new(self.seed, self.mix);
         (0..range.end).map(|number| generator.next(number)).skip(range.start).collect()
     }
 
-    /// Runs the operations of `range` in `dir`, where those before it have run already.
+    /// Runs the operations of `range` in `dir`, where all earlier ones have already run.
     pub fn apply(&self, dir: &Path, range: Range<usize>) -> Report {
         let numbers = range.clone();
         let run = |(number, op): (usize, Op)| {
@@ -130,8 +131,8 @@ impl Workload {
         Report { outcomes: numbers.zip(self.operations(range)).map(run).collect() }
     }
 
-    /// Sets the times of everything under `dir`, and of `dir`, to values that depend only on path and seed: the last
-    /// step before a fingerprint.
+    /// Sets the times of everything under `dir`, and of `dir`, to values that depend only on path and seed. This is the
+    /// last step before a fingerprint.
     pub fn settle(&self, dir: &Path) -> Result<()> {
         settle::settle(dir, self.seed, self.mix.odd_times)
     }

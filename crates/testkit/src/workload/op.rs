@@ -1,4 +1,4 @@
-//! One operation, small enough to print.
+//! One operation, short enough to print.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// The modes of fallocate. All but `Allocate` preserve the size.
+/// The modes of fallocate. All except `Allocate` keep the size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Falloc {
     Allocate,
@@ -28,7 +28,7 @@ pub enum Falloc {
     ZeroRange,
 }
 
-/// An operation; paths are relative to the directory it is applied to. File content follows from `fill`.
+/// An operation; paths are relative to the directory that it is applied to. File content is derived from `fill`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     Create {
@@ -130,7 +130,7 @@ pub enum Op {
         path: PathBuf,
         default: bool,
     },
-    /// Creates `count` empty files with names of `name_len` bytes; those that exist stay.
+    /// Creates `count` empty files with names of `name_len` bytes; existing ones are kept.
     Fill {
         dir: PathBuf,
         count: u32,

@@ -1,4 +1,4 @@
-//! Times that depend on path and seed only.
+//! Times that depend only on path and seed.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use crate::tree::walk;
 use crate::{Error, Result};
 
-/// A time; `odd`: also before 1970, around the ends of 32 bits, and around the last second that ext4 can store.
+/// A time. `odd`: also before 1970, near the limits of 32 bits, and near the last second that ext4 can store.
 pub(super) fn time(rng: &mut Rng, odd: bool) -> (i64, u32) {
     const LAST: i64 = 15_032_385_535;
     const ODD: [i64; 14] = [
@@ -38,15 +38,15 @@ pub(super) fn time(rng: &mut Rng, odd: bool) -> (i64, u32) {
     (sec, nsec)
 }
 
-/// utimensat, not following symlinks.
+/// utimensat, without following symbolic links.
 pub(super) fn set_times(path: &Path, atime: (i64, u32), mtime: (i64, u32)) -> io::Result<()> {
     let spec = |(sec, nsec): (i64, u32)| Timespec { tv_sec: sec, tv_nsec: nsec.into() };
     let times = Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
     Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// Sets all times under `top`. Paths are visited in order, so that of an inode's names the last one wins, everywhere;
-/// directories are read before their times are set.
+/// Sets all times under `top`. Paths are visited in order, so that the last name of an inode determines its times on
+/// every file system. Directories are read before their times are set.
 pub(super) fn settle(top: &Path, seed: u64, odd: bool) -> Result<()> {
     let mut all: Vec<(PathBuf, PathBuf)> = Vec::new();
     walk(top, &mut |relative, path| {

@@ -28,7 +28,7 @@ pub struct Events<'a> {
     progress: Progress,
     report: RefCell<Report>,
     tally: RefCell<Tally>,
-    /// The user knows that attributes are left out.
+    /// Whether the user has been told that attributes are left out.
     warned: Cell<bool>,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Events<'a> {
         }
     }
 
-    /// Prints the error of one file; returns an error that ends the command. `image`: of the source.
+    /// Prints the error of one file; returns an error that ends the command. `image` is the source's.
     pub fn note(&self, image: Option<usize>, result: Result<()>) -> Result<()> {
         if let Some(image) = image.filter(|_| result.is_err()) {
             self.tally.borrow_mut().hurt(image);
@@ -66,7 +66,7 @@ impl<'a> Events<'a> {
         self.report.borrow_mut().note_by(result, |e| self.progress.aside(|| e.print()))
     }
 
-    /// The result of the whole copy, in which `parted` files were copied without their links.
+    /// The result of the whole copy, in which `parted` files were copied without their hard links.
     pub fn end(&self, parted: u64) -> (Tally, Result<()>) {
         self.progress.end();
         let mut report = self.report.take();
@@ -93,7 +93,7 @@ impl Watch for Events<'_> {
         self.progress.at(bytes);
     }
 
-    /// As cp -v.
+    /// Prints as cp -v does.
     fn copied(&self, from: &Place, to: &Place) -> io::Result<()> {
         if self.verbose {
             let mut out = Output::new();

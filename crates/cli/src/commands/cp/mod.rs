@@ -77,7 +77,7 @@ fn sink<'f>(args: &CpArgs, fs: &'f Filesystem, owner: Owner) -> Result<ImageSink
     Ok(ImageSink { fs, owners: owner.rule(0), keeps_owners, newest, only_new: false })
 }
 
-/// A script's `put`: the last argument is a path in `fs`, the others are the host's.
+/// A script's `put`: the last argument is a path in `fs`, the others are paths of the host.
 pub fn put(args: &CpArgs, owner: Owner, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
     let Some((to, from)) = args.paths.split_last() else { return Err(Failure::usage("nothing to copy")) };
     let from: Vec<Place> = from.iter().map(|path| Place::Local(path.as_bytes().to_vec())).collect();
@@ -88,7 +88,7 @@ pub fn put(args: &CpArgs, owner: Owner, fs: &Arc<Filesystem>, stop: &Stop) -> Re
     copy_each(args, &from, &sink, to.as_bytes(), &Events::new(args, stop), &mut Images::default())
 }
 
-/// A script's `get`: the last argument is the host's, the others are paths in `fs`.
+/// A script's `get`: the last argument is a path of the host, the others are paths in `fs`.
 pub fn get(args: &CpArgs, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
     let Some((to, from)) = args.paths.split_last() else { return Err(Failure::usage("nothing to copy")) };
     let mut images = Images::default();
@@ -101,14 +101,14 @@ pub fn get(args: &CpArgs, fs: &Arc<Filesystem>, stop: &Stop) -> Result<()> {
     to_host(args, &from, to.as_bytes(), stop, &mut images)
 }
 
-/// The open images. None may be opened twice, and inode numbers identify files only while an image stays open.
+/// The open images. None may be opened twice, and inode numbers identify files only while their image stays open.
 #[derive(Default)]
 struct Images {
     how: ImageArgs,
     open: Vec<(ImageSpec, Arc<Filesystem>)>,
-    /// The images that this opened.
+    /// The images that this object opened.
     own: Vec<Mounted>,
-    /// The files that were copied from each.
+    /// The files that were copied from each image.
     tally: Tally,
 }
 
@@ -131,7 +131,7 @@ impl Images {
         Ok(fs)
     }
 
-    /// Prints the lines about rescued images. It is the last thing to do, so that they are not overlooked.
+    /// Prints the lines about rescued images. Must be last, so that they are not overlooked.
     fn print_tally(&self) {
         self.open.iter().for_each(|(_, fs)| self.tally.print(fs));
     }
@@ -152,7 +152,7 @@ fn to_host(args: &CpArgs, from: &[Place], to: &[u8], stop: &Stop, images: &mut I
     copied
 }
 
-/// Copies every source, and prints an error for each that fails. Finished copies stay.
+/// Copies every source, and prints an error for each that fails. Finished copies are kept.
 fn copy_each<S: Sink>(
     args: &CpArgs,
     from: &[Place],

@@ -1,4 +1,4 @@
-//! A progress bar, for terminals and for long copies.
+//! A progress bar, for terminals and long copies.
 //!
 //! # Locking
 //! None of its own.
@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::text::shown;
 
-/// How long a copy shows no bar.
+/// How long a copy runs before a bar is shown.
 const QUIET_NS: u64 = 700_000_000;
 
 pub struct Progress {
@@ -47,7 +47,7 @@ impl Progress {
         }
     }
 
-    /// `bytes` of the current file are copied.
+    /// Reports that `bytes` of the current file are copied.
     pub fn at(&self, bytes: u64) {
         if !self.terminal || self.clock.now_ns() < QUIET_NS {
             return;
@@ -64,7 +64,7 @@ impl Progress {
         bar.set_position(bytes);
     }
 
-    /// Runs `print` with the bar hidden.
+    /// Runs `print` while the bar is hidden.
     pub fn aside(&self, print: impl FnOnce()) {
         match &*self.bar.borrow() {
             Some(bar) => bar.suspend(print),

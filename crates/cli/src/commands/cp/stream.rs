@@ -24,7 +24,7 @@ use crate::place::Place;
 use crate::rescued;
 use crate::server::signals::Stop;
 
-/// Prints files of images, one after the other, until a signal comes.
+/// Prints files of images, one after the other, until a signal arrives.
 pub fn out(from: &[Place], stop: &Stop, images: &mut Images) -> Result<()> {
     let out = Out::new(io::stdout(), stop)?;
     let mut report = Report::default();
@@ -64,7 +64,7 @@ fn print(fs: &Filesystem, path: &[u8], out: &Out<'_>) -> Result<()> {
 /// The standard output.
 struct Out<'a> {
     to: OwnedFd,
-    /// Bytes of one write: small enough that it does not block after the pipe is ready.
+    /// Bytes of one write: few enough that it does not block after the pipe is ready.
     step: usize,
     stop: &'a Stop,
 }
@@ -78,7 +78,7 @@ impl Out<'_> {
         Ok(Out { to, step: if whole { CHUNK_BYTES } else { libc::PIPE_BUF }, stop })
     }
 
-    /// Does one write, of as many bytes as there is room for.
+    /// Performs one write, of as many bytes as there is room for.
     fn write_some(&self, data: &[u8]) -> std::result::Result<usize, Errno> {
         rustix::io::write(&self.to, &data[..data.len().min(self.step)])
     }
@@ -95,7 +95,7 @@ impl Out<'_> {
         Ok(())
     }
 
-    /// A hole.
+    /// Writes a hole.
     fn zeroes(&self, mut len: u64) -> Result<()> {
         let zeroes = [0; 65536];
         while len > 0 {
@@ -107,9 +107,9 @@ impl Out<'_> {
     }
 }
 
-/// Opens the pipe again, so that a write takes only the free room and does not wait for more: a signal right before a
-/// wait would go unnoticed. The flag O_NONBLOCK belongs to the open description, and other processes that share
-/// `pipe` do not expect it. None without /proc, or without permission.
+/// Opens the pipe again, so that a write fills only the free space and does not block. A signal right before a blocking
+/// write would go unnoticed. The flag O_NONBLOCK belongs to the open description, and other processes that share `pipe`
+/// do not expect it. None without /proc, or without permission.
 fn unwaiting(pipe: &impl AsFd) -> Option<OwnedFd> {
     let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
     open(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()
@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// By counting bytes, not time: one write fills the pipe, and the next does not wait.
+    /// Counts bytes, not time: one write fills the pipe, and the next does not wait.
     #[test]
     fn a_write_takes_all_the_room_in_a_pipe() {
         let (read, write) = pipe().expect("pipe");

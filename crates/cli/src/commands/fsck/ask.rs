@@ -1,6 +1,6 @@
-//! Questions on a terminal: one a step.
+//! Asks on a terminal: one question for each step.
 //!
-//! Main type: [`Questions`]. `y` takes a step, `n` leaves it, `a` takes all of its kind, `?` says more.
+//! Main type: [`Questions`]. `y` takes a step, `n` skips it, `a` takes all of its kind, `?` prints more.
 //!
 //! # Locking
 //! None.
@@ -16,28 +16,28 @@ use super::show;
 use crate::failure::Result;
 use crate::text::Output;
 
-/// Writes a line to the terminal. If it cannot, the next answer cannot be read either.
+/// Writes a line to the terminal. If that fails, reading the next answer fails, too.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// The answers of a person.
+/// The questions to a user, and the answers.
 pub struct Questions {
     name: String,
     asked: bool,
-    /// Kinds of which all steps are taken.
+    /// Kinds of steps of which all are taken.
     all: Vec<Discriminant<Action>>,
-    /// Inodes that a line above the question has named.
+    /// Inodes that a line above a question has already named.
     shown: BTreeSet<u32>,
 }
 
 impl Questions {
-    /// Questions about this image.
+    /// Questions about the image `name`; none has been asked yet.
     pub fn new(name: String) -> Questions {
         Questions { name, asked: false, all: Vec::new(), shown: BTreeSet::new() }
     }
 
-    /// Asks about a step. Without an answer, it is left.
+    /// Asks about a step. Without an answer, the step is skipped.
     pub fn ask(&mut self, step: &Step, report: &Report) -> Decision {
         self.asked = true;
         let kind = discriminant(&step.action);
@@ -64,7 +64,7 @@ impl Questions {
         }
     }
 
-    /// The findings about the step's inode, once.
+    /// Prints the findings about the step's inode, once.
     fn head(&mut self, step: &Step, report: &Report) {
         let Some(ino) = step.action.ino().filter(|ino| self.shown.insert(ino.0)) else {
             say(&format!("{}: {}", step.cause.problem.name(), step.cause));
@@ -75,10 +75,10 @@ impl Questions {
         }
     }
 
-    /// A line of the terminal, in lower case; `None`: it has ended.
+    /// Reads a line from the terminal, in lower case; `None` at end of file.
     fn line(&self, prompt: &str) -> Option<String> {
         let mut out = std::io::stdout().lock();
-        // A terminal that takes no question gives no answer either.
+        // If the question cannot be written, reading the answer fails, too.
         let _ = out.write_all(prompt.as_bytes()).and_then(|()| out.flush());
         drop(out);
         let mut line = String::new();
@@ -86,7 +86,7 @@ impl Questions {
         (read > 0).then(|| line.trim().to_lowercase())
     }
 
-    /// Asks whether to write. Without earlier questions, the answer is known.
+    /// Asks whether to write. If the user was asked no question before, the answer is yes.
     pub fn confirm(&mut self, outcome: &Outcome) -> Result<bool> {
         if !self.asked {
             return Ok(true);

@@ -41,7 +41,7 @@ const OPERATIONAL: u8 = 8;
 /// Wrong arguments.
 pub const USAGE: u8 = 16;
 
-/// Whether a program of this name checks file systems.
+/// Whether `name` is a program that checks file systems.
 pub fn is_name(name: &str) -> bool {
     ["e2fsck", "fsck.ext2", "fsck.ext3", "fsck.ext4", "fsck.extant"].contains(&name)
 }
@@ -68,7 +68,7 @@ pub fn run(args: &FsckArgs) -> Result<()> {
     let how = ImageArgs {
         partition: args.partition,
         offset: args.offset,
-        // The check finds the superblock itself; the image is opened regardless of its first bytes.
+        // The check finds the superblock itself; the image is opened whatever its first bytes are.
         sb: letters.superblock.map(|_| 1),
         ..ImageArgs::default()
     };
@@ -76,12 +76,12 @@ pub fn run(args: &FsckArgs) -> Result<()> {
     if letters.no { check(args, &how, &spec) } else { repair::run(args, &how, &spec) }
 }
 
-/// The wrong use of options of images has fsck's own status.
+/// Wrong options for images exit with fsck's own status.
 fn operational(e: Failure) -> Failure {
     if e.status == crate::failure::USAGE { e.with_status(USAGE) } else { e }
 }
 
-/// How to check.
+/// The options of the check.
 fn options(args: &FsckArgs, name: &str) -> Result<Options> {
     let letters = &args.letters;
     Ok(Options {
@@ -94,7 +94,7 @@ fn options(args: &FsckArgs, name: &str) -> Result<Options> {
     })
 }
 
-/// Why a check was not possible, with the next step.
+/// The failure of a check that was not possible, with the next step.
 fn failed(e: extant_check::Error, device: &dyn BlockDevice, spec: &ImageSpec) -> Failure {
     let name = spec.shown();
     match e {
@@ -113,7 +113,7 @@ fn search(spec: &ImageSpec) -> String {
     format!("\"extant info --scan {whole}\" looks for superblocks and backups everywhere")
 }
 
-/// Prints that an image is marked as clean, if it is and nothing else was asked for.
+/// If the image is marked clean and may be skipped, prints that and returns true.
 fn skip(args: &FsckArgs, device: &Arc<dyn BlockDevice>, spec: &ImageSpec, options: &Options) -> Result<bool> {
     let letters = &args.letters;
     let may_skip = !letters.force && letters.superblock.is_none() && !letters.optimize;
@@ -130,7 +130,7 @@ fn skip(args: &FsckArgs, device: &Arc<dyn BlockDevice>, spec: &ImageSpec, option
     Ok(true)
 }
 
-/// Checks, and plans the repair of what is found. Nothing is written.
+/// Checks, and plans the repair of the findings. Nothing is written.
 fn check(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
     let letters = &args.letters;
     let (device, beside) = beside::open(spec, how).map_err(operational)?;
@@ -147,7 +147,7 @@ fn check(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
     for note in &report.notes {
         warn(&format!("{name}: {note}"));
     }
-    // A plan takes memory for what it changes. Of an image with more damage than a report holds, -n shows none.
+    // A plan needs memory for its changes. If an image has more damage than a report holds, -n shows no plan.
     let is_listed = report.counts.values().sum::<u64>() == report.findings.len() as u64;
     // The plan would be one for the image without its log.
     let has_log_elsewhere =
@@ -155,7 +155,7 @@ fn check(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
     let wants_plan = report.is_damaged() && beside.is_none() && !has_log_elsewhere;
     let plan = (wants_plan && is_listed).then(|| repair::plan(&device, &options)).flatten();
     if wants_plan && !is_listed {
-        warn(&format!("{name}: no plan of a repair is shown: there are more findings than the report holds"));
+        warn(&format!("{name}: no repair plan is shown: there are more findings than the report holds"));
     }
     let mut out = Output::new();
     if args.json {
@@ -191,7 +191,7 @@ fn check(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
     }
 }
 
-/// The message for an image that is marked as clean and therefore not checked; `None`: it has to be checked.
+/// The message for an image that is marked clean and therefore not checked; `None` if it must be checked.
 fn clean(device: &dyn BlockDevice) -> Option<String> {
     let (sb, backup) = probe_superblock(device).ok()?;
     let state = sb.state();

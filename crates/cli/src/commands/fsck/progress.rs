@@ -1,7 +1,7 @@
 //! The progress of a check: a bar, or lines on a file descriptor as e2fsck writes them.
 //!
 //! # Locking
-//! `fsck progress` (962), a leaf: the progress shown last. Held while a line is written.
+//! `fsck progress` (962), a leaf: the last progress shown. Held while a line is written.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::failure::{Failure, Result};
 
 static CLASS: LockClass = LockClass::new("fsck progress", 962);
 
-/// The output for the progress.
+/// Where the progress is shown.
 enum Shown {
     Bar(ProgressBar),
     Lines(File, String),
@@ -28,7 +28,7 @@ struct Far {
     to: Shown,
 }
 
-/// Reports the progress by a bar, or by lines of pass, part, whole and image on a file descriptor.
+/// Reports the progress by a bar, or by lines on a file descriptor with pass, part, whole and image.
 pub fn progress(fd: i32, name: &str) -> Result<Progress> {
     let to = if fd == 0 {
         let bar = ProgressBar::new(1000);
@@ -56,7 +56,7 @@ fn tell(far: &mut Far, pass: u32, done: u64, total: u64) {
             bar.set_message(format!("pass {pass}"));
             bar.set_position(done * 1000 / total.max(1));
         }
-        // If the reader has ended, the check goes on.
+        // If the reader has closed the descriptor, the check continues.
         Shown::Lines(file, name) => drop(writeln!(file, "{pass} {done} {total} {name}")),
     }
 }

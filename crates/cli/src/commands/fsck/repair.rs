@@ -1,7 +1,7 @@
-//! `extant fsck -p`, `-y` and with questions: plans, proves and writes.
+//! `extant fsck -p`, `-y` and with questions: plans, verifies and writes.
 //!
-//! The image is opened for writing only here, and written only when the check of the plan's result finds nothing, or
-//! nothing but what was declined. [`undo`] writes the old blocks of a record back.
+//! Only this module opens the image for writing. It writes only if the check of the planned result finds nothing,
+//! except what the user declined to repair. [`undo`] restores the old blocks of a record.
 //!
 //! # Locking
 //! None.
@@ -37,14 +37,15 @@ fn repair_options(check: &Options, shared: Shared) -> extant_repair::Options {
     extant_repair::Options { check: check.clone(), layers: change::layers(), sharing, now: check.now }
 }
 
-/// The plan for an image that is only read; `None`: it could not be made.
+/// The plan for an image that is only read; `None` if it could not be made.
 pub fn plan(device: &Arc<dyn BlockDevice>, check: &Options) -> Option<Outcome> {
     let options = repair_options(check, Shared::Copy);
     let overlay = ground(device, &options.layers);
     prove(overlay, &options, &mut |_, _| Decision::Yes).ok()
 }
 
-/// The device with the changes of fast commits, as a mount applies them. If it cannot, without them.
+/// The device with the changes of fast commits, as a mount applies them. If they cannot be applied, the device without
+/// them.
 fn ground(device: &Arc<dyn BlockDevice>, layers: &Layers) -> Arc<CowDevice> {
     let plain = || Arc::new(layers.over(device.clone()));
     let fast = || {
@@ -149,7 +150,7 @@ fn end(name: &str, outcome: &Outcome, written: bool, replayed: bool) -> Result<(
         (End::Proved, true) if steps == 0 => "no damage, and marked as clean".to_owned(),
         (End::Proved, true) => format!("repaired in {steps} steps"),
         (End::Partial, true) => format!("repaired in {steps} steps, but not all of it"),
-        (End::Refused, _) => "damaged, and not changed: there is no repair after which nothing is wrong".to_owned(),
+        (End::Refused, _) => "damaged, and not changed: no repair makes it free of errors".to_owned(),
         (_, false) => "damaged, and not changed".to_owned(),
     };
     writeln!(out, "{name}: {line}")?;
@@ -165,7 +166,7 @@ fn end(name: &str, outcome: &Outcome, written: bool, replayed: bool) -> Result<(
     Err(Failure::silent(status))
 }
 
-/// Writes a proved repair.
+/// Writes a verified repair.
 fn write(args: &FsckArgs, spec: &ImageSpec, device: &Arc<dyn BlockDevice>, outcome: &Outcome) -> Result<()> {
     let wanted = args.letters.undo_file.as_ref().map(Path::new);
     let (written, record) = change::write(spec, device, outcome, wanted, args.no_undo);
@@ -187,7 +188,7 @@ fn write(args: &FsckArgs, spec: &ImageSpec, device: &Arc<dyn BlockDevice>, outco
             let stands = if let extant_repair::Error::Write { stands, .. } = e { stands } else { Stands::Old };
             let (state, next) = match (stands, &record) {
                 (Stands::Old, Some(record)) => {
-                    // Nothing refers to it.
+                    // Nothing refers to the record.
                     let _ = std::fs::remove_file(record);
                     let places = format!("'extant fsck -y -z FILE {image}' keeps the old blocks in another place");
                     ("the image is not changed", places)
@@ -207,12 +208,12 @@ fn write(args: &FsckArgs, spec: &ImageSpec, device: &Arc<dyn BlockDevice>, outco
     Ok(())
 }
 
-/// The next step after a write that failed.
+/// The next step after a failed write.
 fn again(image: &str) -> String {
     format!("'extant fsck -y {image}' goes on")
 }
 
-/// Warns of a repair that was interrupted.
+/// Warns about an interrupted repair.
 pub fn mention_unfinished(device: &dyn BlockDevice, spec: &ImageSpec) {
     if let Some(record) = unfinished(device) {
         let undone = change::undo_command(Path::new(OsStr::from_bytes(&record)), spec);
@@ -220,7 +221,7 @@ pub fn mention_unfinished(device: &dyn BlockDevice, spec: &ImageSpec) {
     }
 }
 
-/// Writes the old blocks of a record back.
+/// Restores the old blocks of a record.
 pub fn undo(args: &FsckArgs, record: &Path) -> Result<()> {
     let how = ImageArgs { partition: args.partition, offset: args.offset, sb: Some(1), ..ImageArgs::default() };
     let spec = how.spec(&args.letters.image);

@@ -122,7 +122,7 @@ fn finding(finding: &Finding) -> Value {
     value
 }
 
-/// Prints the steps of a plan, what it would lose, and what it leaves.
+/// Prints the steps of a plan, its losses, and the damage that it leaves.
 pub fn plan(out: &mut Output, outcome: &Outcome) -> Result<()> {
     for step in &outcome.steps {
         writeln!(out, "plan: {}", self::step(step))?;
@@ -145,7 +145,7 @@ pub fn losses(out: &mut Output, losses: &[Loss]) -> Result<()> {
     Ok(())
 }
 
-/// Prints the damage that stays.
+/// Prints the damage that remains.
 pub fn left(out: &mut Output, outcome: &Outcome) -> Result<()> {
     for (finding, why) in &outcome.left {
         writeln!(out, "stays: {finding}: {why}")?;

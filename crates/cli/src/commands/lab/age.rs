@@ -21,9 +21,9 @@ use crate::failure::{Failure, Result};
 
 /// Age an image: fill it with files, and delete, truncate and write until it has turned over
 ///
-/// The engine does it in this process, and the image stays for other work. After each half turnover the image is
-/// unmounted, a line says how it is laid out (see `extant lab layout`), and it is mounted anew. The same seed on copies
-/// of an image leaves the same image. Another workload than `age` can be done to an image, too.
+/// The engine runs in this process, and the image is kept for other work. After each half turnover the image is
+/// unmounted, a line describes its layout (see `extant lab layout`), and it is mounted again. The same seed on copies
+/// of an image leaves the same image. A workload other than `age` can also be run.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   truncate -s 16G aged.img && mke2fs -t ext3 aged.img
@@ -36,37 +36,37 @@ Exit status: 0, 1 (usage; nothing was written), 8 (it failed), 130 (interrupted;
 pub struct AgeArgs {
     /// Image file, without a partition table; it is changed
     pub image: PathBuf,
-    /// Per cent of its blocks that are in use, from 1 to 99 [default: 90]
+    /// Percentage of its blocks that are in use, from 1 to 99 [default: 90]
     #[arg(long, value_name = "PERCENT")]
     pub fill: Option<u64>,
-    /// How often as many bytes are written anew as filled it [default: 4]
+    /// How often as many bytes are rewritten as filled it [default: 4]
     #[arg(long, value_name = "N")]
     pub turnovers: Option<u64>,
     /// Workload to run on it; see `extant lab list`
     #[arg(long, value_name = "WORKLOAD", default_value = "age")]
     pub workload: String,
-    /// Size of the work; 1: as its source had it. `age` takes the image's size
+    /// Size of the work; 1: as in its source. `age` uses the image's size
     #[arg(short, long, default_value_t = 1.0)]
     pub scale: f64,
-    /// Seed of everything random
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Options of the engine, as behind `engine:IMAGE,`; may be given several times
+    /// Options of the engine, as after `engine:IMAGE,`; may be given several times
     #[arg(long = "option", value_name = "OPTION")]
     pub options: Vec<String>,
-    /// Content to store in the image file: all, or metadata only, so that an image of any size fits
+    /// Content to store in the image file: all, or only metadata, so that an image of any size fits
     #[arg(long, value_name = "WHAT", value_parser = ["all", "metadata"], default_value = "all")]
     pub store: String,
-    /// Check the image at each line, as Extant and e2fsck do (under strace), and say what this device would take
+    /// At each line, check the image as Extant and e2fsck do (under strace), and print how long this device would take
     #[arg(long, value_name = "DEVICE", value_parser = PossibleValuesParser::new(DeviceModel::names()))]
     pub check_on: Option<String>,
     /// Another parameter of the workload
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub settings: Vec<String>,
-    /// Write each line's figures, and others, to FILE as well: a JSON object a line
+    /// Also write each line's figures, and others, to FILE: one JSON object per line
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// No progress bar
+    /// Show no progress bar
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -88,7 +88,7 @@ pub fn run(args: &AgeArgs) -> Result<()> {
     if let Some(path) = args.json.as_ref().filter(|path| same_file(path, &args.image)) {
         return Err(Failure::usage(format!("--json {}: that is the image; name another file", path.display())));
     }
-    // It exists from the first point on; a refused run replaces nothing.
+    // Created at the first point, so a refused run replaces no file.
     let mut json = None;
     let bar = progress(args.quiet);
     let written = RefCell::new(Ok(()));
@@ -116,12 +116,12 @@ pub fn run(args: &AgeArgs) -> Result<()> {
     result.map_err(|e| match e {
         extant_lab::Error::Interrupted => {
             let ended = failure(e, &args.image);
-            Failure { message: format!("interrupted: {} is half done; make it anew", args.image.display()), ..ended }
+            Failure { message: format!("interrupted: {} is unfinished; make it again", args.image.display()), ..ended }
         }
         extant_lab::Error::Operation { ref source, .. } => {
             let next = match source.exists() {
                 true => "it was aged before; take a fresh one",
-                false => "it is half done; make it anew",
+                false => "it is unfinished; make it again",
             };
             let failed = failure(e, &args.image);
             Failure { message: format!("{}: {}: {next}", args.image.display(), failed.message), ..failed }

@@ -17,10 +17,10 @@ use super::replay_trace::{as_json, failure, in_words};
 use super::run::{interrupted, watch_signals};
 use crate::failure::{Result, warn};
 
-/// Say what a device would take for a check of an image
+/// Compute how long a device would take for a check of an image
 ///
-/// The check is that of `extant fsck -fn`, in one thread, so that its requests have one order and the time is exact. It
-/// is the time of the device alone: what the processor does meanwhile is left out.
+/// The check is that of `extant fsck -fn`, in one thread, so that its requests have one order and the time is exact.
+/// The time is that of the device alone, without the processor's work.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:
   extant lab check-time disk.img --device hdd-2007 --e2fsck
@@ -37,7 +37,7 @@ pub struct CheckTimeArgs {
     /// Device that serves the requests
     #[arg(short, long, value_name = "NAME", value_parser = PossibleValuesParser::new(DeviceModel::names()))]
     pub device: String,
-    /// Run e2fsck -fn, too, under strace, and say what the device would take for it
+    /// Also run e2fsck -fn under strace, and compute how long the device would take for it
     #[arg(long)]
     pub e2fsck: bool,
     /// Print JSON
@@ -50,7 +50,7 @@ pub fn run(args: &CheckTimeArgs) -> Result<()> {
     let lock = Locking::Required;
     let mut checks = vec![("extant", timing::check(&args.image, model.clone(), lock).map_err(failure)?)];
     if args.e2fsck {
-        // After this there is a temporary directory to remove.
+        // From here on there is a temporary directory to remove.
         let stop = watch_signals()?;
         let checked = timing::e2fsck(&args.image, model.clone(), lock);
         if stop.load(Ordering::Relaxed) {

@@ -12,9 +12,9 @@ use crate::failure::{Failure, Result};
 
 /// Compare contestants: ministat and mmtests tables, and a verdict
 ///
-/// The first contestant is the baseline. Figures of one run are paired by round; a figure that got better has a
-/// positive percentage. Different runs get their difference and no verdict, unless at least five of each took turns
-/// (before, after, after, before, ...): then a run is a value.
+/// The first contestant is the baseline. Figures of one run are paired by round; an improvement is a positive
+/// percentage. For different runs, only the difference is printed, without a verdict. The exception is at least five
+/// runs of each that took turns (before, after, after, before, ...): each run is then one value.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant lab compare result                           (all contestants of one run)
@@ -29,25 +29,25 @@ pub struct CompareArgs {
     /// Directories or files of results; DIR#LABEL for one contestant
     #[arg(required = true)]
     pub what: Vec<PathBuf>,
-    /// Runs of the baseline; the others, together, are compared with these
+    /// Runs of the baseline; the other runs, together, are compared with these
     #[arg(long, value_name = "RESULT", num_args = 1..)]
     pub against: Vec<PathBuf>,
-    /// Contestant to compare with; else the first
+    /// Contestant to compare with; by default the first
     #[arg(short, long, value_name = "LABEL")]
     pub baseline: Option<String>,
-    /// A figure to show in full besides the headline; may be given several times
+    /// A figure to print in full besides the headline; may be given several times
     #[arg(short, long = "figure", value_name = "NAME")]
     pub figures: Vec<String>,
-    /// Difference in percent that rounds are proposed for
+    /// Difference in percent for which a number of rounds is proposed
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
     pub effect: f64,
-    /// Compare results of different work, and say so
+    /// Compare results of different work, with a warning
     #[arg(long)]
     pub force: bool,
     /// Print one JSON object with everything in the tables
     #[arg(long)]
     pub json: bool,
-    /// Print CSV, a line for each figure of each contestant
+    /// Print CSV, one line for each figure of each contestant
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
 }

@@ -14,7 +14,7 @@ use crate::failure::Result;
 
 /// Print every figure of every trial as CSV
 ///
-/// A line has one figure of one trial: workload, contestant, round, figure, unit, better direction, value; of a sweep
+/// A line has one figure of one trial: workload, contestant, round, figure, unit, better direction, value; for a sweep,
 /// also the swept values.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:

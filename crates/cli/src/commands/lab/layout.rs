@@ -28,7 +28,7 @@ Exit status: 0, 1 (usage), 8 (the image cannot be read, or is damaged).")]
 pub struct LayoutArgs {
     /// Image file or block device; IMAGE@N for a partition
     pub image: OsString,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -18,11 +18,11 @@ use super::table;
 use crate::failure::{Failure, Result, say};
 use crate::text::shown;
 
-/// Run every workload against the default, and say of each in a line whether it regressed
+/// Run every workload against the default, and print one line for each: whether it regressed
 ///
 /// A workload did not regress when the 95 % confidence interval of its headline lies above -3 %, or when all counts
-/// (requests, commits, allocations) are equal in every round; it did when the interval lies below. The default is the
-/// same kind of target without options, unless --against names another. Each workload has a scale at which a trial
+/// (requests, commits, allocations) are equal in every round. It regressed when the interval lies below. The default is
+/// the same kind of target without options, unless --against names another. Each workload has a scale at which a trial
 /// takes seconds; --scale multiplies it.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -43,7 +43,7 @@ pub struct MatrixArgs {
     pub workloads: Vec<String>,
     #[command(flatten)]
     pub how: HowArgs,
-    /// Directory for the results, one directory a workload in it [default: lab-matrix-TIME]
+    /// Directory for the results, with one directory per workload [default: lab-matrix-TIME]
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 }
@@ -54,7 +54,7 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
     let label = target.label();
     let output = args.output.clone().unwrap_or_else(|| default_output("matrix"));
     let stop = watch_signals()?;
-    // `replay` needs a list, `command` a command, and a directory or a copy is not filled.
+    // `replay` needs a list, `command` needs a command, and a directory or a copied image cannot be filled.
     let fits = |w: &dyn Workload| match w.name() {
         "command" => false,
         "replay" => args.how.operations.is_some(),
@@ -84,7 +84,7 @@ pub fn run(args: &MatrixArgs) -> Result<()> {
             repeats: None,
         }
     };
-    // Checks all before the first run: an invalid one fails before anything is written.
+    // Checks all runs before the first: an invalid one fails before anything is written.
     for workload in &chosen {
         check(&one(*workload))?;
     }
@@ -130,7 +130,7 @@ fn baseline(args: &MatrixArgs) -> Result<String> {
         return Ok(against.clone());
     }
     let target: Target = args.contestant.parse().map_err(|e: extant_lab::Error| Failure::usage(e.to_string()))?;
-    // Options for the place of the image, and for its device, are not policies.
+    // Options for the location of the image, and for its device, are not policies.
     let is_place = |o: &&str| ["io=", "device=", "store="].iter().any(|place| o.starts_with(place));
     let place: Vec<&str> = target.options.split(',').filter(is_place).collect();
     let options = place.iter().map(|o| format!(",{o}")).collect::<String>();

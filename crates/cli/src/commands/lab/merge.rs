@@ -21,7 +21,7 @@ pub struct MergeArgs {
     /// Directories of results
     #[arg(required = true)]
     pub parts: Vec<PathBuf>,
-    /// Directory for all of them, a new one
+    /// A new directory for the merged results
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
 }

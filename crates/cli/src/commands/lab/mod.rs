@@ -1,4 +1,4 @@
-//! `extant lab`: workloads on contestants, and comparisons of the figures. One file a sub-command; [`extant_lab`]
+//! `extant lab`: workloads on contestants, and comparisons of the figures. One file per sub-command; [`extant_lab`]
 //! does the work.
 //!
 //! # Locking

@@ -14,11 +14,11 @@ use super::BUILD;
 use super::run::{PRINTED, default_output, failure, printed, watch_signals};
 use crate::failure::{Failure, Result, say};
 
-/// Let the policies of one mechanism compete, by itself, without an image
+/// Let the policies of one mechanism compete, in isolation, without an image
 ///
-/// Counts are exact: the same seed makes the same state and the same work. Times are beside those of an empty loop.
-/// Each trial is a line in DIR/trials.ndjson, as of `run`. Called again with the same arguments, it does the missing
-/// trials.
+/// Counts are exact: the same seed makes the same state and the same work. Times are printed beside those of an empty
+/// loop. Each trial is a line in DIR/trials.ndjson, as for `run`. If called again with the same arguments, it runs the
+/// missing trials.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant lab model group-search --set groups=4096 --set fill=90 -o result
@@ -39,7 +39,7 @@ pub struct ModelArgs {
     /// Rounds: each runs every policy once
     #[arg(short, long, default_value_t = 5)]
     pub rounds: u32,
-    /// Seed of everything random
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Directory for the results; `-` prints the trials [default: lab-MODEL-TIME]
@@ -83,7 +83,7 @@ fn say_all(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Counts first, then times. For figures that differ between rounds, the medians.
+/// Prints counts first, then times; the medians if figures differ between rounds.
 fn print(dir: &Path) -> Result<()> {
     let trials = extant_lab::run::load(dir).map_err(|e| Failure::op(e.to_string()))?;
     let mut labels: Vec<&str> = trials.iter().map(|t| t.contestant.label.as_str()).collect();

@@ -19,7 +19,7 @@ use crate::size;
 ///
 /// The file is the output of `strace -e trace=pread64` (also with -f, -y, -t), whose reads wait for each other, or of
 /// tracefs' event block_rq_issue. Requests are served in the order of the file, but threads of a program one after the
-/// other, on a clock that nothing but they moves.
+/// other, on a simulated clock that only the requests advance.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   strace -f -y -o trace -e trace=pread64 e2fsck -fn disk.img
@@ -31,15 +31,15 @@ Devices: extant lab list. Hints (fadvise64, readahead) are passed over: what the
 read afterwards.
 Exit status: 0, 1 (usage, or a line that is neither of the two), 8 (the file cannot be read).")]
 pub struct ReplayTraceArgs {
-    /// Trace
+    /// Recorded requests
     pub file: PathBuf,
     /// Device that serves the requests
     #[arg(short, long, value_name = "NAME", value_parser = PossibleValuesParser::new(DeviceModel::names()))]
     pub device: String,
-    /// Size of the device that was recorded: what lies behind it is refused [default: what such devices have]
+    /// Size of the recorded device; requests behind its end are refused [default: the usual size of such devices]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     pub size: Option<u64>,
-    /// Only requests to this file, as strace -y shows it, or to this device, MAJOR,MINOR
+    /// Only requests to this file, as printed by strace -y, or to this device, MAJOR,MINOR
     #[arg(long, value_name = "NAME")]
     pub only: Option<String>,
     /// Print JSON
@@ -58,7 +58,7 @@ pub fn run(args: &ReplayTraceArgs) -> Result<()> {
     Ok(())
 }
 
-/// The work of a device, in a line.
+/// The work of a device as a line of text.
 pub fn in_words(model: &DeviceModel, usage: &Usage) -> String {
     let lost = match usage.turnaround_ns {
         0 => String::new(),
@@ -75,7 +75,7 @@ pub fn in_words(model: &DeviceModel, usage: &Usage) -> String {
     )
 }
 
-/// The same for programs.
+/// The work of a device as JSON.
 pub fn as_json(model: &DeviceModel, usage: &Usage) -> Value {
     let mut value = json!({
         "device": model.name(),

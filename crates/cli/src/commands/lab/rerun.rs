@@ -22,7 +22,7 @@ pub struct RerunArgs {
     /// Directory for the new results [default: RESULT-again]
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
-    /// Replace image files that are there
+    /// Replace existing image files
     #[arg(long)]
     pub overwrite: bool,
 }

@@ -24,7 +24,7 @@ use crate::size;
 
 /// Run a workload on contestants, round by round
 ///
-/// Each trial is a line in DIR/trials.ndjson. Called again with the same arguments, it does the missing trials.
+/// Each trial is a line in DIR/trials.ndjson. If called again with the same arguments, it runs the missing trials.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:
   extant lab run small-files --target engine:/var/tmp/e.img --policy mb_policy=vanilla,size-classes -o result
@@ -38,13 +38,13 @@ pub struct RunArgs {
     /// Workload; see `extant lab list`
     #[arg(default_value = "command", hide_default_value = true)]
     pub workload: String,
-    /// Run this with sh in the target's root directory, as the workload: a fio job, a build
+    /// Run this with sh in the target's root directory as the workload: a fio job, a build
     #[arg(long, value_name = "CMD")]
     pub command: Option<String>,
     /// Contestant: engine:IMAGE, mount:IMAGE, kernel:IMAGE, fuse2fs:IMAGE (each with ,OPTIONS), dir:PATH
     #[arg(short, long = "target", value_name = "TARGET", required = true)]
     pub targets: Vec<String>,
-    /// One contestant for each value, of each engine and mount target
+    /// One contestant for each value, for each engine and mount target
     #[arg(short, long = "policy", value_name = "NAME=A,B")]
     pub policies: Vec<String>,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub struct RunArgs {
     /// Directory for the results; `-` prints the trials [default: lab-WORKLOAD-TIME]
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
-    /// Do only the rounds whose number leaves I when divided by N
+    /// Run only the rounds whose number modulo N is I
     #[arg(long, value_name = "I/N", value_parser = parse_shard)]
     pub shard: Option<(u32, u32)>,
     /// For `rerun`: the run that this one must be identical to.
@@ -66,10 +66,10 @@ pub struct HowArgs {
     /// Rounds: each runs every contestant once
     #[arg(short, long, default_value_t = 5)]
     pub rounds: u32,
-    /// Seed of everything random
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Size of the work; 1: as its source had it
+    /// Size of the work; 1: as in its source
     #[arg(short, long)]
     pub scale: Option<f64>,
     /// A parameter of the workload; see `extant lab list --parameters`
@@ -81,35 +81,35 @@ pub struct HowArgs {
     /// Arguments for mke2fs [default: -t ext4 -E lazy_itable_init=0,lazy_journal_init=0]
     #[arg(long, value_name = "ARGUMENTS")]
     pub mkfs: Option<String>,
-    /// Begin each trial with a copy of this image (one that `lab age` left, say) instead of a fresh one
+    /// Begin each trial with a copy of this image (for example one made by `lab age`) instead of a new one
     #[arg(long, value_name = "FILE", conflicts_with_all = ["mkfs", "size"])]
     pub image: Option<PathBuf>,
-    /// Size of the images [default: 8G, or twice what the work takes]
+    /// Size of the images [default: 8G, or twice what the work needs]
     #[arg(long, value_parser = size::parse)]
     pub size: Option<u64>,
-    /// Replace image files that are there
+    /// Replace existing image files
     #[arg(long)]
     pub overwrite: bool,
-    /// Allow block devices as targets: each trial makes a new file system there, and what is there is lost
+    /// Allow block devices as targets: each trial makes a new file system there, and existing data is lost
     #[arg(long)]
     pub yes: bool,
-    /// Parts to record: latency, locks, events, all, or none; phases, counters and the host's figures are recorded in
-    /// any case. Locks and events slow down only the targets that report them
+    /// Parts to record: latency, locks, events, all, or none; phases, counters and the host's figures are always
+    /// recorded. Locks and events slow down only the targets that report them
     #[arg(long, value_name = "PARTS", default_value_t = Recorded::FAIR)]
     pub record: Recorded,
-    /// Memory that each contestant has, the workload and the page cache with it (root): Extant's cache takes half of it
+    /// Memory for each contestant, including the workload and the page cache (root): Extant's cache uses half of it
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub memory: Option<u64>,
-    /// A trial that takes longer has failed
+    /// A trial that takes longer fails
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
-    /// Check everything, say what would run, and write nothing
+    /// Check everything, print what would run, and write nothing
     #[arg(long)]
     pub plan: bool,
-    /// Rounds before the first that are not recorded [default: 1 below scale 1, else 0]
+    /// Unrecorded rounds before the first [default: 1 below scale 1, else 0]
     #[arg(long, value_name = "ROUNDS")]
     pub warmup: Option<u32>,
-    /// No progress bar
+    /// Show no progress bar
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -151,7 +151,7 @@ pub fn printed(run: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     done
 }
 
-/// Runs, prints the headline, and fails when a trial failed.
+/// Runs, prints the headline, and fails if a trial failed.
 pub fn run_and_say(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Result<()> {
     let (output, usable) = run_into(args, command, stop)?;
     if args.how.plan {
@@ -184,7 +184,7 @@ pub fn default_output(name: &str) -> PathBuf {
 }
 
 impl RunArgs {
-    /// Parameters of the workload, the command among them.
+    /// Parameters of the workload, including the command.
     fn settings(&self) -> Vec<String> {
         let command = self.command.iter().map(|command| format!("command={command}"));
         self.how.settings.iter().cloned().chain(command).collect()
@@ -216,7 +216,7 @@ impl RunArgs {
     }
 }
 
-/// The configuration of the lab. `command` is for the record.
+/// The configuration of the lab. `command` is recorded in the results.
 fn config(args: &RunArgs, output: &Path, command: Vec<String>) -> Result<Config> {
     Ok(Config {
         workload: args.workload.clone(),
@@ -231,7 +231,7 @@ fn config(args: &RunArgs, output: &Path, command: Vec<String>) -> Result<Config>
         image: args.how.image.clone(),
         image_bytes: args.how.size,
         output: output.to_owned(),
-        // A trial of a whole source takes minutes: throwing one away would be a waste.
+        // A trial of a whole source takes minutes, so no warm-up round is thrown away.
         warmup: args.how.warmup.unwrap_or(u32::from(args.how.scale.unwrap_or(1.0) < 1.0)),
         shard: args.shard,
         overwrite: args.how.overwrite,
@@ -254,8 +254,8 @@ pub fn check(args: &RunArgs) -> Result<Identity> {
     extant_lab::run::check(&config(args, &output, Vec::new())?).map_err(|e| failure(e, &output))
 }
 
-/// Runs (or only checks, with --plan) and prints a summary. Returns where the results are, and whether all trials are
-/// usable. `command` is for the record.
+/// Runs (or only checks, with --plan) and prints a summary. Returns the directory of the results, and whether all
+/// trials are usable. `command` is recorded in the results.
 pub fn run_into(args: &RunArgs, command: Vec<String>, stop: &AtomicBool) -> Result<(PathBuf, bool)> {
     let output = args.output.clone().unwrap_or_else(|| default_output(&args.workload));
     if args.how.plan {
@@ -281,7 +281,7 @@ fn report(summary: &Summary, output: &Path) {
     say(&format!("{trials} trials in {}{there}", output.display()));
 }
 
-/// A failure for an error of the lab, with its exit status.
+/// The failure for an error of the lab, with its exit status.
 pub fn failure(e: extant_lab::Error, output: &Path) -> Failure {
     match e {
         extant_lab::Error::Interrupted => {
@@ -294,16 +294,16 @@ pub fn failure(e: extant_lab::Error, output: &Path) -> Failure {
     }
 }
 
-/// The failure after a signal of the user.
+/// The failure after the user's signal.
 pub fn interrupted() -> Failure {
     let signal = SIGNAL.load(Ordering::Relaxed) as i32;
     signals::ended_by(if signal == 0 { SIGINT } else { signal })
 }
 
-/// The signal that ended it, for the exit status.
+/// The signal that ended the command, for the exit status.
 static SIGNAL: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
-/// True after a signal that requests the end.
+/// Installs handlers; the flag becomes true after a signal that requests the end.
 pub fn watch_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in signals::ending() {

@@ -23,15 +23,15 @@ use crate::failure::{Failure, Result, mention, say};
 pub enum Where {
     /// On this machine
     Local,
-    /// On the workers of HyperQueue (its program hq, a server and workers that run)
+    /// On the workers of HyperQueue (requires the program hq, and a running server and workers)
     Hq,
 }
 
 /// Run a workload or a model at many points, and merge the results
 ///
 /// Every --set takes a list, and a point has one value of each; the policies compete at every point. NAME is a
-/// parameter of the workload or model; else {NAME} in --command is replaced; else it is an option of engine and mount
-/// targets. Called again with the same arguments, a sweep does the missing points.
+/// parameter of the workload or model, or else {NAME} in --command, which is replaced, or else an option of engine and
+/// mount targets. If called again with the same arguments, a sweep runs the missing points.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant lab sweep tags --set processors=16 --set threads=64,256,1000 --set depth=64,128 --policy sbitmap,hand-off -o sweep
@@ -45,10 +45,10 @@ pub struct SweepArgs {
     /// Workload or model; see `extant lab list`
     #[arg(default_value = "command", hide_default_value = true)]
     pub name: String,
-    /// Run this with sh in the target's root directory, as the workload
+    /// Run this with sh in the target's root directory as the workload
     #[arg(long, value_name = "CMD")]
     pub command: Option<String>,
-    /// Contestant of a workload, as of `run`
+    /// Contestant of a workload, as for `run`
     #[arg(short, long = "target", value_name = "TARGET")]
     pub targets: Vec<String>,
     /// Policies that compete at each point; NAME= may be left out for a model
@@ -57,13 +57,13 @@ pub struct SweepArgs {
     /// Pair the lists of --set instead of combining them: first values, second values, ...
     #[arg(long)]
     pub zip: bool,
-    /// Points of models at the same time; those that measure real time run alone
+    /// How many points of models to run at the same time; those that measure real time run alone
     #[arg(short, long, value_name = "N", default_value_t = 1)]
     pub jobs: usize,
     /// Where points run
     #[arg(long, value_enum, default_value_t = Where::Local)]
     pub engine: Where,
-    /// A figure to draw beside the headline; may be given several times
+    /// A figure to draw besides the headline; may be given several times
     #[arg(short, long = "figure", value_name = "NAME")]
     pub figures: Vec<String>,
     #[command(flatten)]
@@ -112,7 +112,7 @@ pub fn run(args: &SweepArgs) -> Result<()> {
     }
 }
 
-/// Arguments that do not shape a trial.
+/// Arguments that do not affect a trial.
 fn extra(how: &HowArgs) -> Vec<String> {
     let overwrite = how.overwrite.then(|| "--overwrite".to_owned());
     overwrite.into_iter().chain(how.yes.then(|| "--yes".to_owned())).chain(["--quiet".to_owned()]).collect()
@@ -127,7 +127,7 @@ fn plan(sweep: &Sweep) {
     }
 }
 
-/// Writes the page. Figures that no trial has are refused with those that there are.
+/// Writes the page. Refuses figures that no trial has, and names the existing ones.
 fn draw(output: &Path, figures: &[String]) -> Result<PathBuf> {
     let groups = compare::open(&[vec![output.to_owned()]], None, false).map_err(super::compare::failure)?;
     let known: Vec<String> = groups.first().map(compare::Group::figures).unwrap_or_default();
@@ -209,7 +209,7 @@ fn axes(args: &SweepArgs, parameters: &workload::Parameters) -> Result<Vec<Axis>
     axes.map(|axis| axis.map_err(|e| Failure::usage(e.to_string()))).collect()
 }
 
-/// The point, in front of the message.
+/// Puts the point in front of the message.
 fn at(values: &Combination, failure: Failure) -> Failure {
     let text: Vec<String> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();
     Failure { message: format!("point {}: {}", text.join(" "), failure.message), ..failure }
@@ -279,7 +279,7 @@ fn takes_options(target: &str) -> bool {
     target.starts_with("engine:") || target.starts_with("mount:")
 }
 
-/// Refuses a swept option that no target takes, or that one has already.
+/// Refuses a swept option that no target accepts, or that a target already has.
 fn contradicts(args: &SweepArgs, workload: &dyn Workload, axis: &Axis) -> Result<()> {
     let name = &axis.name;
     if !args.targets.iter().any(|t| takes_options(t)) {

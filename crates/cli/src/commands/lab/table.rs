@@ -1,4 +1,4 @@
-//! The headline figure of results: `run` shows it at its end, and `matrix` judges it.
+//! The headline figure of results: `run` prints it at its end, and `matrix` judges it.
 //!
 //! # Locking
 //! None.
@@ -22,7 +22,7 @@ pub fn print(dir: &Path, baseline: &str) -> Result<()> {
     let others = trials.iter().any(|t| t.contestant.label != baseline && t.usable());
     let mut out = std::io::stdout().lock();
     if !usable(baseline) || !others {
-        // A single contestant, or one part of a run.
+        // There is only one contestant, or only one part of a run.
         return plain(&mut out, &trials);
     }
     for group in groups(dir, baseline)? {
@@ -36,7 +36,7 @@ pub fn print(dir: &Path, baseline: &str) -> Result<()> {
     Ok(())
 }
 
-/// The results in `dir`, with the contestant `baseline` in front.
+/// The results in `dir`, with the contestant `baseline` first.
 pub fn groups(dir: &Path, baseline: &str) -> Result<Vec<Group>> {
     let sides: [Vec<PathBuf>; 1] = [vec![dir.to_owned()]];
     compare::open(&sides, Some(baseline), false).map_err(super::compare::failure)

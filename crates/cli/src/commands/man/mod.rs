@@ -33,7 +33,7 @@ pub fn run(args: &ManArgs) -> Result<()> {
     }
 }
 
-/// The command line in its form for the pages.
+/// The command line, prepared for the pages.
 fn built() -> Command {
     Cli::command().disable_help_subcommand(true)
 }

@@ -6,10 +6,10 @@
 
 use clap::Command;
 
-/// A head and a text.
+/// A heading and a text.
 pub type Row = (&'static str, &'static str);
 
-/// For a command whose help has no other.
+/// For a command whose help has no exit status.
 pub const EXIT_STATUS: &str = "0: done. 1: usage. 8: the image or the system said no. 130, 143: ended by SIGINT or SIGTERM. \
                                141: nobody reads the output.";
 

@@ -1,6 +1,6 @@
 //! One manual page, in the language of man(7).
 //!
-//! Main items: [`of`]. `clap_mangen` makes name, synopsis, description and options. The text after a command's help
+//! Main function: [`of`]. `clap_mangen` makes name, synopsis, description and options. The text after a command's help
 //! is divided into the usual sections.
 //!
 //! # Locking
@@ -18,7 +18,7 @@ use crate::mount_options::help::{self, Part};
 /// The width of an example: a terminal's, less the indentation.
 const EXAMPLE_WIDTH: usize = 73;
 
-/// `extant-lab-run`.
+/// The page's name, such as `extant-lab-run`.
 pub fn name_of(command: &Command) -> String {
     command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned()
 }
@@ -93,7 +93,7 @@ fn heading(out: &mut String, title: &str) {
     let _ = writeln!(out, ".SH \"{title}\"");
 }
 
-/// A paragraph with a head; without a head, a plain one.
+/// A paragraph with a heading, or a plain one.
 fn tagged(out: &mut String, head: &str, text: &str) {
     let _ = match head {
         "" => writeln!(out, ".PP\n{}", escaped(text)),
@@ -101,8 +101,8 @@ fn tagged(out: &mut String, head: &str, text: &str) {
     };
 }
 
-/// The table. The options of administrators belong to the section of options; each other kind has a section of its
-/// own.
+/// The table of mount options. Options for administrators belong to the section of options; each other kind has a
+/// section of its own.
 fn mount_options(out: &mut String) {
     for part in Part::ALL {
         let _ = match part {
@@ -155,14 +155,14 @@ impl Text {
     }
 }
 
-/// The text with a capital at its start.
+/// The text with a capital letter at its start.
 fn sentence(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// Breaks an example into lines of at most `width` columns that a shell reads as one command: at spaces outside of
-/// quotes.
+/// Breaks an example at spaces outside quotes into lines of at most `width` columns, which a shell reads as one
+/// command.
 fn fold(line: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = line.to_owned();
@@ -173,7 +173,7 @@ fn fold(line: &str, width: usize) -> Vec<String> {
             match (quote, c) {
                 (None, '\'' | '"') => quote = Some(c),
                 (Some(q), c) if q == c => quote = None,
-                // Not in the indentation of a continuation line.
+                // Do not break in the indentation of a continuation line.
                 (None, ' ') if !rest[..i].trim().is_empty() => at = Some(i),
                 _ => {}
             }

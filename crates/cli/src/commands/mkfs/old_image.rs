@@ -2,14 +2,14 @@
 //!
 //! Main function: [`read`], which gives the tree and reads the files' bytes from the image when they are written.
 //!
-//! The new image has names, content, holes, owners, modes, times of change, attributes, flags and hard links of the
-//! old one. Inode numbers, generations, and times of access and creation are new, as after an export.
+//! The new image has the names, content, holes, owners, modes, modification times, attributes, flags and hard links of
+//! the old one. Inode numbers, generations, and times of access and creation are new, as after an export.
 //!
-//! What it does not do: copy what is encrypted, or an image with damage. Both end with an error before anything is
-//! written, or before the new image is finished.
+//! What it does not do: it copies no encrypted files and no damaged image. Both fail before anything is written, or
+//! before the new image is finished.
 //!
 //! # Locking
-//! None of its own: threads that write the image read files side by side.
+//! None of its own: threads that write the image read files concurrently.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -30,10 +30,10 @@ use crate::image::{self, ImageSpec, open_image};
 use crate::rescued;
 use crate::text::shown;
 
-/// The flags of an inode that say how its own image stores it.
+/// The flags of an inode that describe how its image stores it.
 const LAYOUT: InodeFlags = InodeFlags::EXTENTS.union(InodeFlags::INLINE_DATA).union(InodeFlags::INDEX);
 
-/// The image that a source's word names, if it begins with `image:`.
+/// The image that the word of a source names, if the word begins with `image:`.
 pub fn named(word: &OsStr) -> Option<ImageSpec> {
     word.as_bytes().strip_prefix(b"image:").map(|rest| ImageSpec::parse(OsStr::from_bytes(rest)))
 }
@@ -51,7 +51,7 @@ pub fn read(spec: &ImageSpec, options: Options) -> Result<Source> {
 struct Copy<'a> {
     fs: &'a Filesystem,
     builder: Builder,
-    /// The first names of files that have several.
+    /// The first name of each file that has several.
     links: HashMap<InodeNr, Vec<u8>>,
 }
 
@@ -125,7 +125,7 @@ impl Copy<'_> {
     }
 }
 
-/// The ranges of a file with data; `None`: all of it.
+/// The ranges of a file that contain data; `None` if all of it does.
 fn holes(
     fs: &Filesystem,
     inode: &InodeRef,
@@ -167,7 +167,7 @@ impl ReadAt for File<'_> {
         while done < buf.len() {
             let read = self.fs.read(&self.inode, offset + done as u64, &mut buf[done..]);
             match read.map_err(|e| failed(self.fs, self.inode.ino, &e))? {
-                // The writer asks for whole blocks; behind the end there are zeros.
+                // The writer requests whole blocks; behind the end there are zeros.
                 0 => {
                     buf[done..].fill(0);
                     break;

@@ -1,5 +1,5 @@
-//! The source of an image as a file of the host: refuses an image that is part of it, and says what a file is that is
-//! no source.
+//! The source of an image as a file of the host. Refuses an image that is part of its source, and explains files that
+//! are not a source.
 //!
 //! Main functions: [`refuse`], [`unknown`].
 //!
@@ -18,7 +18,8 @@ use crate::failure::{Failure, Result};
 use crate::image::ImageSpec;
 use crate::text::argument;
 
-/// Refuses an image at `target`, called `name`, that is or lies in the source: it would be emptied before it is read.
+/// Refuses an image at `target`, called `name`, that is the source or lies in it: the image would be emptied before it
+/// is read.
 pub fn refuse(target: &Path, name: &str, source: &Word) -> Result<()> {
     let it_is = match &source.path {
         None => is_same(target, standard_input()),
@@ -38,12 +39,12 @@ pub fn refuse(target: &Path, name: &str, source: &Word) -> Result<()> {
     Ok(())
 }
 
-/// The failure for a source that no reader takes. If it is something else that is known, the message says what to do.
+/// The failure for a source that no reader accepts. If it is another known format, the message names the next step.
 pub fn unknown(source: &Word, error: &extant_build::Error) -> Failure {
     let known = source.path.as_ref().filter(|path| path.is_file()).and_then(|path| {
         let device = match look(&ImageSpec::whole(path)) {
             Ok(device) => device,
-            // A disk of a virtual machine that cannot be shown.
+            // A virtual machine's disk that cannot be converted.
             Err(e @ (ImageError::Program { .. } | ImageError::NoProgram { .. })) => return Some(e.to_string()),
             Err(_) => return None,
         };
@@ -73,7 +74,7 @@ fn standard_input() -> Option<Metadata> {
     std::fs::File::from(input).metadata().ok()
 }
 
-/// A file that does not exist yet lies in its directory.
+/// A file that does not exist yet is located by its directory.
 fn lies_below(target: &Path, dir: &Path) -> bool {
     let parent = || {
         let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -1,4 +1,5 @@
-//! The image that is made or overwritten: its claim, the protection of what it holds, and its fate after a failure.
+//! The image that is made or overwritten: its exclusive claim, the protection of existing content, and its removal
+//! after a failure.
 //!
 //! Main types: [`Target`], [`Raw`] (the image that becomes one in Android's sparse format).
 //!
@@ -28,25 +29,25 @@ use crate::failure::{Failure, Result, plain, plain_text};
 use crate::image::{Access, Claim, ImageSpec, Part, open_device, open_whole};
 use crate::opened::FileId;
 
-/// How often a file that others remove or replace is claimed anew.
+/// How often to retry the claim of a file that other programs remove or replace.
 const TRIES: u32 = 16;
 
 /// The image that is made or overwritten.
 pub struct Target {
     pub spec: ImageSpec,
     pub name: String,
-    /// Size of the chosen part; 0: it does not exist.
+    /// Size of the chosen part; 0 if it does not exist.
     pub bytes: u64,
     pub sector_size: u32,
-    /// The size is computed, not given: a file is cut to it.
+    /// The size is computed, not given: the file is truncated to it.
     pub fits: bool,
-    /// A server shows it, so its file is not the image.
+    /// A server provides the image, so its file is not the image itself.
     remote: bool,
-    /// Storage of zeroed ranges may be unmapped.
+    /// Whether the storage of zeroed ranges may be unmapped.
     discards: bool,
     /// Removes the file if this command made it and fails. Dropped before the claim.
     unfinished: Unfinished,
-    /// Excludes other users. For a whole file, the device has the file's old size.
+    /// Excludes other users. For a whole file, the device still has the file's old size.
     claim: Option<Claimed>,
 }
 
@@ -55,7 +56,7 @@ struct Claimed {
     file: FileId,
 }
 
-/// An image beside the target.
+/// A temporary image beside the target.
 pub struct Raw {
     pub device: Arc<dyn BlockDevice>,
     file: NamedTempFile,
@@ -119,7 +120,7 @@ impl Target {
         }
     }
 
-    /// Excludes other users of the image, which is made if it does not exist, and refuses one with other content.
+    /// Excludes other users of the image, which is created if it does not exist. Refuses an image with other content.
     /// Nothing is written.
     pub fn claim(&mut self, bytes: u64, guarded: bool) -> Result<()> {
         let claimed = if self.is_file() {
@@ -140,13 +141,13 @@ impl Target {
         Ok(())
     }
 
-    /// A whole file. Another command may have claimed the name first, or remove it meanwhile.
+    /// Claims a whole file. Another command may claim the name first, or remove it meanwhile.
     fn claim_file(&mut self) -> Result<Claimed> {
         let path = self.spec.path.clone();
         let there = |file: FileId| path.metadata().is_ok_and(|meta| id(&meta) == file);
         for _ in 0..TRIES {
             let _claiming = Claiming::begin();
-            // The descriptor is closed again: a second one that could write would look like another writer's.
+            // The descriptor is closed again: a second writable descriptor would look like another writer's.
             let made = match OpenOptions::new().write(true).create_new(true).open(&path) {
                 Ok(file) => Some(id(&file.metadata().map_err(|e| Failure::io(&path, e))?)),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => None,
@@ -156,15 +157,15 @@ impl Target {
                 self.refuse_read_only()?;
             }
             let opened = open_whole(&self.spec, &for_writing()).inspect_err(|_| {
-                // If it is locked, it belongs to another command by now.
+                // If the file is locked, it belongs to another command by now.
                 let is_ours = made.is_some_and(there) && path.metadata().is_ok_and(|meta| meta.len() == 0);
                 if is_ours && !is_locked(&path, 0, None).unwrap_or(false) {
                     let _ = std::fs::remove_file(&path);
                 }
             })?;
-            // Its owner may have removed it while the claim waited.
+            // The file's owner may have removed it while the claim waited.
             if there(opened.file) {
-                // With content, another command has claimed it first, and is done.
+                // If it has content, another command claimed it first, and has finished.
                 if made == Some(opened.file) && opened.device.size_bytes() == 0 {
                     self.unfinished.made(&path, opened.file);
                 }
@@ -174,11 +175,11 @@ impl Target {
         Err(Failure::op(format!("{}: another program replaces it all the time; name another file", self.name)))
     }
 
-    /// The device with room for `bytes` zero bytes. From here on, the old content is lost.
+    /// The device, with room for `bytes` zero bytes. From here on, the old content is lost.
     pub fn empty(&mut self, bytes: u64) -> Result<Arc<dyn BlockDevice>> {
         if self.is_file() {
             let file = self.emptied()?;
-            // As mke2fs does, a file that is longer than requested keeps its length.
+            // As in mke2fs, a file that is longer than requested keeps its length.
             let bytes = if self.fits { bytes } else { bytes.max(self.bytes) };
             file.set_len(bytes).map_err(|e| {
                 let lost = self.unfinished.remove();
@@ -190,13 +191,13 @@ impl Target {
         }
         let device = self.claimed()?.device.clone();
         self.unfinished.overwrite(&self.name);
-        // Unmapping takes no time, and no space on thin storage.
+        // Unmapping is immediate, and uses no space on thin storage.
         let how = if self.discards { BioFlags::UNMAP } else { BioFlags::empty() };
         erase::clear(&*device, bytes, how).map_err(|e| self.failed(e))?;
         Ok(device)
     }
 
-    /// The claimed file, without content: all of it becomes a hole.
+    /// The claimed file, emptied: all of it becomes a hole.
     fn emptied(&mut self) -> Result<File> {
         let path = self.spec.path.clone();
         let file = OpenOptions::new().write(true).open(&path).map_err(|e| Failure::io(&path, e))?;
@@ -222,7 +223,7 @@ impl Target {
     /// A file beside the target for an image that is packed into it.
     pub fn raw(&mut self, bytes: u64) -> Result<Raw> {
         let made = || -> io::Result<Raw> {
-            // A symbolic link leads to the image's own directory.
+            // Follows a symbolic link to the image's own directory.
             let path = std::fs::canonicalize(&self.spec.path)?;
             let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
             let file = NamedTempFile::with_prefix_in(".extant-", dir)?;
@@ -235,7 +236,7 @@ impl Target {
         made().map_err(|e| Failure::write(&self.name, &e))
     }
 
-    /// Fills the target with the sparse form of an image. Its header comes last.
+    /// Writes the sparse form of an image into the target. Its header comes last.
     pub fn pack(&mut self, raw: &mut Raw, block_size: u32) -> Result<()> {
         let mut file = self.emptied()?;
         let packed = sparse::write(raw.file.as_file_mut(), block_size, &mut file, &mut |file| {
@@ -251,12 +252,12 @@ impl Target {
         })
     }
 
-    /// From here on no signal ends the command: the next writes make the image whole.
+    /// From here on no signal ends the command: the next writes complete the image.
     pub fn settle(&self) {
         self.unfinished.settle();
     }
 
-    /// The image is whole.
+    /// Keeps the image, which is complete.
     pub fn keep(&mut self) {
         self.unfinished.keep();
     }
@@ -306,14 +307,14 @@ impl Target {
             failure.message.push_str(lost);
             return failure;
         }
-        // An error of a device begins with its name.
+        // The error of a device begins with the device's name.
         let text = plain_text(&e.to_string());
         let text = text.strip_prefix(&format!("{}: ", self.name)).unwrap_or(&text);
         Failure::op(format!("{}: {text}{lost}", self.name))
     }
 }
 
-/// The target looks at existing content itself ([`Target::refuse_overwriting`]).
+/// The target checks for existing content itself ([`Target::refuse_overwriting`]).
 fn for_writing() -> Access {
     Access { write_member: true, ..Access::tool(false) }
 }
@@ -322,7 +323,7 @@ fn id(meta: &Metadata) -> FileId {
     (meta.dev(), meta.ino())
 }
 
-/// A file that is excluded from other users already.
+/// Opens a file that already excludes other users.
 fn unlocked(path: &Path, name: &str) -> Result<FileDevice> {
     let options = DeviceOptions {
         io: IoMode::Buffered,

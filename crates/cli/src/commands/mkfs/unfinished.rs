@@ -1,14 +1,14 @@
 //! Unfinished images. If the command fails or a signal ends it, a new file is removed. If an existing image was
 //! overwritten, the message says that its content is lost.
 //!
-//! Main type: [`Unfinished`]. A wait for a source, a plan or a device cannot be interrupted. So a signal ends the
-//! whole process, from a thread of its own, which removes the file first. Once the image is about to be whole
-//! ([`Unfinished::settle`]), a signal changes nothing more: the command ends by itself, and its status is that of the
-//! image.
+//! Main type: [`Unfinished`]. Waiting for a source, a plan or a device cannot be interrupted. So a thread receives the
+//! signals, removes the file, and then ends the whole process. Once the image is almost complete
+//! ([`Unfinished::settle`]), a signal has no effect: the command ends by itself, and its status is that of the image.
 //!
 //! # Locking
-//! `unfinished files`: the list of them. It is held while one is removed, and by the thread that ends the process. That
-//! thread waits while a new file is being claimed ([`Claiming`]), since until then the file may be another command's.
+//! `unfinished files`: their list. It is held while a file is removed, and by the thread that ends the process. That
+//! thread waits while a new file is being claimed ([`Claiming`]), because until then the file may belong to another
+//! command.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,9 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(5);
 
 struct List {
     all: Vec<Begun>,
-    /// A file is being made or claimed.
+    /// Whether a file is being created or claimed.
     claiming: bool,
-    /// Signals end the command no more.
+    /// Whether signals no longer end the command.
     settled: bool,
 }
 
@@ -46,7 +46,7 @@ enum Begun {
 }
 
 impl Begun {
-    /// Removes a new file, unless another one has its name by now.
+    /// Removes a new file, unless another file has its name by now.
     fn remove(&self) {
         if let Begun::Made(path, file) = self
             && path.metadata().is_ok_and(|meta| (meta.dev(), meta.ino()) == *file)
@@ -56,9 +56,9 @@ impl Begun {
     }
 }
 
-/// From now on, a signal that ends the command removes unfinished files.
+/// Makes a signal that ends the command remove unfinished files first.
 pub fn watch_signals() {
-    // Without a handler the signal ends the command, too, but leaves the file. That is no reason to refuse.
+    // Without a handler, the signal also ends the command, but leaves the file. That is no reason to refuse.
     let Ok(mut signals) = Signals::new(ending()) else { return };
     let _ = extant_base::task::spawn("extant-signals", move || {
         for signal in signals.forever() {
@@ -80,13 +80,13 @@ pub fn watch_signals() {
                 }
             }
             end.print();
-            // Under the lock, so that the command does not settle now.
+            // Under the lock, so that the command cannot settle now.
             std::process::exit(end.status.into());
         }
     });
 }
 
-/// While it exists, no signal ends the command.
+/// While this exists, no signal ends the command.
 pub struct Claiming(());
 
 impl Claiming {
@@ -102,7 +102,7 @@ impl Drop for Claiming {
     }
 }
 
-/// At most one image.
+/// The unfinished image of this command, if there is one.
 #[derive(Default)]
 pub struct Unfinished {
     begun: Option<Begun>,
@@ -114,29 +114,29 @@ impl Unfinished {
         self.begun = Some(begun);
     }
 
-    /// The file at `path` is new, and no other command uses it.
+    /// Registers the file at `path`, which is new and used by no other command.
     pub fn made(&mut self, path: &Path, file: FileId) {
         self.begin(Begun::Made(path.to_owned(), file));
     }
 
-    /// From here on the image `name` has lost its old content.
+    /// Registers the image `name`, whose old content is lost from here on.
     pub fn overwrite(&mut self, name: &str) {
         self.begin(Begun::Overwritten(name.into()));
     }
 
-    /// The next writes make an image of it, and a signal no longer ends the command.
+    /// From now on, no signal ends the command, because the next writes complete the image.
     pub fn settle(&self) {
         BEGUN.lock().settled = true;
     }
 
-    /// The image is complete.
+    /// Keeps the image, which is complete.
     pub fn keep(&mut self) {
         if let Some(begun) = self.begun.take() {
             BEGUN.lock().all.retain(|other| *other != begun);
         }
     }
 
-    /// Removes a new file. Returns text to add to a message.
+    /// Removes a new file. Returns a text to append to the message.
     pub fn remove(&mut self) -> &'static str {
         let Some(begun) = self.begun.take() else { return "" };
         let mut list = BEGUN.lock();

@@ -1,8 +1,8 @@
 //! `extant resize`: makes a file system larger or smaller, and its image file with it; also as resize2fs.
 //!
-//! `extant_repair::resize` plans and proves; this module chooses the size. [`room`] makes file and partition longer
-//! before, and shorter again if the file system does not grow. After a shrinking it makes both shorter. [`mounted`]
-//! asks the server of a mount.
+//! `extant_repair::resize` plans and verifies; this module chooses the size. [`room`] first makes file and partition
+//! longer, and shorter again if the file system does not grow. After the file system has shrunk, it makes both shorter.
+//! [`mounted`] asks the server of a mount.
 //!
 //! # Locking
 //! None.
@@ -32,10 +32,10 @@ use crate::args::{ImageArgs, ResizeArgs};
 use crate::failure::{Failure, Result, USAGE, warn};
 use crate::text::{Output, argument, image_argument};
 
-/// As resize2fs: whatever fails.
+/// As in resize2fs, the status of every failure.
 const FAILED: u8 = 1;
 
-/// The size that was asked for.
+/// The requested size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Size {
     To(u64),
@@ -54,7 +54,7 @@ impl Size {
         }
     }
 
-    /// Bytes of a file system on a device that has `now` bytes.
+    /// The size of the file system in bytes on a device of `device` bytes, if it has `now` bytes now.
     fn bytes(self, now: u64, device: u64) -> u64 {
         match self {
             Size::To(bytes) => bytes,
@@ -146,7 +146,7 @@ fn make_smaller(args: &ResizeArgs, image: &mut Room, sb: &SuperBlock, size: Smal
     };
     write(args, image, sb, &smaller)?;
     if args.undo_file.is_some() {
-        // The old file system needs what lies behind the new one.
+        // The old file system needs the blocks behind the new end.
         return report(&name, Some("the file stays as long as it is, for the old blocks".to_owned()));
     }
     let (bits, after) = (smaller.after.block_bits, smaller.after.blocks_count);
@@ -162,7 +162,7 @@ fn report(name: &str, said: Option<String>) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Writes the file system of another size.
+/// Writes the file system with its new size.
 fn write(args: &ResizeArgs, image: &mut Room, old: &SuperBlock, growth: &Growth) -> Result<()> {
     let name = image.spec.shown();
     let wanted = args.undo_file.as_deref();
@@ -210,7 +210,7 @@ fn write(args: &ResizeArgs, image: &mut Room, old: &SuperBlock, growth: &Growth)
 }
 
 impl Room {
-    /// Whether the image shows the file system that it had, with nothing to recover.
+    /// Whether the image still has the old file system, with nothing to recover.
     fn is_as_before(&self, old: &SuperBlock) -> bool {
         let now = probe(&*self.device).ok().filter(|(_, backup)| backup.is_none());
         now.is_some_and(|(sb, _)| {
@@ -220,7 +220,7 @@ impl Room {
         })
     }
 
-    /// Why it does not shrink, and the way out.
+    /// Why the file system does not shrink, and the next step.
     fn not_shrunk(&self, e: &CannotShrink, size: Smaller) -> Failure {
         let image = image_argument(&self.spec);
         let from = argument(&[b"image:", self.spec.source().as_os_str().as_bytes()].concat(), "");
@@ -237,7 +237,7 @@ impl Room {
         Failure::op(format!("{}: not shrunk: {e}; {next}", self.spec.shown()))
     }
 
-    /// The reason, and the way out.
+    /// Why the file system does not grow, and the next step.
     fn refusal(&self, e: &CannotGrow, bytes: u64) -> Failure {
         let image = image_argument(&self.spec);
         let from = argument(&[b"image:", self.spec.source().as_os_str().as_bytes()].concat(), "");

@@ -1,6 +1,6 @@
-//! `extant resize` of a directory on which Extant serves a file system: it grows while it is used.
+//! `extant resize` of a directory on which Extant serves a file system, which grows while it is in use.
 //!
-//! The server grows it ([`extant_fs::Filesystem::grow`]); this module asks it and reports.
+//! The server grows it ([`extant_fs::Filesystem::grow`]); this module sends the request and reports the result.
 //!
 //! # Locking
 //! None.
@@ -19,7 +19,7 @@ use crate::failure::{Failure, Result, USAGE, plain};
 use crate::mount_table;
 use crate::text::{Output, shown};
 
-/// Grows what is mounted on the directory `args.image`.
+/// Grows the file system that is mounted on the directory `args.image`.
 pub fn run(args: &ResizeArgs, size: Size) -> Result<()> {
     let name = shown(args.image.as_bytes());
     if args.partition.is_some() || args.offset.is_some() || args.undo_file.is_some() {

@@ -2,7 +2,7 @@
 //!
 //! Main function: [`run`]. It reports a change as `extant resize` does.
 //!
-//! What it does not do: `-b` and `-s`, which `extant tune -O 64bit` and `^64bit` stand for.
+//! What it does not do: `-b` and `-s`; use `extant tune -O 64bit` and `^64bit`.
 //!
 //! # Locking
 //! None.
@@ -22,7 +22,7 @@ use crate::commands::change;
 use crate::failure::{Failure, Result};
 use crate::text::Output;
 
-/// Whether a program of this name changes the size of file systems.
+/// Whether `name` is a program that resizes file systems.
 pub fn is_name(name: &str) -> bool {
     name == "resize2fs"
 }
@@ -73,7 +73,7 @@ fn print_least(program: &ResizeProgram) -> Result<()> {
         shrink(overlay, &check_options(), Smaller::Least).map_err(|e| image.not_shrunk(&e, Smaller::Least))?;
     let least = smaller.map_or(sb.blocks_count, |smaller| smaller.after.blocks_count);
     let mut out = Output::new();
-    // Scripts take what is behind the colon.
+    // Scripts parse the text after the colon.
     writeln!(out, "Estimated minimum size of the filesystem: {least}")?;
     Ok(out.flush()?)
 }

@@ -1,6 +1,6 @@
-//! The place of a file system that changes its size: its image file, and its partition in that.
+//! The space for a file system that changes its size: its image file, and its partition in the file.
 //!
-//! Main type: [`Room`]. Each change here leaves a valid partition table, whenever it is cut off.
+//! Main type: [`Room`]. Each change here leaves a valid partition table, even if it is interrupted.
 //!
 //! # Locking
 //! None.
@@ -17,16 +17,16 @@ use crate::args::ImageArgs;
 use crate::failure::{Failure, Result};
 use crate::image::{self, ImageSpec, Part};
 
-/// The place of a file system.
+/// The space for a file system.
 pub struct Room {
     pub spec: ImageSpec,
     how: ImageArgs,
-    /// The part of the image, also if its name does not say it.
+    /// The part of the image, even if its name does not contain it.
     part: Part,
-    /// The file system's part.
+    /// The part with the file system.
     pub device: Arc<dyn BlockDevice>,
     partition: Option<Partition>,
-    /// The file's bytes, if they were changed.
+    /// The old length of the file in bytes, if it was changed.
     was_bytes: Option<u64>,
 }
 
@@ -34,11 +34,11 @@ pub struct Room {
 struct Partition {
     number: u32,
     whole: Arc<dyn BlockDevice>,
-    /// Its end, or why that does not move.
+    /// The movable end of the partition, or why it cannot move.
     end: std::result::Result<PartitionEnd, CannotMove>,
-    /// The length that it gets before the file system grows into it.
+    /// The length that it will have before the file system grows into it.
     planned: Option<u64>,
-    /// The length that it had, once the table was changed.
+    /// The old length, once the table was changed.
     was_len: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ impl Room {
         if let Part::Partition(number) = part
             && !room.spec.is_block_device()
         {
-            // The kernel knows partitions of a device by itself. In a file, the table is in reach.
+            // The kernel handles partitions of a device itself. In a file, the table can be changed.
             room.device = Arc::new(MemDevice::new(0));
             room.open_partition(number)?;
         }
@@ -70,12 +70,12 @@ impl Room {
         self.spec.is_block_device()
     }
 
-    /// Whether the end of the file is the end of the room.
+    /// Whether the end of the file limits the space.
     fn is_file(&self) -> bool {
         !self.is_block_device() && self.partition.is_none() && !is_remote(&self.spec)
     }
 
-    /// The most bytes that a file system may have without a longer file.
+    /// The maximum size of the file system, in bytes, without a longer file.
     pub fn longest(&self) -> u64 {
         match &self.partition {
             Some(Partition { whole, end: Ok(end), .. }) => end.longest(whole.size_bytes()),
@@ -83,7 +83,7 @@ impl Room {
         }
     }
 
-    /// Makes the file longer, if a file system of `bytes` bytes needs that, and plans the partition's growth: to all of
+    /// Makes the file longer, if a file system of `bytes` bytes needs that. Plans the partition's growth: to the end of
     /// the disk if `is_all`.
     pub fn make(&mut self, bytes: u64, is_all: bool) -> Result<()> {
         let there = self.device.size_bytes();
@@ -121,7 +121,7 @@ impl Room {
         self.show_planned()
     }
 
-    /// Lets the file system's part reach to where the partition will end.
+    /// Makes the device of the file system's part reach to the planned end of the partition.
     fn show_planned(&mut self) -> Result<()> {
         if let Some(Partition { whole, end: Ok(end), planned: Some(len), .. }) = &self.partition {
             let part = OffsetDevice::new(whole.clone(), end.start, *len).map_err(extant_image::Error::from)?;
@@ -130,12 +130,12 @@ impl Room {
         Ok(())
     }
 
-    /// The byte of the image at which the file system begins, if that is not a partition's.
+    /// The byte of the image at which the file system begins; 0 if it is in a partition.
     fn start(&self) -> u64 {
         if let Part::Offset(offset) = self.part { offset } else { 0 }
     }
 
-    /// Gives the file so many bytes.
+    /// Sets the length of the file, in bytes.
     fn lengthen(&mut self, bytes: u64) -> Result<()> {
         let file = OpenOptions::new().write(true).open(&self.spec.path);
         let longer = file.and_then(|file| {
@@ -152,7 +152,7 @@ impl Room {
         opened
     }
 
-    /// A device has the size that the file had when it was opened.
+    /// Reopens the device, whose size is that of the file at the time of the open.
     fn open_again(&mut self) -> Result<()> {
         self.device = Arc::new(MemDevice::new(0));
         let Some(Partition { number, planned, .. }) = self.partition.take() else {
@@ -166,8 +166,8 @@ impl Room {
         self.show_planned()
     }
 
-    /// Moves the end of the partition to where it was planned: the file system does not reach there yet. Returns the
-    /// line to report.
+    /// Moves the end of the partition to its planned place, which the file system does not reach yet. Returns the line
+    /// to report.
     pub fn settle(&mut self) -> Result<Option<String>> {
         let Some(Partition { number, whole, end: Ok(end), planned: Some(len), was_len }) = &mut self.partition else {
             return Ok(None);
@@ -179,7 +179,7 @@ impl Room {
         Ok(Some(format!("partition {number} has {len} bytes now; it had {}", end.len)))
     }
 
-    /// Gives partition and file their old lengths again.
+    /// Restores the old lengths of partition and file.
     pub fn take_back(&mut self) -> Result<()> {
         if let Some(Partition { number, whole, was_len, .. }) = &mut self.partition
             && let Some(len) = was_len.take()
@@ -187,7 +187,7 @@ impl Room {
             let end = partition_end(&**whole, *number);
             let device_len = self.was_bytes.unwrap_or(whole.size_bytes());
             let moved = end.and_then(|end| end.moved(len, device_len));
-            // A partition that is longer than its file system is no fault.
+            // A partition that is longer than its file system is valid.
             let Ok(moved) = moved else { return Ok(()) };
             write_stages(&**whole, &moved)?;
         }
@@ -196,8 +196,8 @@ impl Room {
         file.and_then(|file| file.set_len(was)).map_err(|e| Failure::io(&self.spec.path, e))
     }
 
-    /// Makes partition and file shorter behind a file system that has `bytes` bytes now. `reach`: the bytes that a file
-    /// has less than if it has nothing but the file system in it. Returns the line to report.
+    /// Shortens partition and file to a file system that now has `bytes` bytes. A file without partitions is shortened
+    /// only if it has less than `reach` bytes, so that it contains nothing else. Returns the line to report.
     pub fn cut_off(&self, bytes: u64, reach: u64) -> Result<Option<String>> {
         let Some(Partition { number, whole, end, .. }) = &self.partition else {
             if self.is_file() && self.device.size_bytes() < reach {

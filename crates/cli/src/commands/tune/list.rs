@@ -1,6 +1,6 @@
 //! A superblock in the form of `tune2fs -l` (e2fsprogs: lib/e2p/ls.c), which scripts parse.
 //!
-//! Main function: [`print`]. Times are UTC, where tune2fs prints those of the caller's time zone.
+//! Main function: [`print`]. Times are in UTC; tune2fs prints them in the caller's time zone.
 //!
 //! # Locking
 //! None.
@@ -17,7 +17,7 @@ use crate::text::{Output, shown, uuid};
 
 const DAY: u32 = 86_400;
 
-/// A label and its value.
+/// Prints a label and its value.
 fn row(out: &mut Output, label: &str, value: impl std::fmt::Display) -> Result<()> {
     Ok(writeln!(out, "{:<25} {value}", format!("{label}:"))?)
 }
@@ -156,7 +156,7 @@ fn times(out: &mut Output, raw: &RawSuperBlock) -> Result<()> {
     Ok(())
 }
 
-/// `Sun Nov 29 08:00:38 2026`.
+/// A time in the format `Sun Nov 29 08:00:38 2026`.
 fn moment(seconds: i64) -> String {
     let utc = jiff::Timestamp::from_second(seconds).map(|at| at.to_zoned(jiff::tz::TimeZone::UTC));
     utc.map_or_else(|_| seconds.to_string(), |at| at.strftime("%a %b %e %H:%M:%S %Y").to_string())
@@ -178,7 +178,7 @@ fn span(mut seconds: u32) -> String {
     if parts.is_empty() { "<none>".to_owned() } else { parts.join(", ") }
 }
 
-/// Kilobytes with the unit that e2fsprogs gives them: four digits at most, rounded.
+/// Kilobytes with the unit that e2fsprogs prints: at most four digits, rounded.
 fn size_kb(kbytes: u64) -> String {
     let rounded = |bits: u32| (kbytes + (1 << (bits - 1))) >> bits;
     match kbytes {
@@ -192,7 +192,7 @@ fn size_kb(kbytes: u64) -> String {
 fn files(out: &mut Output, sb: &SuperBlock) -> Result<()> {
     let raw = sb.raw();
     row(out, "First inode", raw.s_first_ino.get())?;
-    // The tab is tune2fs's own.
+    // The tab is in tune2fs's output, too.
     writeln!(out, "Inode size:\t          {}", raw.s_inode_size.get())?;
     if raw.s_min_extra_isize.get() != 0 {
         row(out, "Required extra isize", raw.s_min_extra_isize.get())?;

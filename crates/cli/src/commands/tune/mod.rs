@@ -1,9 +1,9 @@
 //! `extant tune`: changes label, UUID, limits and features; also as tune2fs and e2label.
 //!
-//! `extant_repair::tune` makes the changes and proves them. [`words`] turns the letters into changes, [`list`] prints
+//! `extant_repair::tune` makes the changes and verifies them. [`words`] turns the options into changes, [`list`] prints
 //! a superblock.
 //!
-//! What it does not do: change an image that is in use, as tune2fs does for some letters.
+//! What it does not do: it changes no image that is in use, as tune2fs does with some options.
 //!
 //! # Locking
 //! None.
@@ -29,15 +29,15 @@ use crate::failure::{Failure, Result, warn};
 use crate::image::{self, ImageSpec};
 use crate::text::{Output, argument};
 
-/// As tune2fs: whatever fails.
+/// As in tune2fs, the status of every failure.
 const FAILED: u8 = 1;
 
-/// Whether a program of this name changes file systems like tune2fs.
+/// Whether `name` is a program that changes file systems like tune2fs.
 pub fn is_name(name: &str) -> bool {
     name == "tune2fs"
 }
 
-/// Whether a program of this name shows and changes labels.
+/// Whether `name` is a program that prints and changes labels.
 pub fn is_label_name(name: &str) -> bool {
     name == "e2label"
 }
@@ -131,7 +131,7 @@ fn shown(spec: &ImageSpec) -> String {
     argument(spec.source().as_os_str().as_bytes(), "")
 }
 
-/// The reason, and the way out.
+/// Why a change is refused, and the next step.
 fn refusal(spec: &ImageSpec, e: &CannotTune) -> Failure {
     let image = shown(spec);
     let next = match e {
@@ -148,7 +148,7 @@ fn refusal(spec: &ImageSpec, e: &CannotTune) -> Failure {
     Failure::op(format!("{}: not changed: {e}{next}", spec.shown()))
 }
 
-/// The changes that a command line asks for.
+/// The changes that a command line requests.
 struct Asked {
     changes: Vec<Change>,
     journal_blocks: Option<u32>,

@@ -1,6 +1,6 @@
-//! The letters of tune2fs as changes.
+//! Turns the options of tune2fs into changes.
 //!
-//! Main functions: [`changes`], [`told`] (the lines about what was done).
+//! Main functions: [`changes`], [`told`] (the lines about completed changes).
 //!
 //! # Locking
 //! None.
@@ -23,7 +23,7 @@ use crate::owner::Given;
 use crate::text::{shown, uuid};
 use crate::when;
 
-/// The names of `-o`, as e2fsprogs has them: the name, the bits that it sets, the bits that it stands for.
+/// The names for `-o`, as in e2fsprogs: the name, the bits to set, and the bits that select it.
 const MOUNT_OPTIONS: [(&str, DefaultMountOpts, DefaultMountOpts); 12] = {
     const JMODE: DefaultMountOpts = DefaultMountOpts::JMODE_DATA.union(DefaultMountOpts::JMODE_ORDERED);
     const fn one(name: &str, bit: DefaultMountOpts) -> (&str, DefaultMountOpts, DefaultMountOpts) {
@@ -46,13 +46,13 @@ const MOUNT_OPTIONS: [(&str, DefaultMountOpts, DefaultMountOpts); 12] = {
 };
 const DAY: u32 = 86_400;
 
-/// The name of `-o` for these bits.
+/// The names for `-o` of these bits.
 pub fn mount_options(bits: DefaultMountOpts) -> Vec<&'static str> {
     let named = MOUNT_OPTIONS.iter().filter(|(_, set, mask)| bits & *mask == *set);
     named.map(|(name, ..)| *name).collect()
 }
 
-/// Whether a letter asks for a change.
+/// Whether an option requests a change.
 pub fn has_changes(letters: &TuneLetters) -> bool {
     let TuneLetters { label, uuid, reserved_percent, reserved_blocks, user, group, errors, .. } = letters;
     let TuneLetters { max_mounts, mounts, interval, last_check, last_mounted, journal, .. } = letters;
@@ -70,7 +70,7 @@ pub fn has_changes(letters: &TuneLetters) -> bool {
         || !(letters.mount_options.is_empty() && letters.features.is_empty() && letters.extended.is_empty())
 }
 
-/// The changes that the letters ask for, features first, the UUID last.
+/// The changes that the options request, features first, the UUID last.
 pub fn changes(letters: &TuneLetters, sb: &SuperBlock, spec: &ImageSpec) -> Result<Asked> {
     let image = spec.shown();
     if letters.inode_size.is_some() {
@@ -135,7 +135,7 @@ fn feature(word: &str) -> Result<Change> {
     }
 }
 
-/// The name behind a sign, and whether it is to be on.
+/// The name behind a sign, and whether it is to be enabled.
 fn signed(word: &str) -> (&str, bool) {
     match word.strip_prefix(['^', '-']) {
         Some(name) => (name, false),
@@ -261,7 +261,7 @@ fn new_uuid(text: &str) -> Result<Change> {
     Ok(Change::Uuid(uuid))
 }
 
-/// The blocks of a new journal.
+/// The number of blocks of a new journal.
 fn journal_blocks(text: &str, sb: &SuperBlock) -> Result<u32> {
     let wrong = || wrong("-J", text, "size=MEGABYTES, at least 1024 blocks");
     let value = text.strip_prefix("size=").ok_or_else(wrong)?;
@@ -276,7 +276,7 @@ fn journal_blocks(text: &str, sb: &SuperBlock) -> Result<u32> {
     blocks.filter(fits).ok_or_else(wrong)
 }
 
-/// A line about each change that was made.
+/// One line about each completed change.
 pub fn told(changes: &[Change]) -> Vec<String> {
     changes.iter().map(line).collect()
 }

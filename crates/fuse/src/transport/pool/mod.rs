@@ -1,19 +1,19 @@
 //! Chooses the workers that wait in read(2).
 //!
-//! The kernel hands requests to waiting readers in turn. A single client would therefore wake another thread, with
-//! cold caches and perhaps on another processor, for each of its requests. Here one worker reads and serves as long
-//! as that is enough, and the others are parked. A parked worker is called
+//! The kernel hands requests to waiting readers in turn. So each request of a single client would wake another thread,
+//! with cold caches and perhaps on another processor. Here one worker reads and serves as long as that is enough, and
+//! the others are parked. A parked worker is called
 //! - when a worker is about to sleep inside the server and no other one reads
 //!   ([`task::before_sleep`](extant_base::task));
-//! - when a worker found [`PATIENCE`] requests in a row waiting for it, of more than one client, and a processor is
-//!   free for one more.
+//! - when a worker has found [`PATIENCE`] requests in a row already waiting, from more than one client, and there is a
+//!   free processor.
 //!
-//! A worker that had to wait for its requests although another reader waited too is one too many after [`OVERLAPS`]
-//! of them, and parks. So does one that slept in the server, if its replacement reads.
-//! The standby, the parked worker that will be called last, detects sleep that is not announced, and requests that
-//! take long. While requests come it checks every [`TICK`] whether any was read since, or a worker waits for one; if
-//! not, it takes over. On an idle mount it sleeps as well. In both cases it first releases the workers that follow a
-//! client ([`super::follow`]). At each check it looks after those that are aside ([`super::aside`]).
+//! A worker that had to wait for [`OVERLAPS`] requests while another reader also waited is superfluous, and parks. So
+//! does a worker that slept in the server, if its replacement reads. The standby is the parked worker that will be
+//! called last. It detects sleep that is not announced, and requests that take long. While requests arrive, it checks
+//! every [`TICK`] whether any was read since, or a worker waits for one. If not, it takes over. On an idle mount it
+//! sleeps as well. In both cases it first releases the workers that follow a client ([`super::follow`]). At each check
+//! it also watches those that are aside ([`super::aside`]).
 //!
 //! Main types: [`WorkerPool`], and [`Worker`], one worker's memory from one request to the next.
 //!
@@ -39,17 +39,17 @@ use super::follow::Bound;
 
 static CLASS: LockClass = LockClass::new("fuse worker pool", 1001);
 
-/// Requests in a row that were there already before a worker calls another one to help.
+/// After this many requests in a row that were already waiting, a worker calls another one to help.
 const PATIENCE: u32 = 64;
-/// Requests in a row for which a worker had to wait beside another reader before it parks.
+/// After this many requests in a row for which a worker had to wait beside another reader, it parks.
 const OVERLAPS: u32 = 8;
-/// A read that took no longer than this found its request waiting: falling asleep and waking up takes longer.
+/// A read that took no longer than this found its request waiting. Falling asleep and waking up would take longer.
 const AT_ONCE: Duration = Duration::from_micros(3);
-/// Copying a request out of the kernel takes time as well: this much for each [`COPIED`] bytes.
+/// Copying a request from the kernel takes time as well: this much for each [`COPIED`] bytes.
 const COPY: Duration = Duration::from_micros(1);
 const COPIED: u32 = 2048;
 
-/// [`WorkerPool::state`] counts readers in its low bits; the rest counts requests.
+/// [`WorkerPool::state`] counts readers in its low bits, and requests in the others.
 const READERS: u64 = 0xffff;
 const REQUEST: u64 = READERS + 1;
 
@@ -57,11 +57,11 @@ struct Parked {
     /// The parked workers; the last is called first, because its caches are the warmest. The first is the standby.
     waiting: Vec<usize>,
     called: Vec<bool>,
-    /// A call found no parked worker: the next one that would park reads instead.
+    /// A call found no parked worker: the next worker that would park reads instead.
     wanted: bool,
 }
 
-/// Counts of events since the mount.
+/// Event counts since the mount.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CrewStats {
@@ -69,13 +69,13 @@ pub(crate) struct CrewStats {
     pub replaced: u64,
     /// Workers called because requests were waiting.
     pub reinforced: u64,
-    /// Times that the standby took over.
+    /// How often the standby took over.
     pub taken_over: u64,
 }
 
 /// The workers of one mount.
 pub(crate) struct WorkerPool {
-    /// How many workers wait in read(2) or are on the way there, and how many requests were read.
+    /// How many workers wait in read(2) or are about to, and how many requests were read.
     state: AtomicU64,
     /// How many workers have started and are neither parked nor asleep in the server.
     running: AtomicUsize,
@@ -85,8 +85,8 @@ pub(crate) struct WorkerPool {
     processors: usize,
     /// The workers that follow a client.
     bound: Arc<Bound>,
-    /// How many readers are enough: one, if it can follow its client. Otherwise two, which take turns: then one of
-    /// them is now and then on the client's processor.
+    /// How many readers are enough: one, if it can follow its client. Otherwise two take turns, so that now and then
+    /// one of them is on the client's processor.
     keep: u64,
     /// See [`AT_ONCE`].
     at_once: Duration,
@@ -100,9 +100,9 @@ pub(crate) struct WorkerPool {
 /// One worker's memory.
 pub(crate) struct Worker {
     me: usize,
-    /// Requests in a row that were there at once.
+    /// Requests in a row that the worker read without waiting.
     streak: u32,
-    /// Requests in a row that the worker had to wait for.
+    /// Requests in a row that the worker had to wait for, beside another reader.
     overlaps: u32,
     /// Whether to park if another worker reads.
     one_too_many: bool,
@@ -110,7 +110,7 @@ pub(crate) struct Worker {
 }
 
 impl WorkerPool {
-    /// For up to `workers` workers: some threads may not start.
+    /// For up to `workers` workers; some threads may fail to start.
     pub fn new(workers: usize) -> WorkerPool {
         let bound = Arc::new(Bound::new(workers));
         WorkerPool {
@@ -119,7 +119,7 @@ impl WorkerPool {
             deputy_sleeps: AtomicBool::new(false),
             over: AtomicBool::new(false),
             processors: task::processors(),
-            // Tests count one reader's work, with or without the privilege.
+            // Tests count the work of a single reader, with or without the privilege.
             keep: if cfg!(test) || bound.can_follow() { 1 } else { 2 },
             bound,
             at_once: AT_ONCE,
@@ -166,13 +166,14 @@ impl WorkerPool {
             (worker.streak, worker.overlaps) = (0, 0);
         }
         worker.one_too_many = false;
-        // The time first: a worker that counts as a reader for a tick must be able to see that it waited for one.
+        // The time is taken first: a worker that counts as a reader for a tick must be able to see that it waited that
+        // long.
         worker.since = Instant::now();
         self.state.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Called after the worker has read a request of `len` bytes, or nothing (0). `alone`: the request is of the same
-    /// client as the one before, which waits for each answer; then few other requests wait.
+    /// Called after the worker has read a request of `len` bytes, or nothing (0). `alone`: the request comes from the
+    /// same client as the previous one, which waits for each answer. Then few other requests are waiting.
     pub fn after_read(&self, worker: &mut Worker, len: usize, now: Instant, alone: bool) {
         // One reader less, one request more.
         let others = self.state.fetch_add(REQUEST - 1, Ordering::SeqCst) & READERS > self.keep;
@@ -202,7 +203,8 @@ impl WorkerPool {
         worker.one_too_many = worker.overlaps >= OVERLAPS;
     }
 
-    /// A worker is about to sleep inside the server: another one reads from now on, if none does already.
+    /// Called when a worker is about to sleep inside the server. Another worker reads from then on, if none does
+    /// already.
     pub fn before_sleep(&self) {
         self.running.fetch_sub(1, Ordering::Relaxed);
         if self.readers() == 0 && self.call(true) {
@@ -210,7 +212,7 @@ impl WorkerPool {
         }
     }
 
-    /// Called after the worker has served a request; `slept`: it slept meanwhile.
+    /// Called after the worker has served a request. `slept`: it slept meanwhile.
     pub fn after_request(&self, worker: &mut Worker, slept: bool) {
         if slept {
             self.running.fetch_add(1, Ordering::Relaxed);
@@ -228,7 +230,8 @@ impl WorkerPool {
         }
     }
 
-    /// Calls a parked worker; false if there is none. If `urgent`, the next worker that wants to park then does not.
+    /// Calls a parked worker; false if there is none. If `urgent` and none is parked, the next worker that wants to
+    /// park reads instead.
     fn call(&self, urgent: bool) -> bool {
         let mut parked = self.parked.lock();
         match parked.waiting.pop() {
@@ -268,13 +271,13 @@ impl WorkerPool {
                 seen = self.wakeups[me].wait_for(&mut parked, TICK).then_some(now);
                 continue;
             }
-            // Nothing was read for a tick. The worker that should have read may be waiting for the processor that it
+            // Nothing was read during a tick. The worker that should have read may be waiting for the processor that it
             // is bound to.
             self.bound.release(Instant::now());
             if now & READERS == 0 {
                 parked.waiting.remove(0);
                 if let Some(&next) = parked.waiting.first() {
-                    self.wakeups[next].notify_one(); // to look in its place
+                    self.wakeups[next].notify_one(); // to watch in its place
                 }
                 self.taken_over.inc();
                 break;

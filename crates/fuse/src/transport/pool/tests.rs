@@ -25,7 +25,8 @@ static GATE: LockClass = LockClass::new("test gate", 0);
 /// Far longer than any machine needs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// LOOKUP of `wait` sleeps, and `hide` spins unseen, until `go` is looked up; each call notes its thread.
+/// LOOKUP of `wait` sleeps, and `hide` spins without announcing it, until `go` is looked up. Each call notes its
+/// thread.
 #[derive(Default)]
 struct Traffic {
     open: Gate,
@@ -74,7 +75,7 @@ impl Server for Traffic {
     }
 }
 
-/// Some workers, and the end of the socket that stands for the kernel.
+/// Some workers, and the end of the socket that represents the kernel.
 struct Site {
     shared: Arc<Shared<Traffic>>,
     server: Arc<Traffic>,
@@ -149,8 +150,8 @@ impl Drop for Site {
     }
 }
 
-/// Readers that take turns would change at each request. On a busy machine a reader without a processor looks like
-/// one that sleeps, and is replaced for a while.
+/// Readers that take turns would change at each request. On a busy machine, a reader without a processor looks like one
+/// that sleeps, and is replaced for a while.
 #[test]
 fn one_client_is_served_by_one_worker() {
     const REQUESTS: usize = 1000;
@@ -198,7 +199,7 @@ fn workers_that_could_not_be_started_are_not_counted() {
 fn pile_up(workers: usize) {
     let mut pool = WorkerPool::new(workers);
     pool.processors = 2;
-    pool.at_once = LIMIT; // every request was there at once
+    pool.at_once = LIMIT; // every request counts as one that was waiting
     let pool = Arc::new(pool);
     let (ours, theirs) = UnixStream::pair().expect("sockets");
     let (mut reader, mut worker) = (pool.enter(0), pool.enter(1));
@@ -228,7 +229,7 @@ fn pile_up(workers: usize) {
         pool.before_read(&mut reader, || ());
         assert!(Instant::now() < end, "{:?}", pool.stats());
     }
-    // If the machine stops this thread for long, the standby may be faster.
+    // If the machine delays this thread for long, the standby may be faster.
     assert_eq!(pool.stats().reinforced + pool.stats().taken_over, 1);
     write(&ours, b"!").expect("told");
     parked("the helper never parked again");

@@ -1,30 +1,30 @@
 //! Requests in and replies out through io_uring instead of read(2) and write(2) (Linux 6.14,
 //! Documentation/filesystems/fuse-io-uring.rst).
 //!
-//! Purpose: one system call a request instead of two, and the request stays on the processor of its client. Several
-//! threads stand at each processor's queue with one entry each, so a thread that sleeps in the server holds up no
-//! other request: the kernel gives the next one to the entry that became free last, of a thread with warm caches.
+//! Purpose: one system call per request instead of two, and the request stays on the processor of its client. Several
+//! threads serve each processor's queue with one entry each, so a thread that sleeps in the server delays no other
+//! request. The kernel gives the next request to the entry that became free last, whose thread has warm caches.
 //!
-//! Main types: [`Rings`], all rings of a mount and their threads; [`Ring`], one; [`Slot`](slot::Slot), [`Ticket`] and
-//! [`Mailbox`], a request's memory, its reply, and the way back; [`Seat`](seat::Seat), the processor and priority of a
-//! thread; [`Alarm`](watch::Alarm), for the thread that watches over those.
+//! Main types: [`Rings`], all rings of a mount and their threads; [`Ring`], one of them; [`Slot`](slot::Slot),
+//! [`Ticket`] and [`Mailbox`], a request's memory, the duty to reply, and the queue of replies; [`Seat`](seat::Seat),
+//! the processor and priority of a thread; [`Alarm`](watch::Alarm), for the thread that watches the others.
 //!
-//! A reply that another thread sends (of an fsync, of a write that is slowed down, of a change while the mount is
-//! frozen) keeps its entry until then. If a queue has no other one left, the thread registers one more. A new entry
-//! takes only requests that come later, and one may have come in between. So the thread makes the kernel send it
-//! a message ([`wake_queue`](super::notify::Notifier::wake_queue)). With the reply to that, the kernel looks at the
-//! queue.
+//! Some replies are sent later by another thread: those of an fsync, of a paced write, or of a change while the mount
+//! is frozen. Such a reply occupies its entry until then. If a queue has no other entry left, the thread registers one
+//! more. A new entry takes only later requests, and one may have arrived before. So the thread makes the kernel send it
+//! a message ([`wake_queue`](super::notify::Notifier::wake_queue)). When that message is answered, the kernel checks
+//! the queue.
 //!
-//! The device remains: FORGET, INTERRUPT and the end of the connection come from there ([`attend`]).
+//! The device stays in use: FORGET, INTERRUPT and the end of the connection arrive there ([`attend`]).
 //!
 //! The start has three steps, so that a failure in the first costs nothing. [`Rings::prepare`] makes rings and threads
-//! before the reply to INIT: if it fails, the device is used. [`Rings::register`] gives the kernel their entries; from
+//! before the reply to INIT: if it fails, the device is used. [`Rings::register`] gives the kernel their entries. From
 //! the reply to INIT until then, the kernel holds requests back. [`Rings::serve`] lets the threads serve.
 //!
-//! What it does not do: it switches nothing on in the kernel (`/sys/module/fuse/parameters/enable_uring`).
+//! What it does not do: it does not enable io_uring in the kernel (`/sys/module/fuse/parameters/enable_uring`).
 //!
 //! # Locking
-//! `fuse ring start` (2), the step of the start; `fuse ring mailbox` (1002), see [`slot`].
+//! `fuse ring start` (2), the steps of the start; `fuse ring mailbox` (1002), see [`slot`].
 
 mod queue;
 mod seat;
@@ -59,16 +59,16 @@ use crate::server::Server;
 
 static CLASS: LockClass = LockClass::new("fuse ring start", 2);
 
-/// Threads at each queue: as many as there are workers at the device, if the machine is small.
+/// Threads per queue: as many in all as there would be workers at the device, if the machine is small.
 const THREADS_MIN: usize = 2;
 const THREADS_MAX: usize = 8;
 const THREADS_WANTED: usize = 16;
-/// Failed entries of one ring before its thread gives up.
+/// After this many failed entries of a ring, its thread gives up.
 const FAILURES_MAX: u32 = 16;
-/// How long the reader of the device waits after a FORGET: the kernel collects the next ones meanwhile.
+/// How long the reader of the device waits after a FORGET, so that the kernel can batch the next ones.
 const COLLECT: Duration = Duration::from_millis(1);
 
-/// How far the start has come.
+/// The steps of the start.
 enum Step<S> {
     Prepared,
     Register(Arc<Shared<S>>),
@@ -78,7 +78,7 @@ enum Step<S> {
 
 struct State<S> {
     step: Step<S>,
-    /// Threads that have finished the step.
+    /// How many threads have finished the step.
     done: usize,
     failed: Option<Errno>,
 }
@@ -89,7 +89,7 @@ struct Start<S> {
 }
 
 impl<S> Start<S> {
-    /// A thread's result of the present step.
+    /// Reports a thread's result of the present step.
     fn report(&self, result: Result<(), Errno>) {
         let mut state = self.state.lock();
         state.done += 1;
@@ -109,7 +109,7 @@ impl<S> Start<S> {
     }
 }
 
-/// The entries of one queue that can take a request: in the kernel, or in the hands of a running thread.
+/// The number of entries of one queue that can take a request: in the kernel, or owned by a running thread.
 type Free = Arc<AtomicUsize>;
 
 /// The rings of one mount, and their threads.
@@ -120,7 +120,7 @@ pub(crate) struct Rings<S: Server> {
     alarm: Arc<Alarm>,
 }
 
-/// Processors that may ever exist: the kernel has a queue for each, and each needs an entry.
+/// The number of possible processors: the kernel has a queue for each, and each needs an entry.
 fn queues() -> io::Result<u16> {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = list.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<u16>().ok());
@@ -128,11 +128,11 @@ fn queues() -> io::Result<u16> {
 }
 
 impl<S: Server> Rings<S> {
-    /// Rings and threads for a connection whose requests carry up to `max_payload` bytes. `first`: the number of the
-    /// first thread.
+    /// Creates rings and threads for a connection whose requests carry up to `max_payload` bytes. `first`: the number
+    /// of the first thread.
     ///
     /// # Errors
-    /// io_uring is missing or forbidden, or there is not enough memory, or too few threads or descriptors.
+    /// io_uring is missing or forbidden, or memory, threads or descriptors are insufficient.
     pub fn prepare(channel: &Arc<Channel>, max_payload: usize, first: usize) -> io::Result<Rings<S>> {
         let queues = queues()?;
         let each = (THREADS_WANTED / usize::from(queues)).clamp(THREADS_MIN, THREADS_MAX);
@@ -164,10 +164,10 @@ impl<S: Server> Rings<S> {
         self.threads.len()
     }
 
-    /// Gives the kernel the entries. Requests come from now on, and wait.
+    /// Gives the kernel the entries. From now on requests arrive, and wait.
     ///
     /// # Errors
-    /// The kernel's: the mount cannot be used then.
+    /// The kernel's; the mount is then unusable.
     pub(in crate::transport) fn register(&self, shared: &Arc<Shared<S>>) -> Result<(), Errno> {
         self.start.begin(Step::Register(shared.clone()), self.threads.len())
     }
@@ -180,7 +180,7 @@ impl<S: Server> Rings<S> {
         self.alarm.clone()
     }
 
-    /// Ends the threads, if the end of the connection has not.
+    /// Ends the threads, unless the end of the connection already has.
     pub(in crate::transport) fn stop(&mut self) -> Vec<End> {
         let _ = self.start.begin(Step::Cancelled, 0);
         self.mailboxes.iter().for_each(|m| m.stop());
@@ -195,7 +195,7 @@ impl<S: Server> Drop for Rings<S> {
     }
 }
 
-/// A ring's thread, from the preparation to the end.
+/// A ring's thread, from the preparation to its end.
 fn run<S: Server>(mut ring: Ring, me: usize, start: &Start<S>, free: &Free, alarm: &Alarm) -> End {
     let enabled = ring.enable().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
     start.report(enabled);
@@ -239,7 +239,7 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free,
     let (mut failures, mut counted) = (0, 0usize);
     loop {
         ring.commit(true);
-        // Entries that wait for their replies are missing at the queue. The last one is replaced.
+        // Entries that wait for their replies are missing at the queue. If the last one is missing, it is replaced.
         let at_hand = ring.at_hand();
         let missing = counted.saturating_sub(at_hand);
         free.fetch_add(at_hand.saturating_sub(counted), Ordering::SeqCst);
@@ -273,7 +273,7 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free,
                     }
                 }
             }
-            // A reply does not wait for the next request's end.
+            // A reply must not wait for the end of the next request.
             if ring.has_event() {
                 ring.commit(false);
                 if let Err(errno) = ring.submit() {
@@ -287,7 +287,7 @@ fn serve<S: Server>(shared: &Shared<S>, me: usize, ring: &mut Ring, free: &Free,
 /// Serves the messages that still come from the device, and watches the threads of the rings, until the connection ends
 /// or one of them has failed.
 pub(super) fn attend<S: Server>(shared: &Shared<S>, channel: &Arc<Channel>, alarm: &Alarm) -> End {
-    // The kernel refuses to read into less than a WRITE needs.
+    // The kernel refuses to read into a buffer that is too small for a WRITE.
     let Some(mut buffer) = Buffer::new(shared.agreed.config.max_write as usize) else {
         return End::Failed(Errno::NOMEM);
     };

@@ -1,15 +1,15 @@
 //! [`Ring`]: one thread's io_uring on one queue of a connection.
 //!
-//! The kernel has a queue for each processor and hands a request to the entry of that queue that became free last. A
-//! ring registers one entry ([`Slot`]) and adds more only while others wait for replies. One call submits the replies
-//! and waits for the next request.
+//! The kernel has a queue per processor and gives a request to the entry of that queue that became free last. A ring
+//! registers one entry ([`Slot`]) and adds more only while others wait for replies. One call submits the replies and
+//! waits for the next request.
 //!
 //! Main type: [`Ring`].
 //!
-//! What it does not do: it serves nothing, and chooses no processor.
+//! What it does not do: it serves no request itself, and chooses no processor.
 //!
 //! # Locking
-//! None: a ring belongs to one thread, from its enabling on.
+//! None: a ring belongs to one thread once it is enabled.
 
 #![allow(unsafe_code)]
 
@@ -28,14 +28,14 @@ use crate::transport::buffer::Buffer;
 use crate::transport::channel::Channel;
 use crate::transport::notify::Notifier;
 
-/// Entries that are submitted in one call; when the queue is full, they are submitted at once.
+/// Entries submitted in one call; when the queue is full, they are submitted at once.
 const SQ_ENTRIES: u32 = 64;
 /// Slots of one ring; each has at most one completion, so the completion queue never overflows.
 pub(crate) const SLOTS_MAX: usize = 1000;
 const CQ_ENTRIES: u32 = 1024;
-/// A payload of at most this many bytes is copied, so that the reply can use its place.
+/// A payload of at most this many bytes is copied, so that the reply can use its memory.
 const COPIED_MAX: usize = 16 << 10;
-/// The completion of the read of the mailbox's eventfd.
+/// Identifies the completion of the read of the mailbox's eventfd.
 const WAKE: u64 = u64::MAX;
 
 type Uring = IoUring<squeue::Entry128, cqueue::Entry>;
@@ -48,27 +48,27 @@ pub(crate) struct Ring {
     mailbox: Arc<Mailbox>,
     queue: u16,
     max_payload: usize,
-    /// The slots that the kernel has, by index; None: being served.
+    /// The slots that the kernel owns, by index; None while one is being served.
     slots: Vec<Option<Box<Slot>>>,
     /// Payloads of requests that are served in place, by index.
     aside: Vec<Option<Buffer>>,
-    /// A spare slot from before the mount, when a failure has no consequence.
+    /// A spare slot, allocated before the mount, when a failure has no consequence.
     spare: Option<Box<Slot>>,
     #[expect(clippy::vec_box, reason = "the kernel has the address of the slot")]
     answered: Vec<Box<Slot>>,
     /// Copied requests; see [`COPIED_MAX`].
     scratch: Buffer,
-    /// The target of the read of the eventfd.
+    /// The buffer for reads of the eventfd.
     woken: Box<u64>,
-    /// A request that came with the registration.
+    /// A request that arrived with the registration.
     early: Option<Event>,
 }
 
 /// The next step of a ring's thread.
 pub(crate) enum Event {
-    /// A request is in this slot.
+    /// This slot holds a request.
     Request(Box<Slot>),
-    /// The kernel has ended the slot with this error: ENOTCONN, when the connection ends.
+    /// The kernel has ended the slot with this error: ENOTCONN at the end of the connection.
     Ended(Errno),
 }
 
@@ -77,7 +77,8 @@ impl Ring {
     /// [`enable`](Ring::enable) it.
     ///
     /// # Errors
-    /// io_uring does not exist, is forbidden, or lacks what this needs (Linux 6.1), or there is no memory.
+    /// io_uring does not exist, is forbidden, or lacks a feature that this needs (Linux 6.1), or memory is
+    /// insufficient.
     pub fn new(channel: &Arc<Channel>, queue: u16, max_payload: usize) -> io::Result<Ring> {
         let no_memory = || io::Error::from(io::ErrorKind::OutOfMemory);
         let mailbox = Arc::new(Mailbox::new()?);
@@ -124,7 +125,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Registers one more slot with the kernel. False: there are enough, or there is no memory.
+    /// Registers one more slot with the kernel. False if there are enough, or memory is insufficient.
     pub fn add_slot(&mut self) -> bool {
         let index = self.slots.len();
         if index >= SLOTS_MAX {
@@ -145,18 +146,18 @@ impl Ring {
         unsafe { self.push(&entry) };
         self.slots.push(Some(slot));
         self.aside.push(None);
-        // A ring that is lost is reported by `wait`.
+        // `wait` reports the loss of a ring.
         let _ = self.submit();
         true
     }
 
-    /// How many slots the kernel has, or will have with the next call. Between two requests the others wait for
+    /// How many slots the kernel owns, or will own after the next call. Between two requests, all other slots wait for
     /// replies.
     pub fn at_hand(&self) -> usize {
         self.slots.iter().flatten().count()
     }
 
-    /// The kernel's refusal of the first slot, if it is there.
+    /// The kernel's refusal of the first slot, if it has arrived.
     pub fn refusal(&mut self) -> Option<Errno> {
         match self.event() {
             Some(Event::Ended(errno)) => Some(errno),
@@ -167,21 +168,21 @@ impl Ring {
         }
     }
 
-    /// Queues the replies that are there. With `sleep` the thread calls [`wait`](Ring::wait) next.
+    /// Queues the pending replies. With `sleep`, the thread calls [`wait`](Ring::wait) next.
     pub fn commit(&mut self, sleep: bool) {
         let mut answered = std::mem::take(&mut self.answered);
         self.mailbox.take(&mut answered, sleep);
         for mut slot in answered.drain(..) {
             let index = slot.index;
             if let Some(mut payload) = self.aside[index].take() {
-                // A short reply, beside a payload that was in use.
+                // A short reply; its payload was in use by the request.
                 let len = slot.header.ent.payload_sz as usize;
                 payload.payload()[..len].copy_from_slice(&slot.header.op_in[..len]);
                 slot.payload = Some(payload);
             }
             let entry = self.command(URING_COMMIT_AND_FETCH, slot.header.ent.commit_id, index, None);
             self.slots[index] = Some(slot);
-            // SAFETY: the addresses are those of the slot's registration, see there.
+            // SAFETY: the addresses are those of the slot's registration; see there.
             unsafe { self.push(&entry) };
         }
         self.answered = answered;
@@ -190,7 +191,7 @@ impl Ring {
     /// Submits the queued replies.
     ///
     /// # Errors
-    /// The system call's, if trying again does not help.
+    /// The system call's, if a retry does not help.
     pub fn submit(&mut self) -> Result<(), Errno> {
         loop {
             match self.uring.submit() {
@@ -200,10 +201,10 @@ impl Ring {
         }
     }
 
-    /// Submits the queued replies, and waits until there is an event or a reply of another thread.
+    /// Submits the queued replies, and waits until there is an event or a reply from another thread.
     ///
     /// # Errors
-    /// The system call's, if trying again does not help.
+    /// The system call's, if a retry does not help.
     pub fn wait(&mut self) -> Result<(), Errno> {
         let waited = self.uring.submit_and_wait(usize::from(self.early.is_none()));
         self.mailbox.awake();
@@ -233,15 +234,15 @@ impl Ring {
         }
     }
 
-    /// Whether [`event`](Ring::event) has one.
+    /// Whether [`event`](Ring::event) would return one.
     pub fn has_event(&mut self) -> bool {
         !self.uring.completion().is_empty()
     }
 
-    /// Serves the request in `slot` by `handle`, which gets the message in one piece, as the device delivers it.
+    /// Serves the request in `slot` with `handle`, which gets the message in one piece, as the device delivers it.
     pub fn serve(&mut self, mut slot: Box<Slot>, handle: impl FnOnce(Ticket, &[u8])) {
         let head = size_of::<InHeader>();
-        // The kernel's own lengths do not contradict each other. If they did, dropping the ticket answers EIO.
+        // The kernel's lengths should not contradict each other. If they do, dropping the ticket answers EIO.
         let Some((header, op, len)) = slot.request() else { return drop(Ticket::new(slot, &self.mailbox)) };
         let Some(mut payload) = slot.payload.take() else { return drop(Ticket::new(slot, &self.mailbox)) };
         if len > payload.payload().len() {
@@ -264,7 +265,7 @@ impl Ring {
             let message = &mut payload.bytes_before_payload(head + op)[..head + op + len];
             fill(message);
             handle(Ticket::new(slot, &self.mailbox), message);
-            // Replies are committed after this, by this thread.
+            // This thread commits the replies later.
             self.aside[index] = Some(payload);
         }
     }
@@ -289,17 +290,17 @@ impl Ring {
         let fd = types::Fd(self.mailbox.wake.as_raw_fd());
         let read = opcode::Read::new(fd, (&raw mut *self.woken).cast(), size_of::<u64>() as u32);
         // SAFETY: the box lives as long as the ring, has eight bytes, and is used for nothing else. The mailbox, which
-        // the ring refers to, owns the descriptor.
+        // the ring keeps alive, owns the descriptor.
         unsafe { self.push(&read.build().user_data(WAKE).into()) };
     }
 
     /// # Safety
-    /// The memory that `entry` refers to stays valid, and is not used, until its completion was taken.
+    /// The memory that `entry` refers to stays valid, and is not used, until its completion has been taken.
     unsafe fn push(&mut self, entry: &squeue::Entry128) {
-        // SAFETY: the caller answers for the entry.
+        // SAFETY: the caller guarantees the validity of the entry.
         while unsafe { self.uring.submission().push(entry).is_err() } {
             if self.submit().is_err() {
-                return; // no ring any more: `wait` reports it
+                return; // the ring has failed: `wait` reports it
             }
         }
     }
@@ -309,7 +310,7 @@ impl Ring {
 const SQE_LEN: usize = 24;
 const _: () = assert!(size_of::<squeue::Entry128>() == 128 && align_of::<squeue::Entry128>() >= 4);
 
-/// Ok if the call may be repeated: interrupted, or short of memory.
+/// Ok if the call may be retried: it was interrupted, or short of memory.
 fn tolerate(e: &io::Error) -> Result<(), Errno> {
     match Errno::from_io_error(e).unwrap_or(Errno::IO) {
         Errno::INTR => Ok(()),

@@ -1,12 +1,13 @@
 //! On which processor a ring's thread runs.
 //!
 //! The kernel puts a request into the queue of the processor on which its client runs. A thread that is bound to this
-//! processor takes over from the client by a plain context switch; elsewhere each request wakes an idle processor (see
-//! [`follow`](crate::transport::follow)). Large transfers gain nothing from that and delay their client, which reads
-//! ahead meanwhile: after one, the thread runs anywhere until [`SMALL`] small requests have come in a row.
+//! processor takes over from the client by a plain context switch. Elsewhere, each request wakes an idle processor (see
+//! [`follow`](crate::transport::follow)). Binding does not help large transfers, and it delays their client, which
+//! reads ahead meanwhile. So after a large transfer, the thread runs anywhere until [`SMALL`] small requests have come
+//! in a row.
 //!
-//! A bound thread that has served [`ALONE`] requests in a row of one client stands
-//! [aside](crate::transport::aside) for it.
+//! A bound thread that has served [`ALONE`] requests in a row of one client steps [aside](crate::transport::aside) for
+//! it.
 //!
 //! Main type: [`Seat`].
 //!
@@ -25,7 +26,7 @@ use crate::transport::follow::Binding;
 
 /// Small requests in a row before a thread is bound.
 const SMALL: u32 = 16;
-/// Requests in a row of one client before its thread stands aside for it.
+/// Requests in a row from one client before its thread steps aside for it.
 const ALONE: u32 = 16;
 /// A transfer of at least this many bytes is large.
 const LARGE: u32 = 64 << 10;
@@ -47,7 +48,7 @@ impl Seat {
         Seat { processor: processor.into(), binding, small: 0, file: 0, client: 0, streak: 0 }
     }
 
-    /// Notes a request, before it is served.
+    /// Notes a request before it is served.
     pub fn request(&mut self, message: &[u8]) {
         let Ok((header, body)) = InHeader::read_from_prefix(message) else { return };
         let opcode = Opcode::from_raw(header.opcode);
@@ -73,17 +74,18 @@ impl Seat {
         }
     }
 
-    /// The nodeid of the regular file that the last READ, WRITE or FSYNC was for; 0 if there was none.
+    /// The nodeid of the regular file of the last READ, WRITE or FSYNC; 0 if there was none.
     pub fn file(&self) -> u64 {
         self.file
     }
 
-    /// Whether the last request's client waits for nothing but the reply, on this processor.
+    /// Whether the last request's client waits only for the reply, on this processor.
     fn follows(&self) -> bool {
         self.binding.is_bound() && self.client != 0 && self.streak >= ALONE
     }
 
-    /// Stands aside for the last request's client before the reply, or no longer. `watched`: see [`Stay::go_on`].
+    /// Before the reply, steps aside for the last request's client, or returns to normal priority. `watched`: see
+    /// [`Stay::go_on`].
     ///
     /// [`Stay::go_on`]: crate::transport::aside::Stay::go_on
     pub fn choose_priority(&self, now: Instant, watched: impl FnOnce()) {

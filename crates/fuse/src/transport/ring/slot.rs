@@ -1,4 +1,4 @@
-//! Memory that a request and its reply share with the kernel, and the way of a reply to the thread that owns the ring.
+//! Memory that a request and its reply share with the kernel, and the path of a reply to the thread that owns the ring.
 //!
 //! Main types: [`Slot`], the memory of one entry; [`Ticket`], the duty to answer the request in a slot; [`Mailbox`],
 //! where answered slots wait until the thread of their ring commits them.
@@ -7,9 +7,10 @@
 //! the mailbox afterwards. So no lock guards its bytes.
 //!
 //! A large request (data of a WRITE) is served where the kernel has put it. The ring then keeps the slot's payload,
-//! because the server still reads it when it answers. Such a request has a short reply, which waits in the header.
+//! because the server still reads it when it answers. The reply to such a request is short, and is stored in the
+//! header.
 //!
-//! What it does not do: no system call but the one that wakes the ring's thread.
+//! What it does not do: no system call except the one that wakes the ring's thread.
 //!
 //! # Locking
 //! `fuse ring mailbox` (1002), a leaf: the server answers with any of its locks held.
@@ -29,7 +30,7 @@ use crate::transport::buffer::Buffer;
 
 static CLASS: LockClass = LockClass::new("fuse ring mailbox", 1002);
 
-/// The memory of one entry. Boxed: the kernel has the header's address, and the payload's.
+/// The memory of one entry. Boxed, because the kernel has the addresses of the header and the payload.
 pub(crate) struct Slot {
     pub index: usize,
     pub header: UringReqHeader,
@@ -38,7 +39,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// A slot whose payload has room for `max_payload` bytes. None if there is no memory.
+    /// A slot whose payload has room for `max_payload` bytes. None if memory is insufficient.
     pub fn new(index: usize, max_payload: usize) -> Option<Box<Slot>> {
         let payload = Buffer::new(max_payload)?;
         let mut slot = Box::new(Slot { index, header: UringReqHeader::new_zeroed(), payload: None });
@@ -46,7 +47,7 @@ impl Slot {
         Some(slot)
     }
 
-    /// The request's header, the length of its operation's own header and of its payload. None if the lengths
+    /// The request's header, the length of its operation's header, and the length of its payload. None if the lengths
     /// contradict each other.
     pub fn request(&self) -> Option<(InHeader, usize, usize)> {
         let (header, _) = InHeader::read_from_prefix(&self.header.in_out).ok()?;
@@ -71,7 +72,7 @@ impl Slot {
         self.head(unique, error, len);
     }
 
-    /// Writes the reply's header, for a body of `len` bytes that is in place.
+    /// Writes the reply's header, for a body of `len` bytes that is already in place.
     fn head(&mut self, unique: u64, error: i32, len: usize) {
         let header = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique };
         self.header.in_out[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
@@ -79,11 +80,11 @@ impl Slot {
     }
 }
 
-/// Answered slots on the way to the thread of their ring.
+/// Answered slots on their way to the thread of their ring.
 pub(crate) struct Mailbox {
     #[expect(clippy::vec_box, reason = "the kernel has the address of the slot")]
     ready: Mutex<Vec<Box<Slot>>>,
-    /// The thread waits in the kernel, or is about to.
+    /// Whether the thread waits in the kernel, or is about to.
     asleep: AtomicBool,
     stop: AtomicBool,
     /// An eventfd(2) that the ring reads.
@@ -102,14 +103,14 @@ impl Mailbox {
         self.notify();
     }
 
-    /// Wakes the thread, unless it is awake and looks here before it sleeps.
+    /// Wakes the thread, unless it is awake and will check the mailbox before it sleeps.
     fn notify(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
             let _ = write(&self.wake, 1u64.as_bytes());
         }
     }
 
-    /// Moves the answered slots to `to`. With `sleep` the thread will wait next, so that later replies wake it.
+    /// Moves the answered slots to `to`. With `sleep`, the thread waits next, so later replies wake it.
     #[expect(clippy::vec_box, reason = "the kernel has the address of the slot")]
     pub fn take(&self, to: &mut Vec<Box<Slot>>, sleep: bool) {
         let mut ready = self.ready.lock();
@@ -147,7 +148,7 @@ impl Ticket {
         self.send(unique, 0, body);
     }
 
-    /// The place of the reply's body, which [`answer_filled`](Ticket::answer_filled) sends without a copy.
+    /// The memory for the reply's body, which [`answer_filled`](Ticket::answer_filled) sends without a copy.
     pub fn payload(&mut self) -> Option<&mut [u8]> {
         Some(self.slot.as_mut()?.payload.as_mut()?.payload())
     }

@@ -1,7 +1,7 @@
-//! The watch over the threads of the rings: the thread that attends to the device looks every [`TICK`] whether those
-//! that are [aside](crate::transport::aside) get their processor. While none is, nothing looks.
+//! The watch over the threads of the rings. Every [`TICK`], the thread that attends to the device checks whether the
+//! threads that are [aside](crate::transport::aside) get their processor. While no thread is aside, it does not check.
 //!
-//! Main types: [`Alarm`], of all threads of a mount's rings; [`Watch`], of the one that looks.
+//! Main types: [`Alarm`], of all threads of a mount's rings; [`Watch`], of the thread that checks.
 //!
 //! What it does not do: it chooses neither the clients nor the processor.
 //!
@@ -20,17 +20,17 @@ use zerocopy::IntoBytes;
 use crate::transport::aside::TICK;
 use crate::transport::follow::Bound;
 
-/// Calls the watch.
+/// Wakes the watch.
 pub(in crate::transport) struct Alarm {
     bound: Arc<Bound>,
-    /// Whether the watch looks every [`TICK`].
+    /// Whether the watch checks every [`TICK`].
     watched: AtomicBool,
     failed: AtomicBool,
     event: OwnedFd,
 }
 
 impl Alarm {
-    /// For threads with numbers less than `threads`.
+    /// For threads with numbers below `threads`.
     pub fn new(threads: usize) -> Result<Alarm, Errno> {
         Ok(Alarm {
             bound: Arc::new(Bound::new(threads)),
@@ -44,7 +44,7 @@ impl Alarm {
         &self.bound
     }
 
-    /// A thread is about to step aside: it may not run afterwards.
+    /// Called when a thread is about to step aside, because it may not run afterwards.
     pub fn watch(&self) {
         if !self.watched.load(Ordering::SeqCst) && !self.watched.swap(true, Ordering::SeqCst) {
             self.wake();
@@ -71,11 +71,11 @@ impl Alarm {
     }
 }
 
-/// Looks at the threads that are aside, for one thread.
+/// Watches the threads that are aside; used by one thread.
 pub(super) struct Watch<'a> {
     alarm: &'a Alarm,
     seen: Vec<u32>,
-    /// When the next look is due.
+    /// When the next check is due.
     next: Option<Instant>,
 }
 
@@ -84,7 +84,7 @@ impl Watch<'_> {
         Watch { alarm, seen: Vec::new(), next: None }
     }
 
-    /// Looks, if it is time. The answer is how long to wait for the [`event`](Alarm::event); None: without a limit.
+    /// Checks, if it is time. Returns how long to wait for the [`event`](Alarm::event); None for no limit.
     pub fn look(&mut self, now: Instant) -> Option<Duration> {
         let _ = read(&self.alarm.event, &mut [0; 8][..]);
         if self.next.is_none_or(|at| at <= now) {
@@ -92,7 +92,7 @@ impl Watch<'_> {
             let mut watching = self.alarm.watched.load(Ordering::SeqCst) && asides.look(&mut self.seen, now);
             if !watching {
                 self.alarm.watched.store(false, Ordering::SeqCst);
-                // A thread that still found itself watched has counted before.
+                // A thread that still saw the watch running has already counted itself.
                 watching = asides.look(&mut self.seen, now);
                 self.alarm.watched.fetch_or(watching, Ordering::SeqCst);
             }

@@ -10,31 +10,31 @@ use extant_base::rng::Rng;
 use crate::error::{Error, Result};
 
 /// The mean of the log-normal distribution in "Generating Realistic Impressions" (exp(9.48 + 2.46^2 / 2)), in bytes.
-/// The source gives files beyond 512 MB a Pareto tail, which is left out here: the largest are cut off.
+/// The source gives files beyond 512 MB a Pareto tail, which is omitted here: the largest sizes are cut off.
 pub const MEAN_BYTES: u64 = 264 << 10;
-/// Its spread: of the logarithm to base e.
+/// Its standard deviation, of the logarithm to base e.
 const SIGMA: f64 = 2.46;
-/// The smallest file of those with a random magnitude, in bytes.
+/// The smallest size of files with a random magnitude, in bytes.
 const SMALLEST: f64 = 4096.0;
-/// The mean must be this many times below the largest file, or most would be as large as that.
+/// The mean must be this many times below the largest size; otherwise most files would have the largest size.
 const MEAN_BELOW_LARGEST: f64 = 4.0;
 
 /// A distribution of sizes.
 #[derive(Clone, Copy, Debug)]
 pub enum Sizes {
-    /// The logarithm is normal; larger sizes become the largest.
+    /// The logarithm is normally distributed; larger sizes are cut to the largest.
     LogNormal {
         /// Mean of the logarithm.
         mu: f64,
-        /// In bytes.
+        /// The largest size, bytes.
         largest: f64,
     },
-    /// Each magnitude is as frequent as the others.
+    /// Each magnitude is equally frequent.
     LogUniform {
-        /// In bytes.
+        /// The largest size, bytes.
         largest: f64,
     },
-    /// All the same, in bytes.
+    /// All sizes are the same, bytes.
     Fixed(u64),
 }
 
@@ -52,7 +52,7 @@ impl Sizes {
         if known { Ok(()) } else { Err(Error::unknown("distribution of sizes", name, NAMES)) }
     }
 
-    /// The distribution of this name.
+    /// The distribution with this name.
     pub fn new(name: &str, mean: u64, largest: u64) -> Result<Sizes> {
         let too_large = |most: u64| Error::Usage(format!("mean_bytes={mean}: it must be {most} at most in this image"));
         Sizes::check(name, mean)?;
@@ -75,7 +75,7 @@ impl Sizes {
             Sizes::Fixed(bytes) => return *bytes,
             Sizes::LogUniform { largest } => SMALLEST * (largest / SMALLEST).powf(unit(rng)),
             Sizes::LogNormal { mu, largest } => {
-                // Box and Muller; 1 - u is never 0.
+                // Box-Muller; 1 - u is never 0.
                 let (radius, angle) = ((-2.0 * (1.0 - unit(rng)).ln()).sqrt(), std::f64::consts::TAU * unit(rng));
                 (mu + SIGMA * radius * angle.cos()).exp().min(*largest)
             }
@@ -84,12 +84,12 @@ impl Sizes {
     }
 }
 
-/// From 0, below 1.
+/// A number of at least 0 and below 1.
 fn unit(rng: &mut Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// The mean of the logarithm with which the sizes, cut off at the largest, have this mean.
+/// The mean of the logarithm for which the sizes, cut off at the largest, have this mean.
 fn mu(mean: f64, largest: f64) -> f64 {
     let (mut low, mut high) = (0.0, largest.ln());
     for _ in 0..50 {

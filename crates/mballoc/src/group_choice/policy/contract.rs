@@ -1,6 +1,6 @@
-//! The contract of every policy, run over [`Policy::ALL`]. The store of `crate::tests` judges in every test there
-//! that no block is handed out twice, that no used block is handed out, and that "no space" is true. Those tests run
-//! over all policies, too.
+//! The contract of every policy, run over [`Policy::ALL`]. In every test, the store of `crate::tests` checks that no
+//! block is allocated twice, that no used block is allocated, and that "no space" is true. Those tests run over all
+//! policies, too.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{Criterion, GroupInfo, Pass, Policy};
 use crate::tests::model::*;
 use crate::{InodePreallocation, Options, Request};
 
-/// Fills a worn file system with a mix; returns every answer.
+/// Fills an aged file system with mixed requests; returns every answer.
 fn trace(policy: Policy, seed: u64) -> Vec<(u64, u32)> {
     let store = Arc::new(ModelStore::new(geometry(20, 512, 99)));
     let mut rng = Rng::new(seed);
@@ -84,12 +84,12 @@ fn a_pass_ends_and_names_each_group_once_per_criterion() {
                     let goal = rng.below(u64::from(groups) + 3) as u32;
                     let len = 1 << rng.below(10);
                     let mut pass = Pass::new(from, goal, limit, len, Some(len.ilog2()));
-                    // Before this criterion no group is good enough: a pass that does not move on finds nothing.
+                    // Before this criterion, no group is good enough: a pass that does not advance finds nothing.
                     let picky = Criterion::ALL[rng.below(4) as usize];
                     let what = format!("{} {pass:?}, nothing good before {picky:?}", policy.name());
                     let mut good = |pass: &Pass, g: u32| pass.criterion >= picky && free[g as usize] > 0;
                     let mut seen = std::collections::BTreeSet::new();
-                    // A group that was named and found good is never enough for this search.
+                    // A group that was named and judged good is never enough for this search.
                     while let Some(g) = choice.next(&mut pass, &mut good) {
                         let fresh = seen.insert((pass.criterion, pass.len, g));
                         assert!(g < limit && (fresh || pass.criterion == Criterion::Any), "{what} group {g}");
@@ -103,7 +103,7 @@ fn a_pass_ends_and_names_each_group_once_per_criterion() {
     }
 }
 
-/// The goal group comes first if it fits, except with the policy whose defect is the opposite.
+/// The goal group comes first if it fits, except with the policy whose defect is to ignore the goal.
 #[test]
 fn the_goal_group_comes_first() {
     for policy in Policy::ALL {

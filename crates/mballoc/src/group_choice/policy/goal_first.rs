@@ -2,7 +2,7 @@
 //! extent, has the wanted order. A group keeps its place in its list while its order stays the same. Linux:
 //! `ext4_mb_choose_next_group` of 6.1 (commits 4fca50d440cc, 1940265ede66, 83e80a6e3543), `mb_optimize_scan=1`.
 //!
-//! Its wart: once the goal group has nothing that fits, files go to the head of the list, wherever that is.
+//! Drawback: once the goal group has nothing that fits, files go to the head of the list, wherever that is.
 //!
 //! # Locking
 //! [`crate::lock::LISTS`], under the group's lock or none.
@@ -12,7 +12,7 @@ use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, Pass, Rules, or
 
 static RULES: Rules = Rules { closed_files_apart: false, orlov_unscaled: false, ..LINUX_5_13 };
 
-/// See the module.
+/// The state of `goal-first`; see the module.
 pub struct GoalFirst {
     largest: Lists,
     averages: Lists,

@@ -13,16 +13,16 @@ use extant_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use super::{ORDERS, Pass};
 use crate::lock;
 
-/// A list: groups by the time at which they were inserted.
+/// A list: groups in order of insertion, keyed by the time of insertion.
 type List = BTreeMap<u64, u32>;
 
 /// Not in any list.
 const NOWHERE: u8 = u8::MAX;
 
-/// See the module.
+/// The lists of one kind; see the module.
 pub struct Lists {
     lists: [Mutex<List>; ORDERS],
-    /// For each group the list that contains it, and the time of its insertion. Under the group's lock.
+    /// For each group, the list that contains it and the time of its insertion. Protected by the group's lock.
     place: Box<[(AtomicU8, AtomicU64)]>,
     clock: AtomicU64,
 }
@@ -41,7 +41,7 @@ impl Lists {
         self.place.len() * (size_of::<(AtomicU8, AtomicU64)>() + 20)
     }
 
-    /// Moves a group to the tail of the list of `order`, or to none. `stays`: a group that is in that list already
+    /// Moves a group to the tail of the list of `order`, or to none. `stays`: a group that is already in that list
     /// keeps its place.
     pub fn put(&self, group: u32, order: Option<u32>, stays: bool) {
         let Some((list, when)) = self.place.get(group as usize) else { return };
@@ -61,9 +61,9 @@ impl Lists {
         list.store(new, Ordering::Relaxed);
     }
 
-    /// The next group that satisfies `good`: from the head of the list of `order` on, then in those of higher orders.
-    /// A group that the pass has named is named again only if it was moved since. `pass.step`: the order plus one;
-    /// `pass.at`: the place in its list behind the last one named.
+    /// The next group that satisfies `good`: from the head of the list of `order` on, then in the lists of higher
+    /// orders. A group that the pass has already named is named again only if it has moved since. `pass.step`: the
+    /// order plus one; `pass.at`: the place in its list behind the last group named.
     pub fn next(&self, order: u32, pass: &mut Pass, mut good: impl FnMut(&Pass, u32) -> bool) -> Option<u32> {
         if pass.step == 0 {
             (pass.step, pass.at) = (order + 1, 0);

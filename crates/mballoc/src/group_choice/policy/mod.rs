@@ -10,25 +10,25 @@
 //! | `sure-fit` | the nearest group that surely has a run; one home for all synced files | none | experiments/008 to 010 |
 //!
 //! Main types: [`Policy`] (the choice at mount), [`GroupChoice`] (the interface of a policy), [`Rules`] (other
-//! differences between generations, as data), [`Pass`] (one request's way through the groups). A pass names each
-//! group at most once per criterion (at the last one a group may come again) and only groups below its limit. A named
-//! group is a hint that the search checks again. A group with a free block is named at the last criterion at the
-//! latest.
+//! differences between generations, as data), [`Pass`] (the progress of one request through the groups). A pass names
+//! each group at most once per criterion (at the last criterion a group may be named again) and only groups below its
+//! limit. A named group is a hint that the search checks again. A group with a free block is named at the last
+//! criterion at the latest.
 //!
-//! Deliberate differences to Linux, of all its generations here:
+//! Deliberate differences from Linux, from all its generations here:
 //!
-//! - The goal group's bitmap is read even by the picky criteria. Linux skips a group that it has not read, so that
-//!   the first files after a mount miss their own group.
-//! - There is no distinction between a busy file system and an idle one (`ext4_fs_is_busy`), nor between a rotating
-//!   disk and another (`mb_max_linear_groups` is 0), nor for a file without extents (which Linux serves without
-//!   lists).
-//! - A group that is BLOCK_UNINIT is listed from the mount on, from the last group down. Linux lists it when its
-//!   buddy is built, batch by batch of 8 flex groups, each from its last group down.
+//! - The goal group's bitmap is read even at the strict criteria. Linux skips a group that it has not read, so the
+//!   first files after a mount miss their own group.
+//! - Busy and idle file systems are treated alike (Linux: `ext4_fs_is_busy`). So are rotating and other disks
+//!   (`mb_max_linear_groups` is 0), and files with and without extents (Linux serves the latter without lists).
+//! - A group that is BLOCK_UNINIT is listed from the mount on, from the last group down. Linux lists it when its buddy
+//!   is built, in batches of 8 flex groups, each from its last group down.
 //! - `optimize-scan`'s tree of averages is searched for the smallest sufficient one, as intended. Linux's comparison
 //!   was reversed: it took the root or, usually, nothing.
 //! - `ordered-groups` trims a length on both sides of the goal before it trims further, and down to the blocks needed.
-//! - A stream's goal starts at its first file's, not at group 0, and does not move when the goal block itself is taken.
-//! - If no run is aligned to the stripe, other runs are taken from the same group at once.
+//! - A stream's goal starts at that of its first file, not at group 0, and does not move when the goal block itself is
+//!   allocated.
+//! - If no run is aligned to the stripe, an unaligned run is taken from the same group at once.
 //!
 //! # Locking
 //! [`GroupChoice::changed`] is called under the group's lock; the lists of `optimize-scan` and `goal-first` have locks
@@ -63,13 +63,13 @@ extant_base::policies! {
 /// BEST_AVAIL_LEN a shorter length at [`Criterion::AverageFits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Criterion {
-    /// A whole buddy of the (power of two) length.
+    /// A whole buddy of the length, which is a power of two, is free.
     Power2 = 0,
     /// The average free extent is long enough.
     AverageFits = 1,
-    /// As many blocks are free, in pieces.
+    /// Enough blocks are free, perhaps in pieces.
     FreeFits = 2,
-    /// Anything free.
+    /// Any block is free.
     Any = 3,
 }
 
@@ -86,24 +86,24 @@ pub enum Within {
     Direct,
 }
 
-/// Where the next chunk of a growing file is searched, unless it can continue the last one.
+/// Where to search for the next chunk of a growing file that cannot continue its last chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streams {
     /// Near the file's other blocks.
     None,
     /// Where any growing file got its last chunk (Linux until 6.16: `s_mb_last_group`).
     One,
-    /// As many such goals as processors; a file has one of them (Linux 6.17: `s_mb_last_groups`).
+    /// One goal per processor; each file uses one of them (Linux 6.17: `s_mb_last_groups`).
     PerProcessor,
 }
 
 /// How much is set aside for a growing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Growth {
-    /// Up to the next size of a table, up to 8 MiB (Linux: `ext4_mb_normalize_request`).
+    /// Up to the next size in a table, at most 8 MiB (Linux: `ext4_mb_normalize_request`).
     Table,
-    /// This many times the file's size, while that is a small part of the free space. A file that requests more
-    /// blocks is a growing one, however small.
+    /// This many times the file's size, while that is a small part of the free space. A file that requests more blocks
+    /// counts as growing, however small it is.
     Times(u32),
 }
 
@@ -115,10 +115,10 @@ pub struct Rules {
     /// Small files that are not open for writing get blocks of their own (Linux until 6.0), instead of sharing
     /// chunks.
     pub closed_files_apart: bool,
-    /// The bound on directories in a flex group is that of one group (Linux until 6.0). For the placement of
-    /// directories.
+    /// The bound on the directories in a flex group is that of a single group (Linux until 6.0). Used for the placement
+    /// of directories.
     pub orlov_unscaled: bool,
-    /// A group whose lock is taken is skipped, except at [`Criterion::Any`].
+    /// Whether a group whose lock is held is skipped, except at [`Criterion::Any`].
     pub skips_busy: bool,
     /// A goal length may shrink by this many powers of two before a worse group is taken (Linux:
     /// `mb_best_avail_max_trim_order`).
@@ -126,8 +126,8 @@ pub struct Rules {
     /// Chunks that are too short for a request stay reserved for smaller requests (Linux); otherwise their blocks are
     /// freed.
     pub keeps_remnants: bool,
-    /// Small files that are written together get one run ([`crate::Allocator::choose_with`]), even if other files are
-    /// being written.
+    /// Small files that are written together get one run ([`crate::Allocator::choose_with`]), even while other files
+    /// are being written.
     pub together: bool,
     pub within: Within,
 }
@@ -149,41 +149,41 @@ pub const LINUX_5_13: Rules = Rules {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupInfo {
     pub free: u32,
-    /// 0: unknown.
+    /// Free runs; 0 if unknown.
     pub fragments: u32,
     pub largest_order: Option<u32>,
-    /// A free run is at least this long.
+    /// The length of a free run that exists.
     pub run: u32,
 }
 
-/// One request's way through the groups.
+/// The progress of one request through the groups.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass {
-    /// The group at which it starts; below `limit`.
+    /// The group at which the pass starts; below `limit`.
     pub goal: u32,
-    /// Only groups below this.
+    /// Only groups below this one may be named.
     pub limit: u32,
     pub criterion: Criterion,
-    /// Blocks that the named group should have: `wanted`, or fewer where the policy trims.
+    /// The number of blocks that the named group should have: `wanted`, or fewer if the policy trims.
     pub len: u32,
     /// Blocks wanted.
     pub wanted: u32,
     /// log2 of `len`, if a whole buddy of that length is wanted.
     pub order: Option<u32>,
-    /// File data.
+    /// Whether the blocks are for file data.
     pub data: bool,
-    /// The blocks that the caller needs at least; trimming stops above this number.
+    /// The minimum number of blocks that the caller needs; trimming stops above it.
     pub least: u32,
     /// Private state of the policy, 0 at the start of each criterion; [`Pass::walk`] counts in `step`.
     pub step: u32,
     pub at: u64,
     pub tries: u32,
-    /// More private state, 0 at the start.
+    /// More private state of the policy, 0 at the start.
     pub guesses: u32,
 }
 
 impl Pass {
-    /// `from`: the first criterion.
+    /// A pass that begins at criterion `from`.
     pub fn new(from: Criterion, goal: u32, limit: u32, len: u32, order: Option<u32>) -> Pass {
         Pass {
             goal: if goal < limit { goal } else { 0 },
@@ -210,7 +210,7 @@ impl Pass {
         next.is_some()
     }
 
-    /// The next group of a walk that starts at the goal and goes once around.
+    /// The next group of a walk that starts at the goal and visits each group once, wrapping around.
     pub fn walk(&mut self) -> Option<u32> {
         if self.step >= self.limit {
             return None;
@@ -219,7 +219,7 @@ impl Pass {
         Some(self.group_behind(self.step - 1))
     }
 
-    /// The next good one of such a walk.
+    /// The next good group of such a walk.
     pub fn walk_to(&mut self, good: Good<'_>) -> Option<u32> {
         while let Some(group) = self.walk() {
             if good(self, group) {
@@ -229,7 +229,7 @@ impl Pass {
         None
     }
 
-    /// The same, continued through the criteria.
+    /// As [`Pass::walk_to`], but continues through the criteria.
     pub fn walk_on(&mut self, good: Good<'_>) -> Option<u32> {
         loop {
             let found = self.walk_to(good);
@@ -239,23 +239,24 @@ impl Pass {
         }
     }
 
-    /// The group `far` behind the goal, wrapping around at the limit.
+    /// The group at distance `far` behind the goal, wrapping around at the limit.
     pub fn group_behind(&self, far: u32) -> u32 {
         ((u64::from(self.goal) + u64::from(far)) % u64::from(self.limit.max(1))) as u32
     }
 }
 
-/// Whether a group looks good enough for the current pass; it is counted as considered.
+/// Whether a group looks good enough for the pass; the group is counted as considered.
 pub type Good<'a> = &'a mut dyn FnMut(&Pass, u32) -> bool;
 
 /// The interface of a policy.
 pub trait GroupChoice: Send + Sync {
     fn rules(&self) -> &'static Rules;
 
-    /// A group's numbers changed, or the mount begins and its bitmap has not been read yet. Under the group's lock.
+    /// Reports that a group's numbers have changed, or that the mount begins and its bitmap has not been read yet.
+    /// Called under the group's lock.
     fn changed(&self, group: u32, info: GroupInfo);
 
-    /// The next group to search; moves the pass to the next criterion if no group is left. None: nothing is free.
+    /// The next group to search; moves the pass to the next criterion if no group is left. None if no block is free.
     fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32>;
 
     /// At [`Criterion::Any`], an extent of this length ends the search, because longer ones are unlikely.
@@ -264,8 +265,8 @@ pub trait GroupChoice: Send + Sync {
         u32::MAX
     }
 
-    /// The home of a small file; files of the same home share chunks. `goal`: the group near which the file should
-    /// lie; `synced`: an fsync waits for it.
+    /// The home of a small file; files with the same home share chunks. `goal`: the group near which the file should be
+    /// placed; `synced`: an fsync waits for it.
     fn home(&self, goal: u32, synced: bool) -> u32 {
         let _ = (goal, synced);
         0
@@ -277,18 +278,18 @@ pub trait GroupChoice: Send + Sync {
         usual
     }
 
-    /// Where the next chunk for `home` is searched, if not near the goal of the request.
+    /// Where to search for the next chunk for `home`; None: near the goal of the request.
     fn chunk_goal(&self, home: u32) -> Option<u32> {
         let _ = home;
         None
     }
 
-    /// A chunk for `home` was found in `group`.
+    /// Reports that a chunk for `home` was found in `group`.
     fn chunk_placed(&self, home: u32, group: u32) {
         let _ = (home, group);
     }
 
-    /// Bytes of its memory, which grow with the disk.
+    /// Bytes of the policy's memory, which grows with the disk.
     fn bytes(&self) -> usize;
 }
 
@@ -307,7 +308,7 @@ impl Policy {
     }
 }
 
-/// Buddy orders at most: group sizes are below 2^20 blocks.
+/// The maximum number of buddy orders: groups have fewer than 2^20 blocks.
 pub const ORDERS: usize = 20;
 
 /// The order of `n` blocks; None for 0.
@@ -316,12 +317,12 @@ fn order_of(n: u32) -> Option<u32> {
 }
 
 impl GroupInfo {
-    /// The order of the largest free buddy, where one is known.
+    /// The order of the largest free buddy, if known.
     fn largest(&self) -> Option<u32> {
         self.largest_order.filter(|_| self.free > 0).map(|o| o.min(ORDERS as u32 - 1))
     }
 
-    /// The average free extent, where it is known.
+    /// The average length of a free extent, if known.
     fn average(&self) -> Option<u32> {
         self.free.checked_div(self.fragments)
     }

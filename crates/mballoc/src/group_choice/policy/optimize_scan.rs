@@ -2,11 +2,11 @@
 //! is wanted, the group with the smallest average free extent that is long enough. Linux: `ext4_mb_choose_next_group`
 //! of 5.13 to 5.19, with `mb_optimize_scan=1`.
 //!
-//! Its warts, which the thread of 2022 is about: the goal is ignored, and a group goes to the tail of its list on
-//! every change, even if its order stays the same. So each new chunk comes from another group, and small files that
-//! are synced one by one dirty a bitmap each.
+//! Drawbacks, discussed on linux-ext4 in 2022: the goal is ignored. A group moves to the tail of its list on every
+//! change, even if its order stays the same. So each new chunk comes from another group, and small files that are
+//! synced one by one each dirty another bitmap.
 //!
-//! Lists are filled from the last group down, as they are where bitmaps are read ahead.
+//! Lists are filled from the last group down, as in Linux where bitmaps are read ahead.
 //!
 //! # Locking
 //! [`crate::lock::LISTS`], under the group's lock or none.
@@ -20,10 +20,10 @@ use super::lists::Lists;
 use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, Pass, Rules};
 use crate::lock;
 
-/// See the module.
+/// The state of `optimize-scan`; see the module.
 pub struct OptimizeScan {
     largest: Lists,
-    /// By average free extent and number.
+    /// Groups by average free extent, then by number.
     averages: Mutex<BTreeSet<(u32, u32)>>,
     /// For each group its average in `averages`; 0 for none.
     average: Box<[AtomicU32]>,
@@ -38,7 +38,7 @@ impl OptimizeScan {
         }
     }
 
-    /// The next group in order of averages. `pass.at`: average and number behind the last one named.
+    /// The next group in order of averages. `pass.at`: average and number behind the last group named.
     fn next_by_average(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32> {
         let from = ((pass.at >> 32) as u32, pass.at as u32).max((pass.len, 0));
         let averages = self.averages.lock();

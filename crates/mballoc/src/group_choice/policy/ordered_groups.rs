@@ -1,9 +1,10 @@
-//! `ordered-groups`: groups that fit, as sets ordered by number: forward from the goal, order by order, then those
-//! before it. If none fits, shorter lengths are tried before worse groups. Growing files follow several goals, and a
-//! group whose lock is taken is skipped. Linux: `ext4_mb_scan_groups` of 6.17, `mb_optimize_scan=1`.
+//! `ordered-groups`: sets of groups that fit, ordered by number. The walk goes forward from the goal, order by order,
+//! and then through the groups before the goal. If no group fits, shorter lengths are tried before worse groups.
+//! Growing files follow several goals, and a group whose lock is held is skipped. Linux: `ext4_mb_scan_groups` of 6.17,
+//! `mb_optimize_scan=1`.
 //!
-//! Its warts: the orders are walked one after the other, so a small order far away comes before a larger one nearby.
-//! If nothing fits, the last two criteria walk over every group.
+//! Drawbacks: the orders are walked one after the other, so a distant group of a small order comes before a nearby one
+//! of a larger order. If nothing fits, the last two criteria walk over every group.
 //!
 //! # Locking
 //! None.
@@ -20,8 +21,8 @@ static RULES: Rules = Rules {
     ..LINUX_5_13
 };
 
-/// The next group of a pass: from the goal on, order by order, then before the goal. `pass.step` is the order and the
-/// side of the goal; `pass.at` is the group behind the last one named.
+/// The next group of a pass: from the goal on, order by order, then before the goal. `pass.step` encodes the order and
+/// the side of the goal; `pass.at` is the group behind the last one named.
 fn next(family: &Family, pass: &mut Pass, least: u32) -> Option<u32> {
     loop {
         let (side, order) = (pass.step as usize / ORDERS, pass.step as usize % ORDERS);
@@ -40,7 +41,7 @@ fn next(family: &Family, pass: &mut Pass, least: u32) -> Option<u32> {
     }
 }
 
-/// See the module.
+/// The state of `ordered-groups`; see the module.
 pub struct OrderedGroups {
     largest: Family,
     averages: Family,
@@ -51,7 +52,7 @@ impl OrderedGroups {
         OrderedGroups { largest: Family::new(groups, ORDERS), averages: Family::new(groups, ORDERS) }
     }
 
-    /// Shortens the length at the same criterion; false if it would be too short. `pass.tries` counts.
+    /// Shortens the length at the same criterion; false if it would become too short. `pass.tries` counts the calls.
     fn trim(pass: &mut Pass) -> bool {
         let order = order_of(pass.len).unwrap_or(0);
         // A length that is not a power of two is rounded down first.

@@ -5,16 +5,15 @@
 //! goal. So it stays near the goal and considers only groups that fit. A group moves between sets only when its order
 //! changes.
 //!
-//! When nothing fits, the groups with the largest buddies come first, and the search ends as soon as it has an extent
-//! of that length. So on a worn file system the answer is as good as after a walk over all groups, and is found at
-//! once.
+//! If nothing fits, the groups with the largest buddies come first, and the search ends as soon as it has an extent of
+//! that length. So on an aged file system the answer is as good as after a walk over all groups, and is found at once.
 //!
 //! A set is a two-level bitmap of atomics: readers and writers share no lock.
 //!
-//! Its warts: groups whose buddy was never built are only in the third family (unless BLOCK_UNINIT), so a fresh mount
-//! finds them only at [`Criterion::FreeFits`]. An order is a poor description of a group where sizes lie between two
-//! powers of two. The same holds when only a few groups of some order are left and [`Criterion::Power2`] leaves them
-//! to directories.
+//! Drawbacks: groups whose buddy was never built are only in the third family (unless BLOCK_UNINIT), so a new mount
+//! finds them only at [`Criterion::FreeFits`]. An order describes a group poorly if sizes lie between two powers of
+//! two. The same holds if only a few groups of some order are left and [`Criterion::Power2`] leaves them to
+//! directories.
 //!
 //! # Locking
 //! None.
@@ -22,8 +21,8 @@
 use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, ORDERS, Pass, Rules, Streams, order_of};
 use crate::group_choice::group_set::{Family, GroupSet};
 
-/// Groups of the order just below the wanted length are worth trying, but only this many: all of them may be too
-/// small.
+/// Groups of the order just below the wanted length are worth trying, but only this many, because all of them may be
+/// too small.
 const BORDERLINE_MAX: u32 = 16;
 
 static RULES: Rules = Rules {
@@ -38,7 +37,7 @@ const LARGEST: usize = 0;
 const AVERAGE: usize = 1;
 const FREE: usize = 2;
 
-/// The three families.
+/// The state of `size-classes`: the three families.
 pub struct SizeClasses {
     families: [Family; 3],
 }
@@ -48,7 +47,7 @@ impl SizeClasses {
         SizeClasses { families: std::array::from_fn(|_| Family::new(groups, ORDERS)) }
     }
 
-    /// The highest order of which any group is known to have a free buddy.
+    /// The highest order at which some group is known to have a free buddy.
     fn highest_order(&self, limit: u32) -> Option<u32> {
         (0..ORDERS as u32).rev().find(|&o| self.families[LARGEST].sets()[o as usize].next(0, limit).is_some())
     }
@@ -57,7 +56,7 @@ impl SizeClasses {
         Leg { sets: &self.families[family].sets()[from.min(to)..to], tries }
     }
 
-    /// The sets that the pass walks over, one after the other.
+    /// The sets that the pass walks over, in two consecutive legs.
     fn legs(&self, pass: &Pass) -> [Leg<'_>; 2] {
         let nothing = self.leg(FREE, 0, 0, 0);
         let fitting = |family| {
@@ -76,7 +75,7 @@ impl SizeClasses {
             }
             Criterion::AverageFits => fitting(AVERAGE),
             Criterion::FreeFits => fitting(FREE),
-            // The largest first, then all others.
+            // First the groups with the largest buddies, then all others.
             Criterion::Any => {
                 let highest = self.highest_order(pass.limit).map_or(ORDERS, |o| o as usize);
                 [self.leg(LARGEST, highest, ORDERS, u32::MAX), self.leg(FREE, 0, ORDERS, u32::MAX)]
@@ -84,9 +83,9 @@ impl SizeClasses {
         }
     }
 
-    /// The next group to look at under the pass's criterion. `pass.step`: 0 for the goal group, then the first leg
-    /// behind the goal and before it, then the second. `pass.at`: the group behind the last one named. `pass.tries`:
-    /// how many this leg has named.
+    /// The next group to examine at the pass's criterion. `pass.step`: 0 for the goal group, then the first leg behind
+    /// the goal and before it, then the second leg. `pass.at`: the group behind the last one named. `pass.tries`: how
+    /// many groups this leg has named.
     fn candidate(&self, pass: &mut Pass) -> Option<u32> {
         if pass.step == 0 {
             (pass.step, pass.at) = (1, u64::from(pass.goal) + 1);
@@ -125,7 +124,7 @@ impl SizeClasses {
     }
 }
 
-/// The union of some sets, of which a limited number of groups is named.
+/// The union of some sets, from which a limited number of groups is named.
 #[derive(Clone, Copy)]
 struct Leg<'a> {
     sets: &'a [GroupSet],

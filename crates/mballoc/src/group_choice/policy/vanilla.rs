@@ -1,15 +1,15 @@
 //! `vanilla`: the goal group, then each following group in turn, wrapping around.
 //! Linux: the loop of `ext4_mb_regular_allocator` with `mb_optimize_scan=0` (5.13).
 //!
-//! Its warts: on a large and full file system each criterion walks over every group; all growing files follow one
-//! goal; a small file that is closed before writeback gets no chunk.
+//! Drawbacks: on a large and full file system, each criterion walks over every group. All growing files follow one
+//! goal. A small file that is closed before writeback gets no chunk.
 //!
 //! # Locking
 //! None.
 
 use super::{Good, GroupChoice, GroupInfo, LINUX_5_13, Pass, Rules};
 
-/// No state at all.
+/// This policy has no state.
 pub struct Vanilla;
 
 impl GroupChoice for Vanilla {

@@ -1,5 +1,5 @@
-//! The contract of every policy, run over [`MetaPolicy::ALL`]: zones cost no block. The store of `crate::tests`
-//! judges every mark.
+//! The contract of every policy, run over [`MetaPolicy::ALL`]: zones lose no block. The store of `crate::tests` checks
+//! every mark.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ fn mount(store: &Arc<ModelStore>, meta_policy: MetaPolicy) -> Allocator<ModelSto
     allocator(store, Options { meta_policy, locality_groups: 1, stream_goals: 1, ..Options::default() })
 }
 
-/// Blocks of 1 KiB and 4 KiB, groups that are too small for the areas of `metacluster` and its variants but not for
-/// those of `zones`, a short last group, flexible groups whose metadata lies together.
+/// File systems with blocks of 1 KiB and 4 KiB, a short last group, and flexible groups whose metadata is together.
+/// Some groups are too small for the areas of `metacluster` and its variants, but not for those of `zones`.
 fn shapes() -> Vec<(Geometry, Vec<(BlockNr, u64)>)> {
     let flex = Geometry { flex_bg_size: 4, ..large(3, 4) };
     vec![
@@ -43,7 +43,7 @@ fn random_meta(rng: &mut Rng, blocks: u64) -> MetaRequest {
     MetaRequest { role, owner: InodeNr(rng.below(40) as u32), home, parent, data }
 }
 
-/// Counts: requests, and how often zones served them, grew and were lent.
+/// Counts of requests, and how often zones served them, grew and were lent.
 #[derive(Default)]
 struct Done {
     requests: u64,
@@ -96,7 +96,7 @@ fn ages(first: MetaPolicy, shape: &(Geometry, Vec<(BlockNr, u64)>), seed: u64, r
                     a.allocate(&mut Txn::default(), &r)
                 }
                 9 => {
-                    // Data whose pointer blocks are mapped with it, or not.
+                    // Writes data whose pointer blocks are mapped with it, or not.
                     let i = rng.below(6) as usize;
                     let (blocks, _) = pointer_blocks(written[i].saturating_sub(len), 3);
                     let blocks = &blocks[rng.below(3) as usize..][..1];
@@ -157,7 +157,7 @@ fn ages(first: MetaPolicy, shape: &(Geometry, Vec<(BlockNr, u64)>), seed: u64, r
     done.requests += made;
 }
 
-/// Over a million requests, no block is handed out twice or lost, and "no space" is true.
+/// Over more than a million requests, no block is allocated twice or lost, and "no space" is true.
 #[test]
 fn no_block_is_lost_or_handed_out_twice() {
     let shapes = shapes();

@@ -1,20 +1,20 @@
-//! `inline`: each indirect block lies directly in front of the data that it maps, as ext3 laid files out without
-//! delayed allocation. Linux: `ext3_get_blocks_handle`, `ext3_alloc_blocks`, fs/ext3/inode.c, and the reservation
-//! windows of fs/ext3/balloc.c.
+//! `inline`: each indirect block is directly in front of the data that it maps, as ext3 laid out files without delayed
+//! allocation. Linux: `ext3_get_blocks_handle`, `ext3_alloc_blocks`, fs/ext3/inode.c, and the reservation windows of
+//! fs/ext3/balloc.c.
 //!
 //! Data is chosen before it is mapped. So the request for data names the missing indirect blocks, and the allocator
-//! searches for a run with room for both. It sets the first blocks aside for the indirect blocks (`crate::prealloc`),
-//! and lays out the file's preallocation behind the data, to the end of the range that the same indirect block maps.
+//! searches for a run with room for both. It sets the first blocks aside for the indirect blocks (`crate::prealloc`).
+//! Behind the data it places the file's preallocation, up to the end of the range that the same indirect block maps.
 //! The run of the next range then begins with its own indirect block.
 //!
-//! If there is no such run, and for everything but files of an image without extents, it acts as `vanilla`.
+//! If there is no such run, and for everything except files without extents, it acts as `vanilla`.
 //!
 //! # Locking
 //! None.
 
 use super::MetaPlace;
 
-/// No state at all.
+/// This policy has no state.
 pub struct Inline;
 
 impl MetaPlace for Inline {
@@ -37,7 +37,7 @@ mod tests {
         allocator(store, Options { meta_policy: MetaPolicy::Inline, locality_groups: 1, ..Options::default() })
     }
 
-    /// 20 blocks of data from the first block of an array of 64 pointers on, with two pointer blocks missing.
+    /// Allocates 20 blocks of data from the first block of an array of 64 pointers on, with two pointer blocks missing.
     fn data(a: &Allocator<ModelStore>, owner: &InodePreallocation) -> (BlockNr, u32) {
         let (blocks, end) = pointer_blocks(64, 2);
         let pointers = Some(Pointers { owner, blocks: &blocks, end });
@@ -59,7 +59,7 @@ mod tests {
         let (start, len) = data(&a, &owner);
         assert_eq!((len, owner.blocks()), (20, 2 + 44), "the preallocation reaches the end of the array");
         let (blocks, _) = pointer_blocks(64, 2);
-        // In any order of use.
+        // The pointer blocks may be used in any order.
         assert_eq!(pointer_block(&a, &owner, blocks[1]).0, start.0 - 1);
         assert_eq!(pointer_block(&a, &owner, blocks[0]).0, start.0 - 2);
         let more = Request::data(&owner, None, LogicalBlock(84), 100, 184);

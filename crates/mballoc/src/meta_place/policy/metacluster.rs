@@ -2,8 +2,8 @@
 //! last. A request that finds it full is served as by `vanilla`. Abhishek Rai, "Clustering indirect blocks in Ext3",
 //! 2007; the size and the place are Theodore Ts'o's summary of it (linux-ext4, 16 November 2007).
 //!
-//! Its warts: the size is fixed, so files of less than half a megabyte, which have an indirect block each, overflow
-//! it; and in a group full of data, none of it is left.
+//! Drawbacks: the size is fixed, so files of less than half a megabyte, with one indirect block each, overflow it. In a
+//! group full of data, none of it is left.
 //!
 //! # Locking
 //! None.
@@ -24,7 +24,7 @@ pub static BEGIN: Zoning = Zoning { place: Place::Begin, ..MIDDLE };
 pub static END: Zoning = Zoning { place: Place::End, ..MIDDLE };
 pub static FOUR: Zoning = Zoning { place: Place::Spread, per_group: 4, share: 512, ..MIDDLE };
 
-/// No state but that of its zones.
+/// This policy has no state except its zones.
 pub struct Metacluster(pub &'static Zoning);
 
 impl MetaPlace for Metacluster {

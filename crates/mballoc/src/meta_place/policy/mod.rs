@@ -50,7 +50,7 @@ pub enum Place {
     Begin,
     Middle,
     End,
-    /// Several, at equal distances.
+    /// Several areas, at equal distances.
     Spread,
 }
 
@@ -59,22 +59,23 @@ pub enum Place {
 pub enum Ahead {
     /// All areas.
     All,
-    /// As many areas as leave half an area of free blocks.
+    /// Enough areas to leave half an area of free blocks.
     HalfAnArea,
 }
 
-/// The zones of a policy.
+/// The zones of a policy, as data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zoning {
-    /// Groups whose areas have one order; the last region may have fewer.
+    /// The number of groups whose areas have a common order; the last region may have fewer.
     pub region_groups: u32,
-    /// Areas in each group.
+    /// The number of areas in each group.
     pub per_group: u32,
-    /// The divisor of a group's size that gives the length of an area.
+    /// The length of an area is the size of a group divided by this.
     pub share: u32,
     pub place: Place,
     pub ahead: Ahead,
-    /// Pages are for inodes of the same group, and this many owners continue side by side; 0: there are neither.
+    /// How many owners continue in windows of their own. If it is not 0, there are pages, each for inodes of the same
+    /// group; if it is 0, there are neither.
     pub owners: usize,
     /// The kinds of metadata in the zones.
     pub roles: &'static [MetaRole],
@@ -82,17 +83,17 @@ pub struct Zoning {
 
 /// The interface of a policy.
 pub trait MetaPlace: Send + Sync {
-    /// Whether pointer blocks are taken together with the first data that they map, in front of it.
+    /// Whether pointer blocks are allocated together with the first data that they map, in front of it.
     fn in_front(&self) -> bool {
         false
     }
 
-    /// The block in whose group the search begins, if no zone has a block.
+    /// The block in whose group the search begins if no zone has a block.
     fn goal(&self, meta: &MetaRequest) -> Option<BlockNr> {
         vanilla::goal(meta)
     }
 
-    /// Its zones; None: there are none.
+    /// The policy's zones; None if it has none.
     fn zoning(&self) -> Option<&'static Zoning> {
         None
     }

@@ -2,8 +2,8 @@
 //! that it maps, else of its owner. Linux: `ext4_alloc_branch`, `ext4_ext_find_goal`, `ext4_append`,
 //! `ext4_xattr_block_set`.
 //!
-//! Its wart: it does not cluster the blocks of a map. On a new disk they lie side by side, because data is
-//! preallocated in long runs; on a worn one they lie wherever a block is free.
+//! Drawback: it does not cluster the blocks of a map. On a new disk they are adjacent, because data is preallocated in
+//! long runs; on an aged disk they are wherever a block is free.
 //!
 //! # Locking
 //! None.
@@ -13,10 +13,10 @@ use extant_ondisk::BlockNr;
 use super::MetaPlace;
 use crate::{MetaRequest, MetaRole};
 
-/// No state at all.
+/// This policy has no state.
 pub struct Vanilla;
 
-/// Where Linux searches.
+/// The place where Linux searches.
 pub fn goal(meta: &MetaRequest) -> Option<BlockNr> {
     // A directory continues behind its last block, which may be in the next group.
     let beside = u64::from(meta.role == MetaRole::Directory);

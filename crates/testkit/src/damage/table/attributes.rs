@@ -10,7 +10,7 @@ use crate::damage::{Image, Mutation};
 const BOTH: &[Image] = &[Image::Ext4, Image::Ext2];
 const VALUES: &[Image] = &[Image::EaInode];
 
-/// Where the first entry of a block begins.
+/// The offset of the first entry in a block.
 const FIRST: usize = 32;
 
 pub(super) const TABLE: &[Mutation] = &[
@@ -110,7 +110,7 @@ pub(super) const TABLE: &[Mutation] = &[
             let ino = e.inode_attributes("/value", |a| word(a, 8));
             e.inode(ino, |i| {
                 i.l_i_version.set(7);
-                // Where both are equal, the value is one of Lustre's, which has no count.
+                // If both are equal, the value is one of Lustre, which has no count.
                 i.i_ctime.set(0);
             });
         },
@@ -184,7 +184,7 @@ pub(super) const TABLE: &[Mutation] = &[
         images: VALUES,
         change: |e| {
             let plain = e.raw_inode("/file").i_blocks_lo.get();
-            // With its attribute block.
+            // Including its attribute block.
             e.inode("/valueblock", |i| i.i_blocks_lo.set(plain + 2));
         },
         expected: &["BAD_I_BLOCKS"],

@@ -8,7 +8,7 @@ use crate::damage::{Edit, Image, Mutation};
 
 const BOTH: &[Image] = &[Image::Ext4, Image::Ext2];
 
-/// The inode of the users' quota, and that of the groups'.
+/// The inodes of the user quota and of the group quota.
 const USERS: u32 = 3;
 const GROUPS: u32 = 4;
 
@@ -58,10 +58,10 @@ pub(super) const TABLE: &[Mutation] = &[
         images: &[Image::ManyInodes],
         change: |e| {
             let (parent, first, count) = (e.ino("/lost+found"), 200, 65_025);
-            // Their blocks would take much room; inline ones have none.
+            // Directories with blocks would need much space; inline directories have no blocks.
             let mut child = e.inode_bytes("/inlinedir", |b| b.to_vec());
             child[40..44].copy_from_slice(&parent.to_le_bytes());
-            // The one name in it leads nowhere.
+            // The one name in it refers to no inode.
             child[44..48].fill(0);
             for ino in first..first + count {
                 e.inode_bytes(ino, |b| b.copy_from_slice(&child));
@@ -74,13 +74,13 @@ pub(super) const TABLE: &[Mutation] = &[
                         set_word(entry, 0, first + (i * 85 + j) as u32);
                         set_half(entry, 4, if j == 84 { 1024 - 84 * 12 } else { 12 });
                         let name = [b'a' + (i / 28) as u8, b'a' + (i % 28) as u8, b'0' + j as u8, b'x'];
-                        // The names of a block differ in one byte that may be no slash.
+                        // The names in a block differ in one byte, which must not be a slash.
                         entry[6..12].copy_from_slice(&[4, 2, name[0], name[1], name[2], name[3]]);
                     }
                 });
             }
             e.inode(parent, |i| {
-                // Its first block, then these.
+                // First its first block, then these.
                 set_half(&mut i.i_block, 2, 2);
                 set_half(&mut i.i_block, 16, 1);
                 set_word(&mut i.i_block, 24, 1);

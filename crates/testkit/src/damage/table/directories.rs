@@ -1,4 +1,4 @@
-//! Directories: entries, dots, types, the inodes that they lead to, indexes.
+//! Directories: entries, dot entries, types, the inodes that they refer to, indexes.
 //!
 //! # Locking
 //! None.
@@ -19,7 +19,7 @@ fn first_node(e: &mut Edit) -> u64 {
     e.dir_block("/h2", 0, |b| u64::from(word(b, 36)))
 }
 
-/// Renames `/dir/two`; the name is as long.
+/// Renames `/dir/two` to a name of the same length.
 fn rename(e: &mut Edit, name: &[u8]) {
     e.entry("/dir/two", |d, n| {
         d.name_len = name.len() as u8;
@@ -44,7 +44,7 @@ pub(super) const TABLE: &[Mutation] = &[
         name: "entry of an unused inode",
         images: BOTH,
         change: |e| {
-            // Deleted, so that its group has no more unused inodes than before.
+            // A deleted inode, so that its group has no more unused inodes than before.
             let ino = e.ino("/empty");
             e.inode(ino, |i| {
                 i.i_links_count.set(0);
@@ -148,7 +148,7 @@ pub(super) const TABLE: &[Mutation] = &[
         images: &[Image::Ext2Rev0],
         change: |e| {
             e.superblocks(|s| s.s_creator_os.set(1));
-            // The Hurd's fields are those of Linux's high half of the count of blocks.
+            // The Hurd's fields occupy the place of the high half of Linux's block count.
             e.inode("/chr", |i| {
                 i.l_i_blocks_high.set(0x0101);
                 i.i_obso_faddr.set(1);
@@ -269,7 +269,7 @@ pub(super) const TABLE: &[Mutation] = &[
         name: "hash in an index is too large",
         images: INDEXED,
         change: |e| {
-            // A leaf's hashes begin before those that its entry announces.
+            // The hashes of a leaf begin before those that its entry announces.
             e.dir_block("/h1", 0, |b| {
                 let next = word(b, 48);
                 set_word(b, 40, next - 2);
@@ -344,7 +344,7 @@ pub(super) const TABLE: &[Mutation] = &[
         change: |e| {
             let last = e.data("/h1").last().expect("blocks").0 as u32;
             e.dir_block("/h1", 0, |b| {
-                // The index may not name it: that index would be cleared.
+                // The index must not name it, or e2fsck would clear the index.
                 let named = (36..b.len()).step_by(8).find(|&at| word(b, at) == last).expect("in the index");
                 set_word(b, named, 1);
             });
@@ -435,7 +435,7 @@ pub(super) const TABLE: &[Mutation] = &[
         name: "inline directory of an odd size",
         images: &[Image::InlineData],
         change: |e| {
-            // The value that goes on with the directory's entries, of two bytes.
+            // The value that continues the directory's entries, of two bytes.
             e.inode_attributes("/inlinedir", |a| {
                 let at = (a.len() - 12) as u16;
                 set_half(a, 6, at);
@@ -526,7 +526,7 @@ pub(super) const TABLE: &[Mutation] = &[
         images: BOTH,
         change: |e| {
             e.entry("/lost+found", |_, n| n[0] = b'L');
-            // e2fsck creates it only when it needs it.
+            // e2fsck creates it only if it needs it.
             e.entry("/deep", |d, _| d.inode.set(0));
         },
         expected: &["NO_LF_DIR"],
@@ -577,7 +577,7 @@ pub(super) const TABLE: &[Mutation] = &[
         change: |e| {
             let (top, bottom) = (e.ino("/deep/a"), e.ino("/deep/a/b"));
             e.entry("/deep/a/..", |d, _| d.inode.set(bottom));
-            // The one name of the upper directory is in the lower one.
+            // The only name of the upper directory is in the lower one.
             e.dir_block("/deep/a/b", 0, |b| {
                 let rest = u16::from_le_bytes([b[16], b[17]]);
                 set_half(b, 16, 12);
@@ -587,7 +587,7 @@ pub(super) const TABLE: &[Mutation] = &[
             });
             e.entry("/deep/a", |d, _| d.inode.set(0));
         },
-        // e2fsck misses the ring itself.
+        // e2fsck does not detect the cycle itself.
         expected: &["BAD_REF_COUNT"],
     },
 ];

@@ -112,7 +112,7 @@ pub(super) const TABLE: &[Mutation] = &[
     },
     Mutation {
         name: "journal is a directory",
-        // On ext4, the superblock's copy of the journal's map is of no use to e2fsck: it lacks the flag of extents.
+        // On ext4, e2fsck cannot use the superblock's copy of the journal's map, because it lacks the extents flag.
         images: &[Image::Ext3],
         change: |e| e.inode(8, |i| i.i_mode.set(0o040_600)),
         expected: &["JOURNAL_BAD_MODE"],
@@ -133,7 +133,7 @@ pub(super) const TABLE: &[Mutation] = &[
         name: "inode of nonsense",
         images: EXT4,
         change: |e| {
-            // e2fsck judges the checksums of a block of the table as one: all of this block's are wrong.
+            // e2fsck checks the checksums in a block of the inode table together: all in this block are wrong.
             e.leave_checksums();
             let first = (e.ino("/empty") - 1) & !3;
             for ino in first + 1..first + 5 {

@@ -78,7 +78,7 @@ pub(super) const TABLE: &[Mutation] = &[
         images: INDIRECT,
         change: |e| {
             let block = e.free_block() as u32;
-            // A block of the third level is far behind 2 GiB.
+            // A block of the third level is far beyond 2 GiB.
             let [a, b, c] = e.free_blocks(3)[..] else { unreachable!() };
             e.block(a, |p| set_word(p, 1020, b as u32));
             e.block(b, |p| set_word(p, 1020, c as u32));
@@ -92,7 +92,7 @@ pub(super) const TABLE: &[Mutation] = &[
         images: &[Image::LargeBlocks],
         change: |e| {
             let [double, single, data] = e.free_blocks(3)[..] else { unreachable!() };
-            // 2^25 blocks of 64 KiB, which are all the same one.
+            // 2^25 blocks of 64 KiB, all of which are the same block.
             e.block(double, |p| {
                 for at in (0..2048 * 4).step_by(4) {
                     set_word(p, at, single as u32);
@@ -245,7 +245,7 @@ pub(super) const TABLE: &[Mutation] = &[
         name: "index that begins before its child",
         images: EXT4,
         change: |e| {
-            // The second child of the root or of the first node below it.
+            // The second child of the root, or of the first node below it.
             e.node("/depth2", 0, |n| {
                 let start = word(n, 24);
                 set_word(n, 24, start - 1);

@@ -8,7 +8,7 @@ use crate::damage::{Image, Mutation};
 
 /// `s_feature_ro_compat`: orphans are in the orphan file.
 const ORPHAN_PRESENT: u32 = 0x1_0000;
-/// `s_feature_incompat`: the journal is to be replayed.
+/// `s_feature_incompat`: the journal must be replayed.
 const RECOVER: u32 = 4;
 
 pub(super) const TABLE: &[Mutation] = &[
@@ -92,7 +92,7 @@ pub(super) const TABLE: &[Mutation] = &[
     },
     Mutation {
         name: "journal inode without links",
-        // On ext3, e2fsck turns to the superblock's copy of the journal's map.
+        // On ext3, e2fsck uses the superblock's copy of the journal's map.
         images: &[Image::Ext4],
         change: |e| e.inode(8, |i| i.i_links_count.set(0)),
         expected: &["JOURNAL_BAD_INODE"],

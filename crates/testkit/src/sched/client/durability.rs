@@ -9,7 +9,7 @@ use extant_fs::{CannotGrow, GrowTo, LossCursor, NoGrowth};
 
 use super::*;
 
-/// An fsync whose answer is outstanding, and the client and node of its file.
+/// An fsync whose reply is pending, and the client and node of its file.
 pub(super) type Asked = (Waiter<Result<(), Error>>, usize, NodeId);
 
 impl Client {
@@ -41,7 +41,7 @@ impl Client {
         self.shared.ended[self.nr].store(op, Ordering::Relaxed);
     }
 
-    /// A sync may fail after a request has failed, and where space ended.
+    /// Handles a failed sync. A sync may fail after a request has failed, or if space has run out.
     pub(super) fn sync_failed(&mut self, e: &Error, of: Option<(usize, NodeId)>) {
         let excused = self.shared.struck() || self.shared.config.free_blocks.is_some();
         assert!(excused, "client {}: sync: {e}", self.nr);
@@ -64,7 +64,7 @@ impl Client {
             let s = self.shared.state.lock();
             let mut others: Vec<_> = s.files.iter().filter(|(c, _, _)| *c != self.nr).collect();
             if rng.below(10) < self.focus {
-                // The third file of each is the preallocated one.
+                // Every client's third file is the preallocated one.
                 others.retain(|(_, node, _)| *node == 2);
             }
             others.get(rng.below(others.len() as u64) as usize).map(|o| (*o).clone())
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// As a server does: starts the fsync, and goes on. The answer counts from when it comes.
+    /// Starts an fsync and continues, as a server does. The reply counts when it arrives.
     pub(super) fn fsync_async(&mut self, client: usize, node: NodeId, inode: &InodeRef, data: bool) {
         let (upto, answer) = (self.shared.ended(), Waiter::new());
         let (shared, tell) = (self.shared.clone(), answer.clone());
@@ -98,13 +98,13 @@ impl Client {
             }
             tell.set(r);
         };
-        // A cursor of its own: it reports every loss, and takes none from the client's thread.
+        // With a separate cursor, which reports every loss and takes none from the client's thread.
         let cursor = LossCursor::process((self.nr as u32 + 1) << 16 | self.asked.len() as u32);
         self.fs.fsync_async_for(inode, cursor, data, Box::new(done));
         self.asked.push((answer, client, node));
     }
 
-    /// Own files and those of others, in any order, one of them twice.
+    /// fsyncs own files and those of others, in any order, one of them twice.
     pub(super) fn fsync_many(&mut self, rng: &mut Rng) {
         let mut asked = self.shared.state.lock().files.clone();
         asked.retain(|(client, ..)| rng.below(3) < if *client == self.nr { 2 } else { 1 });
@@ -168,7 +168,7 @@ impl Client {
         }
     }
 
-    /// Until it thaws nothing is written, also by other clients and threads.
+    /// Freezes and thaws. Until the thaw nothing is written, even by other clients and threads.
     pub(super) fn freeze(&mut self, rng: &mut Rng) {
         let (upto, given) = (self.shared.ended(), self.shared.given());
         match self.fs.freeze() {
@@ -186,14 +186,14 @@ impl Client {
         }
     }
 
-    /// The file system grows by a part of a group or some groups, while the device has room.
+    /// Grows the file system by a part of a group or some groups, while the device has space.
     pub(super) fn grow(&mut self, rng: &mut Rng) {
         let (image, geo) = (self.shared.config.image, self.fs.geometry());
         let group = u64::from(geo.blocks_per_group);
         let more = if rng.one_in(3) { 1 + rng.below(group) } else { group * (1 + rng.below(3)) };
         let bytes = ((geo.blocks_count + more) << geo.block_bits).min(image.size + image.room);
         match self.fs.grow(GrowTo::Bytes(bytes)) {
-            // Another client may have made it larger meanwhile.
+            // Another client may already have made it larger.
             Ok(_) | Err(Error::CannotGrow(CannotGrow::Layout(NoGrowth::Smaller { .. }))) => {}
             Err(e) => assert!(self.shared.struck(), "client {}: a growth to {bytes} bytes: {e}", self.nr),
         }
