@@ -90,7 +90,7 @@ where
             *kept = mask;
             *block = (u128::from_le_bytes(*block) ^ mask).to_le_bytes();
             // Times x in GF(2^128).
-            mask = mask << 1 ^ (mask >> 127) * 0x87;
+            mask = (mask << 1) ^ ((mask >> 127) * 0x87);
         }
         let (whole, _) = InOutBuf::from(blocks.as_flattened_mut()).into_chunks::<U16>();
         match way {

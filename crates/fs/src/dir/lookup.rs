@@ -4,7 +4,7 @@
 //! None; see the parent module.
 
 use extant_ondisk::casefold::Wanted;
-use extant_ondisk::dirent::{self, Dirent};
+use extant_ondisk::dirent::Dirent;
 use extant_ondisk::units::InodeNr;
 
 use super::index::{BEHIND_END, Probed, Target, advance, next_key, probe};
