@@ -96,15 +96,7 @@ impl Operation<'_> {
         let same_dir = old_dir.ino == new_dir.ino;
         // Whether a directory moves is only known under the lock; a file within one directory needs no more than that.
         let shape = self.renames.lock();
-        let (first, second) = if same_dir {
-            (old_dir, None)
-        } else if self.is_below(new_dir, old_dir.ino)? {
-            (old_dir, Some(new_dir))
-        } else if self.is_below(old_dir, new_dir.ino)? || new_dir.ino < old_dir.ino {
-            (new_dir, Some(old_dir))
-        } else {
-            (old_dir, Some(new_dir))
-        };
+        let (first, second) = self.in_order(old_dir, new_dir)?;
         let _first = first.rw.write();
         let _second = second.map(|d| d.rw.write_nested());
 
@@ -228,6 +220,23 @@ impl Operation<'_> {
             self.check_project(dir, inode)?;
         }
         Ok(())
+    }
+
+    /// The parents in the order in which they are locked. The caller holds `renames`.
+    fn in_order<'d>(
+        &self,
+        old_dir: &'d InodeRef,
+        new_dir: &'d InodeRef,
+    ) -> Result<(&'d InodeRef, Option<&'d InodeRef>)> {
+        Ok(if new_dir.ino == old_dir.ino {
+            (old_dir, None)
+        } else if self.is_below(new_dir, old_dir.ino)? {
+            (old_dir, Some(new_dir))
+        } else if self.is_below(old_dir, new_dir.ino)? || new_dir.ino < old_dir.ino {
+            (new_dir, Some(old_dir))
+        } else {
+            (old_dir, Some(new_dir))
+        })
     }
 
     /// Whether `dir` is `ancestor` or lies below it; [`Error::NotFound`] when it was removed. The caller holds
