@@ -193,8 +193,12 @@ impl Filesystem {
     }
 
     fn crypt_of(&self, inode: &Inode, context: Context) -> Crypt {
+        self.crypt_as(inode, context, inode.file_type() == Some(FileType::Regular))
+    }
+
+    /// As [`Filesystem::crypt_of`], for the cipher of contents, or else of names.
+    fn crypt_as(&self, inode: &Inode, context: Context, is_contents: bool) -> Crypt {
         let volume = self.sb.lock().uuid();
-        let is_contents = inode.file_type() == Some(FileType::Regular);
         let (policy, block_bits) = (context.policy, self.geo.block_bits);
         let unit_bits = match policy.unit_bits {
             0 => Some(block_bits),
