@@ -136,7 +136,7 @@ pub enum Unsupported {
     Cipher {
         /// The encrypted inode.
         ino: InodeNr,
-        /// What is not supported.
+        /// The part that is not supported, as the end of a sentence.
         detail: String,
     },
     /// The inode's content is encrypted (ENOKEY).

@@ -203,7 +203,11 @@ fn change(tree: &mut Tree, mut write: impl FnMut(&Path, usize, &[u8]), mut cut: 
 /// Whether the kernel can do it; a policy that it lacks is skipped by name.
 fn encrypted_by_kernel(top: &Path, policy: &EncryptionPolicy) -> bool {
     let v1 = matches!(policy.key, KeyName::Descriptor(_));
-    let bytes = extant_ondisk::encryption::Context { policy: *policy, nonce: [0; 16] }.encode();
+    let mut bytes = extant_ondisk::encryption::Context { policy: *policy, nonce: [0; 16] }.encode();
+    if v1 {
+        // Linux: `FSCRYPT_POLICY_V1`, and contexts of it have the version 1.
+        bytes[0] = 0;
+    }
     let added = add_key(top, &KEY, v1.then_some(&DESCRIPTOR[..]));
     match added.and_then(|_| set_policy(&top.join("kernel"), &bytes[..bytes.len() - 16])) {
         Ok(()) => true,
@@ -330,7 +334,9 @@ fn marked(features: &str) -> Arc<MemDevice> {
     let text = b"marker of a content ".repeat(2000);
     let secret = file(&fs, &top, b"marker of a name", &text);
     fs.fallocate(&secret, FallocateMode::PunchHole, 5000, 9001).expect("punched");
-    fs.fallocate(&secret, FallocateMode::ZeroRange { keep_size: true }, 20_000, 3333).expect("zeroed");
+    if !features.contains("^extent") {
+        fs.fallocate(&secret, FallocateMode::ZeroRange { keep_size: true }, 20_000, 3333).expect("zeroed");
+    }
     fs.setattr(&secret, &SetAttr { size: Some(30_001), ..SetAttr::default() }).expect("cut");
     write_all(&fs, &secret, 29_990, &text[..4000]);
     file(&fs, &top, b"marker of a short file", b"marker");
@@ -500,7 +506,7 @@ fn a_power_cut_leaves_beginnings_of_files_under_their_names() {
     for i in 0..60 {
         let made = file(&fs, &top, &name(i), &text(i)[..i % 7]);
         write_all(&fs, &made, (i % 7) as u64, &text(i)[i % 7..]);
-        if i % 4 == 0 {
+        if i % 2 == 0 {
             fs.fsync(&made, false).expect("durable");
             confirmed.push((crash.write_log(), i));
         }
@@ -512,7 +518,7 @@ fn a_power_cut_leaves_beginnings_of_files_under_their_names() {
     drop(top);
     fs.unmount().expect("unmounted");
     let (events, mut rng) = (crash.write_log(), Rng::new(5));
-    assert!(events > 150 && confirmed.len() > 8, "{events} events, {} files", confirmed.len());
+    assert!(events > 80 && confirmed.len() > 8, "{events} events, {} files", confirmed.len());
     for (round, n) in (0..=events).step_by(events / 40).enumerate() {
         let mode = [CrashMode::InOrder, CrashMode::RandomSubset, CrashMode::Torn][round % 3];
         let state = Arc::new(crash.state_after(n, &mut rng, mode).expect("state"));
@@ -603,9 +609,13 @@ fn hostile_contexts_and_names_end_with_errors() {
         // Version, modes, flags, unit; the identifier; the nonce.
         let at = contexts[rng.below(contexts.len().min(6) as u64) as usize] - 8 + rng.below(40) as usize;
         let value = [0, 1, 2, 5, 9, 16, 255][round % 7];
-        dev.write_at(at as u64, &[&[value]], BioFlags::empty()).expect("written");
+        let sector = at / 512 * 512;
+        let intact = &bytes[sector..sector + 512];
+        let mut changed = intact.to_vec();
+        changed[at - sector] = value;
+        dev.write_at(sector as u64, &[&changed], BioFlags::empty()).expect("written");
         spoiled += usize::from(visit() != sound);
-        dev.write_at(at as u64, &[&bytes[at..=at]], BioFlags::empty()).expect("written");
+        dev.write_at(sector as u64, &[intact], BioFlags::empty()).expect("written");
     }
     assert!(spoiled > 20, "only {spoiled} changes had an effect");
     assert_eq!(visit(), sound);

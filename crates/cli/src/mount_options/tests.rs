@@ -241,6 +241,7 @@ fn no_word_that_reaches_out_of_the_image_may_be_in_a_superblock() {
         "write_member",
         "journal_path",
         "journal_dev",
+        "fscrypt_key",
         "sb",
         "norecovery",
         "uid",

@@ -127,7 +127,7 @@ fn derive(master: &[u8], purpose: u8, info: &[&[u8]], to: &mut [u8]) {
     Hkdf::<Sha512>::new(None, master).expand_multi_info(&all, to).expect("no more than 255 blocks of SHA-512");
 }
 
-/// What varies the initialization vectors of a file beside the position.
+/// The part of the initialization vectors of a file beside the position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Vary {
     /// Nothing: the file has a key of its own.

@@ -27,6 +27,7 @@
 //! The caller holds the inode's `inode` lock, or has loaded the key before.
 
 mod cipher;
+mod file;
 mod keys;
 pub(crate) mod nokey;
 mod policy;
@@ -36,136 +37,19 @@ use std::sync::Arc;
 use extant_block::{AlignedBuf, BioFlags, BioVec};
 use extant_cache::DirtyRun;
 use extant_ondisk::BlockNr;
-use extant_ondisk::encryption::{self, Context, LINK_HEADER, NONCE_LEN, Policy};
-use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
-use extant_ondisk::xattr::{Name, index};
+use extant_ondisk::encryption::{Context, NONCE_LEN, Policy};
+use extant_ondisk::inode::FileType;
 
-use self::cipher::{BLOCK, Cipher, Way};
+use self::cipher::Way;
+pub(crate) use self::file::{CONTEXT, Crypt, is_encrypted};
+use self::file::{FileKey, may_be_encrypted, no_key};
 pub use self::keys::{BadKey, KeyRing};
-use self::keys::{NoKey, Vary, file_cipher};
+use self::keys::{NoKey, file_cipher};
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::xattr;
 use crate::xattr_store::XattrView;
-
-/// The attribute that has the context.
-pub(crate) const CONTEXT: Name<'static> = Name { index: index::ENCRYPTION, suffix: encryption::NAME };
-/// The longest name, plain or encrypted.
-const NAME_MAX: usize = 255;
-/// Shorter names are padded to this: a block of the cipher (Linux: `FSCRYPT_FNAME_MIN_MSG_LEN`).
-const NAME_MIN: usize = 16;
-
-/// The encryption of one inode, as its context and the mount's keys have it.
-pub(crate) struct Crypt {
-    pub context: Context,
-    key: std::result::Result<FileKey, NoKey>,
-}
-
-/// The cipher of one inode.
-pub(crate) struct FileKey {
-    cipher: Cipher,
-    vary: Vary,
-    block_bits: u32,
-    /// The size of a unit of contents, as a power of two.
-    unit_bits: u32,
-    padding: usize,
-}
-
-/// Whether the inode is encrypted: the names in a directory, the target of a link, the content of a file.
-pub(crate) fn is_encrypted(desc: &InodeDesc) -> bool {
-    desc.flags.contains(InodeFlags::ENCRYPT)
-}
-
-/// The kinds of inodes that are ever encrypted.
-pub(crate) fn may_be_encrypted(kind: Option<FileType>) -> bool {
-    matches!(kind, Some(FileType::Regular | FileType::Directory | FileType::Symlink))
-}
-
-/// The bytes of the ciphertext of a name or target of `len` bytes; `None` if it exceeds `most` (Linux:
-/// `__fscrypt_fname_encrypted_size`).
-fn sealed_len(len: usize, padding: usize, most: usize) -> Option<usize> {
-    (len <= most).then(|| len.max(NAME_MIN).next_multiple_of(padding).min(most))
-}
-
-impl FileKey {
-    fn vector(&self, index: u64) -> [u8; BLOCK] {
-        let index = match self.vary {
-            Vary::Nothing => index,
-            Vary::Inode(ino) => index | u64::from(ino) << 32,
-            Vary::HashedInode(hash) => u64::from(hash.wrapping_add(index as u32)),
-        };
-        u128::from(index).to_le_bytes()
-    }
-
-    /// Encrypts or decrypts whole blocks of content, from logical block `first` on.
-    fn apply(&self, way: Way, first: u64, blocks: &mut [u8]) {
-        debug_assert!(blocks.len().is_multiple_of(1 << self.block_bits));
-        let at = first << (self.block_bits - self.unit_bits);
-        for (unit, data) in (at..).zip(blocks.chunks_mut(1 << self.unit_bits)) {
-            self.cipher.apply(way, self.vector(unit), data);
-        }
-    }
-
-    fn seal(&self, plain: &[u8], most: usize) -> Option<Vec<u8>> {
-        let mut sealed = plain.to_vec();
-        sealed.resize(sealed_len(plain.len(), self.padding, most)?, 0);
-        self.cipher.apply(Way::Encrypt, self.vector(0), &mut sealed);
-        Some(sealed)
-    }
-
-    fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
-        if sealed.len() < NAME_MIN {
-            return None;
-        }
-        let mut plain = sealed.to_vec();
-        self.cipher.apply(Way::Decrypt, self.vector(0), &mut plain);
-        let end = plain.iter().position(|byte| *byte == 0).unwrap_or(plain.len());
-        plain.truncate(end);
-        Some(plain)
-    }
-
-    /// The stored form of a name; `None` if it is too long.
-    pub fn seal_name(&self, name: &[u8]) -> Option<Vec<u8>> {
-        self.seal(name, NAME_MAX)
-    }
-
-    /// The name of its stored form; `None` if that is not the ciphertext of a name.
-    pub fn open_name(&self, stored: &[u8]) -> Option<Vec<u8>> {
-        self.open(stored).filter(|name| extant_ondisk::dirent::name_is_legal(name) && *name != b"." && *name != b"..")
-    }
-
-    /// The stored form of a link's target; `None` if it does not fit a block of `block_size` bytes (Linux:
-    /// `fscrypt_prepare_symlink`).
-    pub fn seal_target(&self, target: &[u8], block_size: u32) -> Option<Vec<u8>> {
-        // The kernel ends the stored form with a NUL, which the size does not count.
-        let sealed = self.seal(target, block_size as usize - LINK_HEADER - 1)?;
-        Some([&(sealed.len() as u16).to_le_bytes()[..], &sealed].concat())
-    }
-
-    /// The target of its stored form; `None` if that is not the ciphertext of a target.
-    pub fn open_target(&self, stored: &[u8]) -> Option<Vec<u8>> {
-        let (len, sealed) = stored.split_first_chunk::<LINK_HEADER>()?;
-        let sealed = sealed.get(..usize::from(u16::from_le_bytes(*len)))?;
-        self.open(sealed).filter(|target| !target.is_empty())
-    }
-}
-
-impl Crypt {
-    /// The cipher of the inode, or the error for an operation that needs it.
-    pub fn key(&self, inode: &Inode) -> Result<&FileKey> {
-        self.key.as_ref().map_err(|why| match why {
-            NoKey::Missing => no_key(inode),
-            NoKey::Unusable(detail) => {
-                Error::Unsupported(Unsupported::Cipher { ino: inode.ino, detail: detail.clone() })
-            }
-        })
-    }
-}
-
-fn no_key(inode: &Inode) -> Error {
-    Error::Unsupported(Unsupported::Content { ino: inode.ino })
-}
 
 /// Reading.
 impl Filesystem {
@@ -193,8 +77,12 @@ impl Filesystem {
     }
 
     fn crypt_of(&self, inode: &Inode, context: Context) -> Crypt {
+        self.crypt_as(inode, context, inode.file_type() == Some(FileType::Regular))
+    }
+
+    /// As [`Filesystem::crypt_of`], for the cipher of contents, or else of names.
+    fn crypt_as(&self, inode: &Inode, context: Context, is_contents: bool) -> Crypt {
         let volume = self.sb.lock().uuid();
-        let is_contents = inode.file_type() == Some(FileType::Regular);
         let (policy, block_bits) = (context.policy, self.geo.block_bits);
         let unit_bits = match policy.unit_bits {
             0 => Some(block_bits),
@@ -214,10 +102,10 @@ impl Filesystem {
     /// [`Unsupported::Content`] without its key, [`Unsupported::Cipher`]; those of [`Filesystem::crypt`].
     pub(crate) fn file_key<'i>(&self, inode: &'i Arc<Inode>) -> Result<Option<&'i FileKey>> {
         if inode.crypt.get().is_none() && self.options.keys.is_empty() {
-            // Whatever its context says.
-            return if is_encrypted(&inode.meta.read().desc) { Err(no_key(inode)) } else { Ok(None) };
+            // Its context does not matter, and may be damaged.
+            return if is_encrypted(&inode.meta.read().desc) { Err(no_key(inode.ino)) } else { Ok(None) };
         }
-        self.crypt(inode)?.map(|crypt| crypt.key(inode)).transpose()
+        self.crypt(inode)?.map(|crypt| crypt.key(inode.ino)).transpose()
     }
 
     /// The cipher of an encrypted directory's names or a link's target, if there is its key. Damage of the context

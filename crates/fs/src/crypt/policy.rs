@@ -68,7 +68,9 @@ impl Filesystem {
             }
             let context = self.fresh_context(policy)?;
             // A key that cannot be used would leave a directory in which nothing can be made.
-            self.crypt_of(dir, context).key(dir)?;
+            for is_contents in [false, true] {
+                self.crypt_as(dir, context, is_contents).key(dir.ino)?;
+            }
             self.encrypt_empty(dir, context)
         })?;
         self.honour_sync(&[dir])
