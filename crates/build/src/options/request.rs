@@ -7,7 +7,7 @@
 
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::jbd2::{MIN_LOG_BLOCKS, default_blocks};
-use extant_ondisk::superblock::{NewJournalDevice, Wanted};
+use extant_ondisk::superblock::{JournalDevice, NewJournalDevice, Wanted};
 
 use super::extended::Extended;
 use super::features::Features;
@@ -288,8 +288,9 @@ impl Request {
         let asked = self.asked_block_size(fact, &mut Vec::new())?;
         let block_size = asked.unwrap_or(PAGE.max(fact.sector_size.into()));
         let blocks = self.bytes(fact, asked.unwrap_or(1024))? / block_size;
-        let least = u64::from(MIN_LOG_BLOCKS);
-        let Some(blocks_count) = u32::try_from(blocks).ok().filter(|blocks| *blocks >= MIN_LOG_BLOCKS) else {
+        // Linux counts the log, which begins behind the journal's own superblock; mke2fs makes smaller ones, too.
+        let least = MIN_LOG_BLOCKS + JournalDevice::journal_super(block_size as u32);
+        let Some(blocks_count) = u32::try_from(blocks).ok().filter(|blocks| *blocks >= least) else {
             let most = u32::MAX;
             return refuse(format!("-O journal_dev: the journal has {blocks} blocks; it must have {least} to {most}"));
         };

@@ -253,9 +253,11 @@ fn apply_fast_commits(
 /// Where the journal of a mount that writes goes on.
 pub(crate) fn log_of(file: &JournalFile, geo: &Geometry) -> Result<LogLocation> {
     let mut superblock = file.super_block().clone();
-    if superblock.max_len < MIN_LOG_BLOCKS {
-        // As the kernel: a transaction must fit a quarter of the log.
-        let small = Unsupported::SmallJournal { blocks: superblock.max_len, least: MIN_LOG_BLOCKS };
+    // As the kernel (`journal_reset`): a transaction must fit a quarter of the log, which begins at block 1, or on a
+    // device of its own behind two superblocks.
+    let least = MIN_LOG_BLOCKS + superblock.first - 1;
+    if superblock.max_len < least {
+        let small = Unsupported::SmallJournal { blocks: superblock.max_len, least };
         return Err(Error::Unsupported(small));
     }
     if superblock.v2 {

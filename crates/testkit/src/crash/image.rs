@@ -77,10 +77,11 @@ pub const IMAGES: [CrashImage; 5] = [
     CrashImage { name: "ext2", borrows: true, ..EXT2 },
 ];
 
-/// The log is on a disk of its own: a flush of one disk says nothing about the other one.
+/// The log is on a disk of its own: a flush of one disk says nothing about the other one. Two blocks more than the least
+/// size of other journals are for superblocks.
 pub const JOURNAL_DEV: [CrashImage; 2] = [
-    CrashImage { name: "ext4-journal-dev", journal_blocks: 1024, external: true, ..EXT4 },
-    CrashImage { name: "ext3-journal-dev", fs_type: "ext3", journal_blocks: 1024, external: true, ..EXT2 },
+    CrashImage { name: "ext4-journal-dev", journal_blocks: 1026, external: true, ..EXT4 },
+    CrashImage { name: "ext3-journal-dev", fs_type: "ext3", journal_blocks: 1026, external: true, ..EXT2 },
 ];
 
 /// With a feature that the Linux kernel may lack.
