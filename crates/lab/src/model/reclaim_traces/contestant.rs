@@ -19,7 +19,7 @@ extant_base::policies! {
         Vanilla = "vanilla", "the engine's: active and inactive lists (Linux 3.9)";
         Proportional = "proportional", "the engine's: the same lists, scanned in proportion (mmotm, May 2013)";
         StallOnce = "stall-once", "the engine's: the same (Linux 3.11)";
-        Workingset = "workingset", "the engine's: the same, and what comes back soon joins the active list (Linux 3.15)";
+        Workingset = "workingset", "the engine's: the same; what comes back soon joins the active list (Linux 3.15)";
         Generations = "generations", "the engine's: four generations, and tiers by the number of reads (Linux 6.1)";
         UsedOnce = "used-once", "the engine's: what was used once leaves first";
         Lru = "lru", "the least recently used item leaves (CACM 1968)";

@@ -1,4 +1,4 @@
-//! Traces of real programs: the pages of files that a program read, as `scripts/record-trace` wrote them.
+//! Traces of real programs: the pages of files that a program read, as `scripts/record-trace.py` wrote them.
 //!
 //! Main items: [`read`], [`Recorded`].
 //!
@@ -49,7 +49,7 @@ pub fn read(path: &Path) -> Result<Recorded> {
     let unpacked = zstd::stream::read::Decoder::new(file).map_err(failed)?;
     unpacked.take(UNPACKED_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
     decode(&bytes, ITEMS_MAX).map_err(|why| {
-        let why = format!("{why}; a trace is a file that scripts/record-trace wrote");
+        let why = format!("{why}; a trace is a file that scripts/record-trace.py wrote");
         failed(io::Error::new(io::ErrorKind::InvalidData, why))
     })
 }

@@ -47,7 +47,7 @@ pub fn trace(parameters: &Parameters, accesses: u64, rng: &mut Rng) -> Result<Ac
         return Ok(Accesses { warm: items.len() as u64 / 4, items, room });
     }
     if !Path::new(name).exists() {
-        let why = format!("trace={name}: neither one of {} nor a file of scripts/record-trace", TRACES.join(", "));
+        let why = format!("trace={name}: neither one of {} nor a file of scripts/record-trace.py", TRACES.join(", "));
         return Err(Error::Usage(why));
     }
     let recorded = recorded::read(Path::new(name))?;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records which pages of files a program reads: record-trace FILE COMMAND [ARGUMENT...]
+"""Records which pages of files a program reads: record-trace.py FILE COMMAND [ARGUMENT...]
 
 The trace goes to FILE; `extant lab model reclaim-traces --set trace=FILE` replays it. It has the pages in the order of their use, and no
 names, numbers of inodes, times or contents. The command and all its descendants are recorded, with what they read by read(2) and
