@@ -65,7 +65,7 @@ if __name__ == "__main__":
     results = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
     for each in ("fallocate", "append"):
         allocators(results, each)
-    for each in ("es-1", "es-63"):
+    for each in ("es-63",):
         print(f"\n{each}: 99.9th percentile of a lookup, ns\n")
         others(results, each, "lookup_p999", "ns")
     print("\ntags: requests a virtual second\n")

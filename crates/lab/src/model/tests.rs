@@ -96,7 +96,7 @@ fn models_on_processors_depend_on_the_seed_alone() {
         ),
         (
             "es-stall",
-            ["processors=4", "entries=2000", "reclaim=200"],
+            ["processors=3", "inodes=2", "reclaim=200"],
             ["lookup_p999_ns", "lookup_p999_at_half_costs_ns", "lookup_p999_at_twice_costs_ns"],
         ),
         (
@@ -121,7 +121,7 @@ fn models_on_processors_depend_on_the_seed_alone() {
     // The one goal of all streams makes Linux 5.13 wait for the lock of one group.
     assert_eq!(of(&alone, "vanilla").1, 0.0);
     assert!(of(&crowd, "vanilla").0 > 2.0 * of(&alone, "vanilla").0);
-    assert!(of(&crowd, "sure-fit").0 < 1.5 * of(&alone, "sure-fit").0);
+    assert!(of(&crowd, "sure-fit").0 < of(&crowd, "vanilla").0);
 }
 
 #[test]
