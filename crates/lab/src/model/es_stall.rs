@@ -78,6 +78,11 @@ impl Model for EsStall {
         match (parameters.get("processors"), parameters.get("inodes")) {
             (1, _) => Err(Error::Usage("processors=: 0, or at least 2, one of them for the shrinker".into())),
             (0, 2..) => Err(Error::Usage("inodes=: more than one with processors= only".into())),
+            // Lookups that are spread over all processors leave the lock of one inode hardly ever free.
+            (n, inodes) if n > inodes + 1 => {
+                let why = format!("processors={n}: needs inodes={} at least, one a lookup", n - 1);
+                Err(Error::Usage(why))
+            }
             _ => processors::check(parameters),
         }
     }
@@ -94,12 +99,12 @@ impl Model for EsStall {
         let of = |policy: EsPolicyKind| Profiled {
             key: key(policy.name()),
             make: Arc::new(move || -> Result<Shared> {
-                let (cache, inode) = filled(policy, 20_000, 1);
+                let (cache, inode) = filled(policy, 40_000, 1);
                 let work: Shared = Arc::new(move |number, n| {
                     let mut rng = Rng::new(number);
                     for i in 1..=n {
-                        black_box(inode[0].lookup(LogicalBlock(2 * rng.below(20_000) as u32)));
-                        if i.is_multiple_of(256) {
+                        black_box(inode[0].lookup(LogicalBlock(2 * rng.below(40_000) as u32)));
+                        if i.is_multiple_of(128) {
                             cache.shrink(128);
                         }
                     }

@@ -85,6 +85,45 @@ fn counts_that_are_not_exact_are_a_flaw() {
     assert_eq!(flaws, [[0; 5], [1; 5]].concat());
 }
 
+/// The same seed gives the same trials on modelled processors, at all three scales of the costs.
+#[test]
+fn models_on_processors_depend_on_the_seed_alone() {
+    for (model, settings, figures) in [
+        (
+            "alloc-threads",
+            ["processors=6", "work=fallocate", "operations=130"],
+            ["operation_ns", "operation_at_half_costs_ns", "operation_at_twice_costs_ns"],
+        ),
+        (
+            "es-stall",
+            ["processors=3", "inodes=2", "reclaim=200"],
+            ["lookup_p999_ns", "lookup_p999_at_half_costs_ns", "lookup_p999_at_twice_costs_ns"],
+        ),
+        (
+            "tags",
+            ["processors=4", "machine=calibrated", "requests=300"],
+            ["longest_wait_ns", "requests_at_half_costs_per_s", "requests_at_twice_costs_per_s"],
+        ),
+    ] {
+        let [first, second] = [(); 2].map(|()| trials(model, &settings));
+        for (a, b) in first.iter().zip(&second) {
+            assert_eq!((&a.measures, &a.locks), (&b.measures, &b.locks), "{model}");
+            assert!(figures.iter().all(|name| a.measures.contains_key(*name)), "{model}: {:?}", a.measures);
+            assert!(a.measures["cost_bounce_ns"] > 0.0 && !a.locks.is_empty(), "{model}");
+        }
+    }
+    let alone = trials("alloc-threads", &["processors=1", "work=fallocate", "operations=130"]);
+    let crowd = trials("alloc-threads", &["processors=6", "work=fallocate", "operations=130"]);
+    let of = |trials: &[Trial], policy: &str| {
+        let found = trials.iter().find(|t| t.contestant.policies.values().any(|p| p == policy));
+        found.map(|t| (t.measures["operation_ns"], t.measures["waiting_percent"])).expect("a trial")
+    };
+    // The one goal of all streams makes Linux 5.13 wait for the lock of one group.
+    assert_eq!(of(&alone, "vanilla").1, 0.0);
+    assert!(of(&crowd, "vanilla").0 > 2.0 * of(&alone, "vanilla").0);
+    assert!(of(&crowd, "sure-fit").0 < of(&crowd, "vanilla").0);
+}
+
 #[test]
 fn names_are_unique_and_known() {
     for model in all() {

@@ -49,7 +49,7 @@ const PROFILED: u64 = 4_000;
 const TIMED: u64 = 20_000;
 const RUNS: u32 = 7;
 /// A segment that fewer operations have than one of so many is left out.
-const SELDOM: u64 = 400;
+const SELDOM: u64 = 200;
 
 /// Measures all costs. `say` is called with each step's name; `stop` ends it.
 pub fn calibrate(build: Build, stop: &AtomicBool, mut say: impl FnMut(&str)) -> Result<CostTable> {
