@@ -7,6 +7,7 @@ computed. With --check nothing is written, and the exit status is 1 if a file is
 import json
 import math
 import re
+import statistics
 import sys
 
 from letter import letter

@@ -3,10 +3,10 @@
 //! This crate parses arguments and prints; the crates below do everything else. One file per sub-command in
 //! [`commands`]; around them: [`args`] (the command line), [`image`] (images, opened), [`mount_options`] (`-o`),
 //! [`server`] (the process behind a mount, and the signals of all commands), [`mount_table`] (the mount of a path),
-//! [`namespace`] (`-N`), [`beside`] (reads images in use), [`opened`] (the images that this process has open),
-//! [`keys`] (of encrypted files), [`owner`] (the owners of new files), [`place`] (`IMAGE:PATH`), [`program`] (this
-//! binary, started again), [`source_date`] (reproducible images), [`rescued`] (what is hurt), [`record`] (JSON), [`mode`], [`when`], [`words`]
-//! (of a script's line), [`size`], [`text`] and [`failure`].
+//! [`namespace`] (`-N`), [`beside`] (reads images in use), [`opened`] (the images that this process has open), [`keys`]
+//! (of encrypted files), [`owner`] (the owners of new files), [`place`] (`IMAGE:PATH`), [`program`] (this binary,
+//! started again), [`source_date`] (reproducible images), [`rescued`] (what is hurt), [`record`] (JSON), [`mode`],
+//! [`when`], [`words`] (of a script's line), [`size`], [`text`] and [`failure`].
 //!
 //! Called as `mount.fuse.extant`, `mount.fuseblk.extant` or `mount.extant` (links to the binary), it takes the
 //! arguments of a mount(8) helper; as `umount.…`, those of a umount(8) helper: umount(8) then returns when the server

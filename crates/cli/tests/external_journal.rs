@@ -90,7 +90,7 @@ fn mkfs_makes_the_journal_that_mke2fs_makes() {
     ] {
         let (ours, theirs) = (dir.text("ours"), dir.text("theirs"));
         let common = [words, mke2fs, &["-q", "-F", "-U", UUID, "-E", SEED]].concat();
-        let fake = |program: &str, file: &str| {
+        let fake = |file: &str, program: &str| {
             let args = [&["E2FSPROGS_FAKE_TIME=1700000000", program][..], &common, &[file, "16M"]].concat();
             assert_eq!(run("env", &args).code, Some(0), "{program} {common:?}");
             let mut bytes = fs::read(file).expect("made");
@@ -102,7 +102,7 @@ fn mkfs_makes_the_journal_that_mke2fs_makes() {
         fs::write(&program, format!("#!/bin/sh\nexec {} mkfs \"$@\"\n", common::extant_path().display()))
             .expect("script");
         tool("chmod", &["+x", &program]);
-        let (ours, theirs) = (fake(&program, &ours), fake("mke2fs", &theirs));
+        let (ours, theirs) = (fake(&ours, &program), fake(&theirs, "mke2fs"));
         let differs = ours.iter().zip(&theirs).position(|(one, other)| one != other);
         assert_eq!((differs, ours.len()), (None, theirs.len()), "{common:?}");
         for name in ["ours", "theirs"] {

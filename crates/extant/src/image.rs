@@ -168,8 +168,8 @@ impl Image {
         self
     }
 
-    /// The device or file of the file system's journal, for one that has it elsewhere (`mkfs -J device=`). An image that
-    /// is only read needs it if it was not unmounted. No other process may use it.
+    /// The device or file of the file system's journal, for one that has it elsewhere (`mkfs -J device=`). An image
+    /// that is only read needs it if it was not unmounted. No other process may use it.
     #[must_use]
     pub fn journal(mut self, path: impl AsRef<Path>) -> Image {
         self.journal = Some(Place::Named(ImageSpec::parse(path.as_ref().as_os_str())));

@@ -87,8 +87,8 @@ fn a_large_copy_does_not_evict_pages_in_use() {
         }
         let after = misses(10_000);
         let peak = fs.budget().peak();
-        // In experiment 022 `generations` reads much of a hot file again. As in Linux, nothing spares a page that is used
-        // less often than a generation turns over.
+        // In experiment 022 `generations` reads much of a hot file again. As in Linux, nothing spares a page that is
+        // used less often than a generation turns over.
         if policy != ReclaimPolicy::Generations {
             assert!(
                 during <= copied * 256 / 100 && after <= 10,

@@ -462,13 +462,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes all but the commit block of transaction `tid`. On return the home writes in flight have ended, too; if the
-    /// log has a device of its own, they and all data are durable.
+    /// Writes all but the commit block of transaction `tid`. On return the home writes in flight have ended, too; if
+    /// the log has a device of its own, they and all data are durable.
     fn write_images(&self, disk: &OnDisk, placed: Vec<(u64, Arc<AlignedBuf>)>, tid: Tid) -> Result<()> {
         let wait = IoWait::new();
         let mut plug = self.submit(&*disk.device, placed, BioFlags::META | BioFlags::SYNC, &wait);
         if disk.external {
-            // The PREFLUSH of the commit block is for the log's device. What the transaction refers to, and the blocks
+            // The PREFLUSH of the commit block is for the log's device. Data of the transaction, and the blocks
             // for which the tail moves, are durable before it (Linux: the flush of `j_fs_dev` in
             // `jbd2_journal_commit_transaction`). The log's blocks are written meanwhile.
             plug.unplug();

@@ -91,8 +91,8 @@ const HIGHER: &[&str] = &["_per_s", ".iops"];
 /// Prefixes of such names: operations that a model completed in a given time.
 const HIGHER_FROM: &[&str] = &["memcachetest_ops_"];
 
-/// Figures that describe: a higher value is neither good nor bad. So are the allocator's counters, `mballoc_`, and the costs
-/// of a modelled machine, `cost_`.
+/// Figures that describe: a higher value is neither good nor bad. So are the allocator's counters, `mballoc_`, and the
+/// costs of a modelled machine, `cost_`.
 const NEITHER: &[&str] = &[
     "journal_commits",
     "journal_blocks_per_commit",

@@ -167,7 +167,7 @@ impl Policy {
 /// A file's context, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// What the directory and all files below it share.
+    /// The part that the directory and all files below it share.
     pub policy: Policy,
     /// The file's own.
     pub nonce: [u8; NONCE_LEN],

@@ -64,8 +64,8 @@ impl JournalFile {
         user: [u8; 16],
     ) -> Result<JournalFile> {
         let (file, uuid) = Self::open_any_external(device, block_size)?;
-        // Linux (`ext4_get_journal_blkdev`) compares the journal's UUID alone. A copy of the file system with a new UUID
-        // would take the original's log for its own then.
+        // Linux (`ext4_get_journal_blkdev`) compares the journal's UUID alone. A copy of the file system with a new
+        // UUID would take the original's log for its own then.
         let owner = if uuid == journal_uuid { Self::owner(file.super_block(), user) } else { Some(OTHER.to_owned()) };
         match owner {
             None => Ok(file),

@@ -1,5 +1,5 @@
-//! Locks and cache lines of a modelled machine: who waits for whom, and what moving a line from one processor to another
-//! costs.
+//! Locks and cache lines of a modelled machine: who waits for whom, and what moving a line from one processor to
+//! another costs.
 //!
 //! Main types: [`Contention`] (the holders of locks, the processors that have lines), [`Use`] (what a lock or a line
 //! cost in the run).

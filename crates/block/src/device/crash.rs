@@ -153,8 +153,8 @@ impl CrashDevice {
         CrashDevice { inner, completer: None, start: 0, len }
     }
 
-    /// Two disks with one log: the first ends at byte `boundary`, a multiple of the logical block. They are used instead
-    /// of this device, which still has the log and the states. Bios complete inline.
+    /// Two disks with one log: the first ends at byte `boundary`, a multiple of the logical block. They are used
+    /// instead of this device, which still has the log and the states. Bios complete inline.
     pub fn split(&self, boundary: u64) -> (CrashDevice, CrashDevice) {
         self.inner.log.lock().boundary = Some(boundary);
         let disk = |start, len| CrashDevice { inner: self.inner.clone(), completer: None, start, len };

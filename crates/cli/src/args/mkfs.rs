@@ -150,8 +150,8 @@ pub struct MkfsLetters {
     /// Add a journal, which ext3 and ext4 have anyway
     #[arg(short = 'j')]
     pub journal: bool,
-    /// The journal: size=MEGABYTES, location=BLOCK, fast_commit_size=KILOBYTES; or device=DEVICE, one that -O journal_dev
-    /// has made
+    /// The journal: size=MEGABYTES, location=BLOCK, fast_commit_size=KILOBYTES; or device=DEVICE, one that -O
+    /// journal_dev has made
     #[arg(short = 'J', value_name = "WORDS")]
     pub journal_options: Vec<String>,
     /// A file with the list of bad blocks

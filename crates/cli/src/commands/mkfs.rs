@@ -155,27 +155,7 @@ impl Job {
         request.external_journal = journal.as_ref().map(Journal::external);
         let reproducible = SourceDate::from_environment()?.is_some();
         let mut fact = self.facts(&target, request.label.as_deref().unwrap_or_default())?;
-        let (root_perms, root_selinux) = request.root().map_err(|e| target.failed(e))?;
-        let mut tree = self.tree_options(&fact)?;
-        tree.no_xattrs = request.drops_xattrs().map_err(|e| target.failed(e))?;
-        let mut source = match from {
-            Some(word) => Some(self.read(&word, tree)?),
-            // The empty file system that mke2fs would make cannot have these options, so a source without files
-            // replaces it.
-            None if root_perms.is_some() || root_selinux.is_some() => Some(self.no_files(tree)?),
-            None => None,
-        };
-        if let (Some(source), Some(permissions)) = (&mut source, root_perms) {
-            source.tree.set_root_permissions(permissions);
-        }
-        if let (Some(source), Some(label)) = (&mut source, root_selinux) {
-            // With a trailing NUL, as Linux stores a label.
-            source.tree.set_root_xattr(b"security.selinux", &[label.as_bytes(), b"\0"].concat());
-        }
-        let root_owner = request.root_owner(&fact).map_err(|e| target.failed(e))?;
-        if let (Some(source), Some(owner)) = (&mut source, root_owner) {
-            source.tree.set_root_owner(owner);
-        }
+        let source = self.source(from, &request, &fact, &mut target)?;
         if let Some(source) = source.as_ref().filter(|_| by_content || reproducible) {
             // With SOURCE_DATE_EPOCH alone, random numbers depend on the tree, and are the same each time.
             let bytes = by_content.then_some(&*source.content as &dyn Content);
@@ -202,6 +182,38 @@ impl Job {
                 self.write_system(&mut target, &plan, plan.superblock(), &options, &mut journal)
             }
         }
+    }
+
+    /// Reads the source, and gives its root what -E wants of it. `None`: an empty file system, as mke2fs makes it.
+    fn source(
+        &self,
+        from: Option<From>,
+        request: &Request,
+        fact: &Fact,
+        target: &mut Target,
+    ) -> Result<Option<Source>> {
+        let (root_perms, root_selinux) = request.root().map_err(|e| target.failed(e))?;
+        let mut tree = self.tree_options(fact)?;
+        tree.no_xattrs = request.drops_xattrs().map_err(|e| target.failed(e))?;
+        let mut source = match from {
+            Some(word) => Some(self.read(&word, tree)?),
+            // The empty file system that mke2fs would make cannot have these options, so a source without files
+            // replaces it.
+            None if root_perms.is_some() || root_selinux.is_some() => Some(self.no_files(tree)?),
+            None => None,
+        };
+        if let (Some(source), Some(permissions)) = (&mut source, root_perms) {
+            source.tree.set_root_permissions(permissions);
+        }
+        if let (Some(source), Some(label)) = (&mut source, root_selinux) {
+            // With a trailing NUL, as Linux stores a label.
+            source.tree.set_root_xattr(b"security.selinux", &[label.as_bytes(), b"\0"].concat());
+        }
+        let root_owner = request.root_owner(fact).map_err(|e| target.failed(e))?;
+        if let (Some(source), Some(owner)) = (&mut source, root_owner) {
+            source.tree.set_root_owner(owner);
+        }
+        Ok(source)
     }
 
     /// Makes a journal's device (`-O journal_dev`).

@@ -1,5 +1,5 @@
-//! The figures of the kernel's ext4: trace events, mb_stats, the statistics of its extent-status cache, and those of the
-//! loop device below it.
+//! The figures of the kernel's ext4: trace events, mb_stats, the statistics of its extent-status cache, and those of
+//! the loop device below it.
 //!
 //! Main types: [`Probe`], [`Tracefs`] (where the probe enables events). Events go to two trace instances of their own:
 //! those of the file system, filtered by device, and those of page reclaim, filtered by the threads of this process.
@@ -42,7 +42,7 @@ pub struct Probe {
     /// The device's name, such as `loop3`.
     device: String,
     io_before: Option<[u64; 17]>,
-    /// What mb_stats and the extent-status cache said at each unmount, added up.
+    /// The sums of mb_stats and of the extent-status cache over all unmounts.
     statistics: Figures,
     flaws: Vec<String>,
     listener: Option<Listener>,

@@ -3,7 +3,8 @@
 //! Main types: [`Model`] (one file a mechanism, named in [`all`]), [`Bench`] (the tools of a running model),
 //! [`Config`]; [`run`] does a run. State is built from a seed, so a trial's counts are exact: the same in every round,
 //! or the trial is flawed. Only counts that depend on the order of threads (`tags`, `es-stall`, `alloc-threads`) are
-//! measured; these three also run on modelled processors ([`processors`]), where the seed decides that order. Times stand beside those of the same loop around nothing (phase [`EMPTY`]).
+//! measured; these three also run on modelled processors ([`processors`]), where the seed decides that order. Times
+//! stand beside those of the same loop around nothing (phase [`EMPTY`]).
 //!
 //! Trials have the form of those of workloads, so `compare` and `report` take both.
 //!

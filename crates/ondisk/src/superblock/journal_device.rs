@@ -1,8 +1,8 @@
 //! The superblock of a device that has a journal and nothing else (`INCOMPAT_JOURNAL_DEV`).
 //!
-//! Main types: [`JournalDevice`] (the fields that a user of the journal needs), [`NewJournalDevice`] (those that its maker
-//! chooses), [`NotAJournal`] (the reason why a device is none). The block behind this superblock holds the journal's own ([`crate::jbd2::JournalSuperBlock`]), and the log
-//! follows (e2fsprogs: `ext2fs_journal_sb_start`).
+//! Main types: [`JournalDevice`] (the fields that a user of the journal needs), [`NewJournalDevice`] (those that its
+//! maker chooses), [`NotAJournal`] (the reason why a device is none). The block behind this superblock holds the
+//! journal's own ([`crate::jbd2::JournalSuperBlock`]), and the log follows (e2fsprogs: `ext2fs_journal_sb_start`).
 //!
 //! # Locking
 //! None.

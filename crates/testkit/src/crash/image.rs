@@ -77,8 +77,8 @@ pub const IMAGES: [CrashImage; 5] = [
     CrashImage { name: "ext2", borrows: true, ..EXT2 },
 ];
 
-/// The log is on a disk of its own: a flush of one disk says nothing about the other one. Two blocks more than the least
-/// size of other journals are for superblocks.
+/// The log is on a disk of its own: a flush of one disk says nothing about the other one. Two blocks more than the
+/// least size of other journals are for superblocks.
 pub const JOURNAL_DEV: [CrashImage; 2] = [
     CrashImage { name: "ext4-journal-dev", journal_blocks: 1026, external: true, ..EXT4 },
     CrashImage { name: "ext3-journal-dev", fs_type: "ext3", journal_blocks: 1026, external: true, ..EXT2 },
@@ -92,8 +92,8 @@ pub const QUOTA: CrashImage =
 pub const INLINE: CrashImage =
     CrashImage { name: "ext4-inline", features: "inline_data", block_size: 1024, journal_blocks: 1024, ..EXT4 };
 
-/// The workload is in an encrypted directory, [`ENCRYPTED_TOP`]. Nonces are random, so one seed leaves images that differ
-/// in ciphertext and in the shape of hash trees.
+/// The workload is in an encrypted directory, [`ENCRYPTED_TOP`]. Nonces are random, so one seed leaves images that
+/// differ in ciphertext and in the shape of hash trees.
 pub const ENCRYPTED: CrashImage =
     CrashImage { name: "ext4-encrypted", features: "encrypt", block_size: 1024, journal_blocks: 1024, ..EXT4 };
 

@@ -15,8 +15,8 @@ use crate::failure::{Failure, Result};
 
 /// Measure what locks, cache lines, wakes and code cost on two processors of this machine
 ///
-/// Models with processors=N take their costs from such a table: that of the program, or FILE with --set costs=FILE. Takes
-/// a few minutes. The machine should do nothing else meanwhile.
+/// Models with processors=N take their costs from such a table: that of the program, or FILE with --set costs=FILE.
+/// Takes a few minutes. The machine should do nothing else meanwhile.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant lab calibrate -o costs.json

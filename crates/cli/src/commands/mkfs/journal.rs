@@ -1,8 +1,8 @@
 //! The journal on a device of its own that a new file system gets (`-J device=`).
 //!
-//! Main type: [`Journal`]. The order is: open and claim (a refusal changes nothing), then the file system's blocks, then
-//! the journal's list of users, and last the file system's superblocks. A cut before them leaves a journal that belongs
-//! to no file system; -F gives it to another one.
+//! Main type: [`Journal`]. The order is: open and claim (a refusal changes nothing), then the file system's blocks,
+//! then the journal's list of users, and last the file system's superblocks. A cut before them leaves a journal that
+//! belongs to no file system; -F gives it to another one.
 //!
 //! # Locking
 //! None.
@@ -53,7 +53,7 @@ impl Journal {
         Ok(Journal { file, uuid, number })
     }
 
-    /// What the file system has to know of it.
+    /// The facts about it that the file system records.
     pub fn external(&self) -> ExternalJournal {
         ExternalJournal { uuid: self.uuid, number: self.number, block_size: self.file.block_size() }
     }

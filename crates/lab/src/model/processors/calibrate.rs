@@ -8,8 +8,8 @@
 //! lock that came from the other processor.
 //!
 //! Each call of the scheduler disturbs the code behind it, so the segments of a work are multiplied by one factor, with
-//! which one modelled processor takes the measured time for an operation. Nothing is fitted to more processors than one:
-//! [`Profile::operation_ns_of_two`] is there for comparison.
+//! which one modelled processor takes the measured time for an operation. Nothing is fitted to more processors than
+//! one: [`Profile::operation_ns_of_two`] is there for comparison.
 //!
 //! # Locking
 //! None of its own.
@@ -99,14 +99,14 @@ type Key = (String, String);
 /// The mean time of each segment.
 fn means(segments: &[Segment]) -> BTreeMap<Key, f64> {
     let place = |p: sim::Place| format!("{} {}", p.call, p.name);
-    // A lock that is tried is a cost of its own. What is seldom belongs to the beginning: bitmaps are read, say.
+    // A lock that is tried is a cost of its own. Rare segments belong to the beginning, such as the reading of bitmaps.
     let is_seldom = |s: &&Segment| s.count * SELDOM < PROFILED;
     let of_code = |s: &&Segment| !["took", "shares"].contains(&s.to.call) && s.from.call != "start";
     let counted = segments.iter().filter(of_code).filter(|s| !is_seldom(s));
     counted.map(|s| ((place(s.from), place(s.to)), s.mean_ns)).collect()
 }
 
-/// Who works while segments are measured.
+/// The threads that work while segments are measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Crowd {
     Alone,

@@ -149,7 +149,8 @@ pub(super) fn check(parameters: &Parameters) -> Result<()> {
     }
 }
 
-/// What is inserted before the unit of a figure's name, and the part of their measured value that the costs had.
+/// The text that is inserted before the unit of a figure's name, and the part of their measured value that the costs
+/// had.
 pub(super) const SCALES: [(&str, f64); 3] = [("", 1.0), ("_at_half_costs", 0.5), ("_at_twice_costs", 2.0)];
 
 /// A run in virtual time.
