@@ -83,7 +83,7 @@ fn explore_with(name: &str, seed: u64, ops: usize, states: usize, preen: bool, m
     }
     if image.has_journal() && std::env::var("EXTANT_CRASH_SEED").is_err() {
         assert!(recording.logged > u64::from(image.log_blocks()), "the log never wrapped");
-        assert!(recording.joined > 10, "files shared a block of attributes {} times", recording.joined);
+        assert!(recording.joined > 0, "no two files shared a block of attributes");
     }
     if image.borrows && std::env::var("EXTANT_CRASH_STATE").is_err() {
         let what = Explore::mounts(&recording, states / 5);

@@ -13,18 +13,16 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::result::{Contestant, Identity, SCHEMA, TRIALS, Trial};
 
-/// The trials in `dir`. A last line that was cut off is left out.
+/// The trials in `dir`. A last line without its end is left out, also if only that is missing: whatever is appended
+/// would join it.
 pub fn load(dir: &Path) -> Result<Vec<Trial>> {
     let path = dir.join(TRIALS);
     let text = std::fs::read_to_string(&path).map_err(Error::file(&path))?;
     let mut trials = Vec::new();
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
-    for (i, line) in lines.iter().enumerate() {
-        match serde_json::from_str::<Trial>(line.trim_end()) {
-            Ok(trial) => trials.push(trial),
-            Err(_) if i + 1 == lines.len() && !line.ends_with('\n') => {}
-            Err(e) => return Err(Error::Failed(format!("{}:{}: {e}", path.display(), i + 1))),
-        }
+    for (i, line) in lines.iter().enumerate().filter(|(_, line)| line.ends_with('\n')) {
+        let trial = serde_json::from_str::<Trial>(line.trim_end());
+        trials.push(trial.map_err(|e| Error::Failed(format!("{}:{}: {e}", path.display(), i + 1)))?);
     }
     Ok(trials)
 }
@@ -110,5 +108,25 @@ impl Store {
         self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(failed)?;
         self.there.insert((trial.contestant.label.clone(), trial.round));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::tests_support::trial;
+
+    #[test]
+    fn a_trial_whose_line_has_no_end_is_run_again() {
+        let dir = tempfile::tempdir().expect("directory");
+        let trials: Vec<Trial> =
+            [0, 1].map(|round| Trial { round, identity: Some(Identity::new()), ..trial("a", round, 1.0) }).into();
+        let lines: Vec<String> = trials.iter().map(|t| serde_json::to_string(t).expect("a line")).collect();
+        std::fs::write(dir.path().join(TRIALS), lines.join("\n")).expect("written");
+        assert_eq!(load(dir.path()).expect("loads").len(), 1);
+        let mut store = Store::open(dir.path(), &Identity::new(), std::iter::empty()).expect("opens");
+        assert!(store.has("a", 0) && !store.has("a", 1));
+        store.append(&trials[1]).expect("appends");
+        assert_eq!(load(dir.path()).expect("loads").len(), 2);
     }
 }

@@ -49,6 +49,7 @@ fn directory(image: &Path, ino: u32, has_dir_index: bool, has_csum: bool) -> Dir
         hash_seed: [word(0xEC), word(0xF0), word(0xF4), word(0xF8)],
         inode_seed: fs_seed.for_inode(InodeNr(ino), generation),
         inodes_count: word(0),
+        folds: false,
         encrypted: false,
         by_place: false,
     }

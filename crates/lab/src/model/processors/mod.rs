@@ -1,7 +1,7 @@
 //! Models on processors in virtual time: the code of the policies, unchanged, on as many processors as a machine might
 //! have, with costs that were measured on this one.
 //!
-//! Main types: [`CostTable`] (the costs of locks, cache lines, switches and code, made by [`calibrate`]), [`Modelled`]
+//! Main types: [`CostTable`] (the costs of locks, cache lines, switches and code, made by [`calibrate`]), `Modelled`
 //! (a run). Each run is repeated with the costs of locks, lines, switches and wakes at half and at twice their value,
 //! because they differ between machines: a figure is a range, and a difference that changes its sign within the
 //! range is none.
@@ -102,7 +102,7 @@ impl Hardware {
 }
 
 impl CostTable {
-    /// The table called `name`: [`BUILTIN`], or a file that `extant lab calibrate` wrote.
+    /// The table called `name`: the one of the program, or a file that `extant lab calibrate` wrote.
     pub fn load(name: &str) -> Result<CostTable> {
         let text = if name == BUILTIN {
             include_str!("costs.json").to_owned()
