@@ -101,6 +101,7 @@ const LET_THROUGH: &[libc::c_long] = &[
     libc::SYS_geteuid,
     libc::SYS_getgid,
     libc::SYS_getegid,
+    libc::SYS_munlock,
 ];
 
 /// Allowed as well, but not tested: they end the thread, or replace its registers.

@@ -381,7 +381,8 @@ fn features_make_images_read_only_or_refused() {
     assert!(matches!(mode("-t ext4 -O bigalloc -C 16384"), Ok(MountMode::ReadWrite)));
     assert!(matches!(mode("-t ext4 -O casefold"), Ok(MountMode::ReadWrite)));
     assert!(matches!(mode("-t ext4 -b 8192"), Ok(MountMode::ReadWrite)));
-    read_only("-t ext4 -O encrypt", "encrypt");
+    assert!(matches!(mode("-t ext4 -O encrypt"), Ok(MountMode::ReadWrite)));
+    read_only("-t ext4 -O encrypt,casefold", "casefold together with encrypt");
 }
 
 /// Values that debugfs puts into the inode are read back, at the edges of every field.

@@ -36,6 +36,8 @@ const ENTRIES_MAX: u64 = 20_000_000;
 
 /// More calls than this for one run mean that the lookups never let go of the lock.
 const CALLS_MAX: u64 = 100_000_000;
+/// The same on modelled processors, where a schedule may repeat itself for ever.
+const MODELLED_CALLS_MAX: u64 = 10_000;
 
 /// See the page.
 pub struct EsStall;
@@ -229,8 +231,9 @@ struct Shrunk {
 fn shrink(cache: &EsCache, parameters: &Parameters, is_stopped: impl Fn() -> bool) -> Result<Shrunk> {
     let (wanted, scan) = (parameters.get("reclaim"), parameters.get("scan"));
     let clock = Clock::real();
+    let most = if processors::is_modelled(parameters) { MODELLED_CALLS_MAX } else { CALLS_MAX };
     let mut shrunk = Shrunk { calls: empty_histogram()?, ns: 0, freed: 0, in_vain: 0 };
-    while shrunk.freed < wanted && cache.evictable() > 0 && shrunk.calls.len() < CALLS_MAX {
+    while shrunk.freed < wanted && cache.evictable() > 0 && shrunk.calls.len() < most {
         if is_stopped() {
             return Err(Error::Interrupted);
         }

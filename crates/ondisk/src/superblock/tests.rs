@@ -356,7 +356,9 @@ fn each_feature_bit_alone_is_judged() {
         if Incompat::READ_WRITE.contains(incompat) {
             assert_eq!(mode, Ok(MountMode::ReadWrite), "{name}");
         } else {
-            assert_eq!(mode, Err(Error::unsupported(format!("feature {name}"))));
+            // The superblock of a journal's device says more than the name of its feature.
+            let refused = matches!(&mode, Err(Error::Unsupported { detail }) if detail.contains(&name));
+            assert!(refused, "{name}: {mode:?}");
         }
 
         let ro_compat = RoCompat::from_bits_retain(flag);
@@ -364,7 +366,7 @@ fn each_feature_bit_alone_is_judged() {
         let mode = with(|raw| raw.s_feature_ro_compat = U32::new(raw.s_feature_ro_compat.get() | flag))
             .and_then(|superblock| check(&superblock))
             .unwrap();
-        if RoCompat::READ_WRITE.contains(ro_compat) && ro_compat != RoCompat::GDT_CSUM {
+        if RoCompat::READ_WRITE.contains(ro_compat) {
             assert_eq!(mode, MountMode::ReadWrite, "{name}");
         } else {
             let MountMode::ReadOnly { reasons } = mode else { panic!("{name} allows writing") };
