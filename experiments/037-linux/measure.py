@@ -125,9 +125,12 @@ def every_second_block(path, count):
 def es_trial(image, delayed):
     """The calls of the shrinker: (entries freed, nanoseconds), in order."""
     run("mke2fs", "-q", "-F", "-t", "ext4", "-b", "1024", "-E", "lazy_itable_init=0,lazy_journal_init=0", image, "8G")
-    with attached(image) as device, mounted(device) as where, writeback_later():
+    # Open files would keep the mount busy, also after a failure.
+    with attached(image) as device, mounted(device) as where, writeback_later(), contextlib.ExitStack() as files:
         first = every_second_block(f"{where}/delayed", delayed)
+        files.callback(os.close, first)
         second = every_second_block(f"{where}/clean", CLEAN)
+        files.callback(os.close, second)
         os.fsync(second)
         number = get(f"/sys/block/{device}/dev").strip().replace(":", ",")
         objects = int(re.search(r"(\d+) objects", get(f"/proc/fs/ext4/{device}/es_shrinker_info")).group(1))
@@ -138,9 +141,11 @@ def es_trial(image, delayed):
             put("/proc/sys/vm/drop_caches", 2)
             put(f"{instance}/tracing_on", 0)
             trace = get(f"{instance}/trace")
+            for cpu in os.listdir(f"{instance}/per_cpu"):
+                lost = re.findall(r"(?:^|\n)(?:overrun|dropped events): (\d+)", get(f"{instance}/per_cpu/{cpu}/stats"))
+                if any(int(n) for n in lost):
+                    sys.exit("es: the trace has lost events")
         left = int(re.search(r"(\d+) reclaimable objects", get(f"/proc/fs/ext4/{device}/es_shrinker_info")).group(1))
-        os.close(first)
-        os.close(second)
         os.truncate(f"{where}/delayed", 0)
     pattern = re.compile(rf"ext4_es_shrink: dev {number} nr_shrunk (\d+), scan_time (\d+)")
     # The kernel prints microseconds.

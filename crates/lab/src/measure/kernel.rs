@@ -175,16 +175,19 @@ impl Listener {
         let reclaim = Instance::new(&tracefs, &format!("{name}-reclaim"))?;
         // Threads and processes that these start are followed.
         reclaim.put("options/event-fork", "1")?;
-        reclaim.put("set_event_pid", &own_threads())?;
+        reclaim.put("set_event_pid", &own_threads()?)?;
         reclaim.put(&format!("events/{RECLAIM}/enable"), "1")?;
         Ok(Listener { file_system, reclaim, layout, _tracefs: tracefs })
     }
 }
 
-/// The threads of this process, as `set_event_pid` takes them.
-fn own_threads() -> String {
-    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    threads.filter_map(|t| t.file_name().into_string().ok()).collect::<Vec<_>>().join(" ")
+/// The threads of this process, as `set_event_pid` takes them. Without any, the kernel would record all of the machine.
+fn own_threads() -> Result<String> {
+    let tasks = Path::new("/proc/self/task");
+    let threads = std::fs::read_dir(tasks).and_then(|dir| {
+        dir.map(|task| Ok(task?.file_name().to_string_lossy().into_owned())).collect::<std::io::Result<Vec<String>>>()
+    });
+    threads.map(|threads| threads.join(" ")).map_err(Error::file(tasks))
 }
 
 /// A trace instance; removed when it is dropped.
