@@ -6,6 +6,7 @@ line "**Run.** ..." of each README from its trials: commit, machine, date. --che
 not named in its README.
 """
 import datetime
+import gzip
 import json
 import re
 import subprocess
@@ -35,8 +36,8 @@ def git(*words):
 def runs(folder):
     """(commit, machine, date) of every kept trial, each once, in order of time."""
     seen = {}
-    for path in sorted(folder.glob("results/**/*.ndjson")):
-        with open(path, encoding="utf-8") as file:
+    for path in sorted(folder.glob("results/**/*.ndjson*")):
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
             for line in file:
                 trial = json.loads(line)
                 environment = trial.get("environment")
