@@ -109,6 +109,7 @@ impl Model for AllocThreads {
             }),
             together: [0, Disk::goals(GROUPS)],
             clocks: 2.0,
+            operations: 4_000,
         };
         Policy::TABLE.rows.iter().flat_map(|row| WORKS.map(|work| of(row.name, work))).collect()
     }

@@ -103,6 +103,7 @@ impl Model for Engine {
             }),
             together: [0, 1],
             clocks: 2.0,
+            operations: 400,
         };
         WORKS.map(of).into()
     }

@@ -119,6 +119,7 @@ impl Model for EsStall {
             }),
             together: [0, 1],
             clocks: 0.0,
+            operations: 4_000,
         };
         EsPolicyKind::ALL.into_iter().map(of).collect()
     }
