@@ -53,6 +53,14 @@ def allocators(directory, name):
                   f"{plain[1]:.1f} times vanilla ({min(plain):.1f} to {max(plain):.1f})")
 
 
+def engine(directory, name):
+    found = {n: trial["measures"] for _, n, trial in load(directory, name)}
+    for n, m in sorted(found.items()):
+        parts = [100 * a / c for a, c in zip(three(found[1], ("operation", "ns")), three(m, ("operation", "ns")))]
+        causes = ", ".join(f"{k.split('.', 1)[1]} {v:.0f} %" for k, v in m.items() if k.startswith("waiting_percent."))
+        print(f"| {n} | {m['operation_ns']:.0f} | {parts[1]:.1f} ({parts[2]:.1f} to {parts[0]:.1f}) | {m['waiting_percent']:.0f} % | {causes} |")
+
+
 def others(directory, name, figure, unit):
     for policy, n, trial in load(directory, name):
         m = trial["measures"]
@@ -68,5 +76,8 @@ if __name__ == "__main__":
     for each in ("es-63",):
         print(f"\n{each}: 99.9th percentile of a lookup, ns\n")
         others(results, each, "lookup_p999", "ns")
+    for each in ("engine-create", "engine-fsync", "engine-read"):
+        print(f"\n{each}: ns an operation, speed of one thread beside others in percent of one alone, waiting, its causes\n")
+        engine(results, each)
     print("\ntags: requests a virtual second\n")
     others(results, "tags", "requests", "per_s")

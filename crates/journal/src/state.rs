@@ -5,7 +5,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use extant_base::clock::Clock;
-use extant_base::counter::Counter;
+use extant_base::counter::{self, Counter};
 use extant_base::hash::HashSet;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, MutexGuard, Waiter};
@@ -55,7 +55,7 @@ pub struct Options {
 }
 
 /// Exact counts since the mount.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct JournalStats {
     pub commits: Counter,
     /// Commits that a lone caller made itself ([`Journal::commit_here`]).
@@ -73,6 +73,36 @@ pub struct JournalStats {
     pub flushes: Counter,
     /// The most bytes that were pinned at any commit.
     pub pinned_bytes_peak: AtomicU64,
+}
+
+impl Default for JournalStats {
+    fn default() -> JournalStats {
+        let [
+            commits,
+            commits_alone,
+            blocks,
+            revokes,
+            handles,
+            checkpoints,
+            checkpoint_blocks,
+            checkpoints_waited,
+            waits,
+            flushes,
+        ] = counter::group();
+        JournalStats {
+            commits,
+            commits_alone,
+            blocks,
+            revokes,
+            handles,
+            checkpoints,
+            checkpoint_blocks,
+            checkpoints_waited,
+            waits,
+            flushes,
+            pinned_bytes_peak: AtomicU64::new(0),
+        }
+    }
 }
 
 /// A transaction that is open or being committed.

@@ -1,6 +1,6 @@
 //! Contestants by short names, and the result of a run in one sentence.
 //!
-//! Main items: [`Names`] (labels without their common parts), [`sentence`].
+//! Main items: [`Names`] (labels without their common parts), [`colours`], [`sentence`].
 //!
 //! It computes no statistics and draws nothing.
 //!
@@ -9,8 +9,12 @@
 
 use std::fmt::Write as _;
 
+use extant_base::policy::Table;
+use extant_fs::POLICIES;
+
 use crate::compare::{self, Group, Series};
 use crate::figure::{self, Direction};
+use crate::plot::COLOURS;
 use crate::stats::{Form, Verdict};
 use crate::workload;
 
@@ -23,6 +27,33 @@ pub struct Names {
     pub common: String,
     /// The parts that distinguish each label from the others. All differ.
     pub short: Vec<String>,
+}
+
+/// The colour of each contestant, by its label. A policy has the same one in every picture: that of its place among the
+/// policies of its mechanism. Contestants without one, and those that would share one, get those that are left.
+pub fn colours(labels: &[String]) -> Vec<usize> {
+    let place = |label: &String, table: &Table| {
+        let named = label.split(',').find_map(|part| part.strip_prefix(table.option)?.strip_prefix('='));
+        table.rows.iter().position(|row| row.name == named.unwrap_or(table.default))
+    };
+    let places = POLICIES.iter().map(|p| labels.iter().map(|label| place(label, &p.table)).collect::<Vec<_>>());
+    let differ = |places: &Vec<Option<usize>>| places.iter().any(|place| *place != places[0]);
+    // A single contestant has the colour of the first policy that it names.
+    let names_one = |places: &Vec<Option<usize>>| labels.len() == 1 && places[0].is_some_and(|place| place > 0);
+    let wanted = places.into_iter().find(|places| differ(places) || names_one(places)).unwrap_or_default();
+    let mut found: Vec<Option<usize>> = Vec::new();
+    for i in 0..labels.len() {
+        let own = wanted.get(i).copied().flatten().map(|place| place % COLOURS);
+        found.push(own.filter(|colour| !found.contains(&Some(*colour))));
+    }
+    let mut left = (0..COLOURS).filter(|colour| !found.contains(&Some(*colour))).collect::<Vec<_>>().into_iter();
+    (0..labels.len()).map(|i| found[i].or_else(|| left.next()).unwrap_or(i % COLOURS)).collect()
+}
+
+/// The colours as the style of an element: what `plot` draws for the contestant `i` is its colour.
+pub fn style(labels: &[String]) -> String {
+    let each = colours(labels).into_iter().take(COLOURS).enumerate();
+    each.map(|(i, colour)| format!("--s{i}:var(--p{colour});")).collect()
 }
 
 impl Names {
@@ -197,6 +228,28 @@ mod tests {
     fn short(labels: &[&str]) -> (String, Vec<String>) {
         let names = Names::new(&labels.iter().map(|l| (*l).to_owned()).collect::<Vec<_>>());
         (names.common, names.short)
+    }
+
+    #[test]
+    fn a_policy_has_one_colour_in_every_picture() {
+        let colours = |labels: &[&str]| colours(&labels.iter().map(|l| (*l).to_owned()).collect::<Vec<_>>());
+        let all: Vec<String> =
+            POLICIES[0].table.rows.iter().map(|r| format!("{}={}", POLICIES[0].table.option, r.name)).collect();
+        let places = super::colours(&all);
+        assert_eq!(places[..6.min(places.len())], [0, 1, 2, 3, 4, 5][..6.min(places.len())]);
+        // Alone, beside others, and in another order.
+        for (place, label) in all.iter().enumerate().take(COLOURS) {
+            assert_eq!(colours(&[label]), [place]);
+            let next = (place + 1) % all.len().min(COLOURS);
+            assert_eq!(colours(&[&all[next], &format!("engine,{label}")]), [next, place]);
+        }
+        // The default is the one of a contestant that names none.
+        let default = POLICIES[0].table.rows.iter().position(|r| r.name == POLICIES[0].table.default);
+        let other = usize::from(default == Some(0));
+        assert_eq!(colours(&["engine", &format!("engine,{}", all[other])]), [default.unwrap_or(9), other]);
+        assert_eq!(colours(&["kernel", "engine", "mount"]), [0, 1, 2]);
+        assert_eq!(colours(&["engine,mb_policy=vanilla", "engine,mb_policy=vanilla,cache=1M"]).len(), 2);
+        assert_eq!(style(&["kernel".into()]), "--s0:var(--p0);");
     }
 
     #[test]

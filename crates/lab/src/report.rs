@@ -87,7 +87,7 @@ pub fn html(name: &str, groups: &[Group]) -> String {
         work.truncate(TITLES_MAX);
         work.push(format!("{more} more"));
     }
-    page_begins(&mut page, name, &work.join("; "));
+    page_begins(&mut page, name, &work.join("; "), "");
     for group in groups {
         section(&mut page, group);
     }
@@ -95,8 +95,8 @@ pub fn html(name: &str, groups: &[Group]) -> String {
     page
 }
 
-/// The head of a page, its heading, and the name of the result.
-pub(crate) fn page_begins(page: &mut String, name: &str, heading: &str) {
+/// The head of a page, its heading, and the name of the result. `colours`: the page's own ([`names::style`]).
+pub(crate) fn page_begins(page: &mut String, name: &str, heading: &str, colours: &str) {
     let heading = escape(heading);
     let title = format!("{heading} - extant lab");
     let _ = write!(
@@ -105,14 +105,15 @@ pub(crate) fn page_begins(page: &mut String, name: &str, heading: &str) {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\">\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
-         <title>{title}</title><style>{STYLE}</style></head><body><main>\n<h1>{heading}</h1>\n\
+         <title>{title}</title><style>{STYLE}</style></head><body><main style=\"{colours}\">\n<h1>{heading}</h1>\n\
          <p class=\"dim\">Result <code>{}</code></p>\n",
         escape(name)
     );
 }
 
 fn section(page: &mut String, group: &Group) {
-    let _ = writeln!(page, "<section><h2>{}</h2>", escape(&group.workload.name));
+    let colours = names::style(&group.labels());
+    let _ = writeln!(page, "<section style=\"{colours}\"><h2>{}</h2>", escape(&group.workload.name));
     let w = &group.workload;
     let parameters: Vec<String> =
         w.parameters.iter().map(|(k, v)| format!("{}={}", escape(k), escape(&v.to_string()))).collect();
@@ -485,9 +486,10 @@ fn configuration(page: &mut String, group: &Group, names: &[String]) {
 /// Colours that also differ in lightness, for readers who cannot distinguish hues.
 const STYLE: &str = "
 :root{--ink:#1d2430;--paper:#fbfaf7;--card:#fff;--grid:#d9d6ce;--dim:#667085;--good:#0a7d4f;--bad:#b3261e;
---s0:#3659a8;--s1:#c4620a;--s2:#0f8a7e;--s3:#a23a8f;--s4:#6b7f16;--s5:#c2342f;--s6:#7657c9;--s7:#5e6573}
+--p0:#3659a8;--p1:#c4620a;--p2:#0f8a7e;--p3:#a23a8f;--p4:#6b7f16;--p5:#c2342f;--p6:#7657c9;--p7:#5e6573;
+--s0:var(--p0);--s1:var(--p1);--s2:var(--p2);--s3:var(--p3);--s4:var(--p4);--s5:var(--p5);--s6:var(--p6);--s7:var(--p7)}
 @media(prefers-color-scheme:dark){:root{--ink:#e6e8ec;--paper:#14171c;--card:#1c2128;--grid:#3a414c;--dim:#9aa4b2;--good:#4fd19b;--bad:#ff8a80;
---s0:#84a9ff;--s1:#ffab5e;--s2:#4fd6c6;--s3:#e99bdb;--s4:#c3d863;--s5:#ff8d86;--s6:#b9a4ff;--s7:#aab2bf}}
+--p0:#84a9ff;--p1:#ffab5e;--p2:#4fd6c6;--p3:#e99bdb;--p4:#c3d863;--p5:#ff8d86;--p6:#b9a4ff;--p7:#aab2bf}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
 main{max-width:70rem;margin:0 auto;padding:1.2rem 1rem 4rem}

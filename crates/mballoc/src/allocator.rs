@@ -367,11 +367,11 @@ impl<S: GroupStore> Allocator<S> {
         let limit = self.group_limit(request.max_block);
         let wanted = u64::from(request.len);
         // The claimed blocks exist and only have to become visible, unless they are in groups that may not be used.
-        let anywhere = limit == self.geometry.groups && self.counters.groups_bad.get() == 0;
+        let anywhere = || limit == self.geometry.groups && self.counters.groups_bad.get() == 0;
         let mut first_error = None;
         let mut turn = 0;
         let mut lead = pointer_blocks(request);
-        while turn < if anywhere { TURNS_MAX } else { TURNS_FEW } {
+        while turn < TURNS_FEW || turn < TURNS_MAX && anywhere() {
             match self.use_set_aside(request, len, &lead, limit) {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {}
@@ -381,7 +381,8 @@ impl<S: GroupStore> Allocator<S> {
                     continue;
                 }
             }
-            let turns = self.in_transit.turns();
+            // To ask for it costs more than most searches, so the first one does without.
+            let turns = (turn > 0).then(|| self.in_transit.turns());
             // Under pressure, no request sets aside more than it needs.
             let plan = if turn == 0 { self.plan(request, len) } else { Plan::Plain };
             let want = self.want(request, &plan, len, lead.len() as u32, limit);
@@ -409,12 +410,13 @@ impl<S: GroupStore> Allocator<S> {
             }
             // After a commit the caller retries. If no blocks are pending, another thread holds the claimed ones in
             // flight.
-            match self.pending_blocks() {
-                0 if self.in_transit.in_flight() || self.in_transit.turns() != turns => {
+            match (self.pending_blocks(), turns) {
+                (0, None) => {}
+                (0, Some(turns)) if self.in_transit.in_flight() || self.in_transit.turns() != turns => {
                     self.in_transit.wait(turns, turn > TURNS_FEW);
                 }
-                0 => break,
-                pending => return Err(Error::NoSpaceUntilCommit { wanted, pending }.into()),
+                (0, Some(_)) => break,
+                (pending, _) => return Err(Error::NoSpaceUntilCommit { wanted, pending }.into()),
             }
         }
         Err(first_error.unwrap_or_else(|| Error::NoSpace { wanted }.into()))

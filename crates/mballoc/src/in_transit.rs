@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use extant_base::clock::Clock;
-use extant_base::counter::Counter;
+use extant_base::counter::{self, Counter};
 use extant_base::sync::atomic::{AtomicU32, Ordering};
 use extant_base::sync::{Condvar, Mutex};
 
@@ -32,10 +32,11 @@ pub struct InTransit {
 
 impl Default for InTransit {
     fn default() -> InTransit {
+        let [begun, ended, turns] = counter::group();
         InTransit {
-            begun: Counter::new(),
-            ended: Counter::new(),
-            turns: Counter::new(),
+            begun,
+            ended,
+            turns,
             waiting: AtomicU32::new(0),
             gate: Mutex::new(&lock::IN_TRANSIT, ()),
             rested: Condvar::new(),
@@ -83,6 +84,7 @@ impl InTransit {
         }
     }
 
+    /// How often blocks became visible. It reads every shard, so only a search that follows a failed one asks for it.
     pub fn turns(&self) -> u64 {
         self.turns.get()
     }

@@ -67,7 +67,7 @@ pub mod lock {
     /// One locality group.
     pub static LOCALITY: LockClass = LockClass::new("locality group", 66);
     /// One preallocation.
-    pub static PREALLOCATION: LockClass = LockClass::new("preallocation", 68).short_lived();
+    pub static PREALLOCATION: LockClass = LockClass::new("preallocation", 68);
     /// Waiting for blocks that other threads hold in flight; no other lock is held.
     pub static IN_TRANSIT: LockClass = LockClass::new("space in transit", 69);
     /// The free-space counters while they are near zero.

@@ -1,13 +1,14 @@
 //! [`Space`]: the number of free blocks. Linux: `s_freeclusters_counter` and `s_dirtyclusters_counter`.
 //!
 //! One pool counts the blocks that are free on disk and not promised. While many blocks are free, a thread takes blocks
-//! from its own shard, which it refills in batches. When few are free, every decision is made under one lock on the
-//! exact sum. So no block is promised twice, and no request is refused while a block is free.
+//! from its own shard, which it refills in batches: the more are free, the larger the batch, so threads that allocate
+//! large extents rarely meet at the pool. When few are free, every decision is made under one lock on the exact sum. So
+//! no block is promised twice, and no request is refused while a block is free.
 //!
 //! # Locking
 //! [`crate::lock::SPACE`], only while few blocks are free.
 
-use extant_base::counter::Counter;
+use extant_base::counter::{self, Counter};
 use extant_base::sim;
 use extant_base::sync::Mutex;
 use extant_base::sync::atomic::{AtomicI64, Ordering};
@@ -15,11 +16,19 @@ use extant_base::task::shard_index;
 
 use crate::lock;
 
-const SHARDS: usize = 16;
-/// Blocks that a shard takes from the pool at once.
-const BATCH: i64 = 64;
-/// The pool counts as large if it exceeds its floor by this much, which is more than all shards can hold.
-const LOW: i64 = SHARDS as i64 * BATCH * 4;
+const SHARDS: usize = 128;
+/// The fewest blocks that a shard takes from the pool at once.
+const BATCH_MIN: i64 = 64;
+/// The most: what a thread needs for several of the largest requests.
+const BATCH_MAX: i64 = 4096;
+/// The pool counts as large if it exceeds its floor by this much.
+const LOW: i64 = 4096;
+
+/// Blocks that a shard takes at once while the pool has `spare` more than it must keep: all shards together leave most
+/// of them.
+fn batch(spare: i64) -> i64 {
+    (spare / (8 * SHARDS as i64)).clamp(BATCH_MIN, BATCH_MAX)
+}
 
 #[repr(align(128))]
 #[derive(Default)]
@@ -52,17 +61,18 @@ pub struct Space {
 
 impl Space {
     pub fn new(free: u64, root_reserve: u64, pool_reserve: u64) -> Space {
+        let [disk_gained, disk_lost, promised, promises_ended] = counter::group();
         Space {
             pool: AtomicI64::new(cap(free)),
-            shards: Default::default(),
+            shards: std::array::from_fn(|_| Shard::default()),
             exact: Mutex::new(&lock::SPACE, ()),
             root_reserve: AtomicI64::new(cap(root_reserve)),
             pool_reserve: AtomicI64::new(cap(pool_reserve)),
             initial: free,
-            disk_gained: Counter::new(),
-            disk_lost: Counter::new(),
-            promised: Counter::new(),
-            promises_ended: Counter::new(),
+            disk_gained,
+            disk_lost,
+            promised,
+            promises_ended,
         }
     }
 
@@ -128,10 +138,15 @@ impl Space {
             return true;
         }
         sim::line_written("free blocks", &self.pool);
-        let refill = |left: i64| left.checked_sub(n)?.checked_sub(BATCH).filter(|&rest| rest >= comfortable);
+        let mut more = 0;
+        let refill = |left: i64| {
+            let rest = left.checked_sub(n)?;
+            more = batch(rest - comfortable);
+            rest.checked_sub(more).filter(|&rest| rest >= comfortable)
+        };
         let refilled = self.pool.fetch_update(Ordering::Relaxed, Ordering::Relaxed, refill).is_ok();
         if refilled {
-            own.fetch_add(BATCH, Ordering::Relaxed);
+            own.fetch_add(more, Ordering::Relaxed);
         }
         refilled
     }
@@ -139,9 +154,9 @@ impl Space {
     /// Moves the blocks of all shards into the pool.
     fn gather(&self) {
         for s in &self.shards {
-            let held = s.0.swap(0, Ordering::Relaxed);
-            if held != 0 {
-                self.pool.fetch_add(held, Ordering::Relaxed);
+            // Most shards are empty when few blocks are free, and a look is cheaper than an exchange.
+            if s.0.load(Ordering::Relaxed) != 0 {
+                self.pool.fetch_add(s.0.swap(0, Ordering::Relaxed), Ordering::Relaxed);
             }
         }
     }
@@ -153,17 +168,19 @@ impl Space {
         }
         let n = blocks as i64;
         sim::line_read("free blocks", &self.pool);
-        if self.pool.load(Ordering::Relaxed) < self.comfortable() || n > BATCH {
+        let spare = self.pool.load(Ordering::Relaxed) - self.comfortable();
+        let kept = batch(spare);
+        if spare < 0 || n > kept {
             sim::line_written("free blocks", &self.pool);
             self.pool.fetch_add(n, Ordering::Relaxed);
             return;
         }
         let own = &self.shards[shard_index() % SHARDS].0;
         sim::line_written("free blocks of a shard", own);
-        if own.fetch_add(n, Ordering::Relaxed) + n > 2 * BATCH {
+        if own.fetch_add(n, Ordering::Relaxed) + n > 2 * kept {
             sim::line_written("free blocks", &self.pool);
-            let held = own.swap(0, Ordering::Relaxed);
-            self.pool.fetch_add(held, Ordering::Relaxed);
+            let all = own.swap(0, Ordering::Relaxed);
+            self.pool.fetch_add(all, Ordering::Relaxed);
         }
     }
 

@@ -3,7 +3,7 @@
 //! # Locking
 //! None: every counter is sharded.
 
-use extant_base::counter::Counter;
+use extant_base::counter::{self, Counter};
 
 macro_rules! statistics {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -18,11 +18,18 @@ macro_rules! statistics {
         }
 
         /// The live counters.
-        #[derive(Debug, Default)]
+        #[derive(Debug)]
         pub(crate) struct Counters {
             $(pub $name: Counter,)*
             pub groups_considered: [Counter; 4],
             pub criterion_hits: [Counter; 4],
+        }
+
+        impl Default for Counters {
+            fn default() -> Counters {
+                let [$($name,)* g0, g1, g2, g3, h0, h1, h2, h3] = counter::group();
+                Counters { $($name,)* groups_considered: [g0, g1, g2, g3], criterion_hits: [h0, h1, h2, h3] }
+            }
         }
 
         impl Counters {

@@ -123,7 +123,7 @@ impl Contention {
     }
 
     /// The thread `id` on `processor` takes the lock at `addr`. `waited_ns`: how long it was in the queue; `others` are
-    /// still in it. `has_line`: false for locks that do not live long enough to be found elsewhere.
+    /// still in it.
     pub fn take(&mut self, costs: &Costs, lock: Lock, by: By, waited_ns: u64, others: u64) -> Taken {
         let book = self.books.entry(lock.addr).or_default();
         let granted = book.granted.take_if(|id| *id == by.id).is_some();
@@ -137,10 +137,8 @@ impl Contention {
         if granted {
             let hand_over = costs.contended_ns + costs.waiter_ns * others;
             cost_ns += hand_over;
-            if lock.has_line {
-                self.lines.insert(lock.addr, Line { have: bit(by.processor), free_at_ns: by.now_ns + hand_over });
-            }
-        } else if lock.has_line {
+            self.lines.insert(lock.addr, Line { have: bit(by.processor), free_at_ns: by.now_ns + hand_over });
+        } else {
             let line = self.lines.entry(lock.addr).or_insert(Line { have: bit(by.processor), free_at_ns: 0 });
             let brought_ns = line.bring(by.processor, true, by.now_ns, costs);
             moved = brought_ns > 0;
@@ -174,6 +172,11 @@ impl Contention {
         self.books.entry(addr).or_default().granted = Some(id);
     }
 
+    /// The lock at `addr` is no more.
+    pub fn forget(&mut self, addr: usize) {
+        self.lines.remove(&addr);
+    }
+
     /// Whether the line is this processor's alone, so that no other thread's time matters.
     pub fn is_own(&self, addr: usize, processor: usize) -> bool {
         self.lines.get(&addr).is_none_or(|line| line.have == bit(processor))
@@ -196,7 +199,6 @@ pub(super) struct Lock {
     pub addr: usize,
     pub name: &'static str,
     pub shared: bool,
-    pub has_line: bool,
 }
 
 /// A thread, its processor, and the time.

@@ -31,7 +31,7 @@ use crate::rng::Rng;
 use crate::sync::LockClass;
 use crate::sync::mode;
 pub(super) use modelled::line;
-pub(crate) use modelled::missed;
+pub(crate) use modelled::{forget, missed};
 
 /// The event that a blocked thread waits for.
 #[derive(Clone, Copy)]

@@ -304,6 +304,6 @@ pub fn steps() -> u64 {
 }
 
 pub(crate) use core::{
-    Joined, Task, acquired, before_lock, block_on_lock, child, hash_key, holding, is_done, join, missed, notify, now,
-    processors, released, shard, sleep, wait, yield_now,
+    Joined, Task, acquired, before_lock, block_on_lock, child, forget, hash_key, holding, is_done, join, missed,
+    notify, now, processors, released, shard, sleep, wait, yield_now,
 };

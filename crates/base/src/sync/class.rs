@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::counts::Slot;
-use super::mode::{self, MODE, SIMULATED, STATS};
+use super::mode::{self, MODE, MODELLED, SIMULATED, STATS};
 use crate::sim;
 
 /// The shared part of all locks of one kind.
@@ -21,7 +21,6 @@ pub struct LockClass {
     /// Position in the lock order; higher is taken later. 0 is never checked.
     pub rank: u32,
     /// Its locks live about as long as one operation, so a modelled machine has no history of their cache lines.
-    pub(crate) short_lived: bool,
     slot: Slot,
     contended: AtomicU64,
     wait_ns_total: AtomicU64,
@@ -71,19 +70,12 @@ impl LockClass {
         LockClass {
             name,
             rank,
-            short_lived: false,
             slot: Slot::new(),
             contended: AtomicU64::new(0),
             wait_ns_total: AtomicU64::new(0),
             wait_ns_max: AtomicU64::new(0),
             wait_ns_min: AtomicU64::new(u64::MAX),
         }
-    }
-
-    /// A class whose locks live about as long as one operation: another lock may be at the same address soon. A
-    /// [`crate::sim`] run does not model which processor has the cache line of such a lock.
-    pub const fn short_lived(self) -> LockClass {
-        LockClass { short_lived: true, ..self }
     }
 
     fn row(&self) -> LockRow {
@@ -201,6 +193,27 @@ impl LockClass {
     }
 }
 
+/// The class of a lock and, by its address, the lock itself in a [`crate::sim`] run. When it is dropped, the run forgets
+/// which processor has the lock's cache line: another lock may be at the same address soon, and where memory is reused
+/// must not decide how long something takes.
+pub(super) struct Identity(pub &'static LockClass);
+
+impl Identity {
+    #[inline(always)]
+    pub(super) fn address(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+}
+
+impl Drop for Identity {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if mode::is(MODELLED) {
+            sim::forget(self.address());
+        }
+    }
+}
+
 #[cfg(debug_assertions)]
 thread_local! {
     static HELD: RefCell<Vec<&'static LockClass>> = const { RefCell::new(Vec::new()) };
@@ -215,6 +228,10 @@ pub(super) struct Held {
 }
 
 impl Held {
+    pub(super) fn address(&self) -> usize {
+        self.addr
+    }
+
     /// Checks the order, then records the lock at `addr`. `nested` permits that another lock of the same class is
     /// already held.
     #[inline(always)]

@@ -3,27 +3,27 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use super::class::{Held, LockClass};
+use super::class::{Held, Identity, LockClass};
 use super::mode::{self, SIMULATED};
 use crate::sim;
 
 /// Mutual exclusion with a class. Linux: `struct mutex` or `spinlock_t`.
 pub struct Mutex<T: ?Sized> {
-    class: &'static LockClass,
+    identity: Identity,
     raw: parking_lot::Mutex<T>,
 }
 
 /// Access to the data of a [`Mutex`] until dropped.
 pub struct MutexGuard<'a, T: ?Sized> {
-    // An Option only so that a simulation can move the raw guard out and back. Dropped before `_held`, which
+    // An Option only so that a simulation can move the raw guard out and back. Dropped before `held`, which
     // announces the release.
     raw: Option<parking_lot::MutexGuard<'a, T>>,
-    _held: Held,
+    held: Held,
 }
 
 impl<T> Mutex<T> {
     pub const fn new(class: &'static LockClass, value: T) -> Mutex<T> {
-        Mutex { class, raw: parking_lot::Mutex::new(value) }
+        Mutex { identity: Identity(class), raw: parking_lot::Mutex::new(value) }
     }
 
     pub fn into_inner(self) -> T {
@@ -45,23 +45,17 @@ impl<T: ?Sized> Mutex<T> {
 
     #[inline(always)]
     fn take(&self, nested: bool) -> MutexGuard<'_, T> {
-        let addr = address(&self.raw);
-        let held = Held::enter(self.class, addr, nested, true);
-        let raw = self.class.acquire(addr, false, || self.raw.try_lock(), || self.raw.lock());
-        MutexGuard { raw: Some(raw), _held: held }
+        let (class, addr) = (self.identity.0, self.identity.address());
+        let held = Held::enter(class, addr, nested, true);
+        let raw = class.acquire(addr, false, || self.raw.try_lock(), || self.raw.lock());
+        MutexGuard { raw: Some(raw), held }
     }
 
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let addr = address(&self.raw);
-        let raw = self.class.attempt(addr, false, || self.raw.try_lock())?;
-        Some(MutexGuard { raw: Some(raw), _held: Held::enter(self.class, addr, true, false) })
+        let (class, addr) = (self.identity.0, self.identity.address());
+        let raw = class.attempt(addr, false, || self.raw.try_lock())?;
+        Some(MutexGuard { raw: Some(raw), held: Held::enter(class, addr, true, false) })
     }
-}
-
-/// The identity of a lock in a simulation.
-#[inline(always)]
-pub(super) fn address<T: ?Sized>(lock: &T) -> usize {
-    std::ptr::from_ref(lock).cast::<()>() as usize
 }
 
 impl<T: ?Sized> Deref for MutexGuard<'_, T> {
@@ -79,7 +73,7 @@ impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
 
 impl<T: std::fmt::Debug> std::fmt::Debug for Mutex<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Mutex({})", self.class.name)
+        write!(f, "Mutex({})", self.identity.0.name)
     }
 }
 
@@ -90,6 +84,11 @@ pub struct Condvar(parking_lot::Condvar);
 impl Condvar {
     pub fn new() -> Condvar {
         Condvar(parking_lot::Condvar::new())
+    }
+
+    /// Its identity in a simulation.
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self) as usize
     }
 
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
@@ -114,11 +113,11 @@ impl Condvar {
     fn wait_simulated<'a, T>(&self, guard: &mut MutexGuard<'a, T>, timeout: Option<Duration>) -> bool {
         let raw = guard.raw.take().expect("present outside Condvar::wait");
         let lock: &'a parking_lot::Mutex<T> = parking_lot::MutexGuard::mutex(&raw);
-        let addr = address(lock);
+        let addr = guard.held.address();
         let class = sim::holding(addr).expect("a lock taken in this run");
         // No other thread runs between this and the wait, so no notification is missed.
         drop(raw);
-        let timed_out = sim::wait(address(&self.0), addr, timeout);
+        let timed_out = sim::wait(self.address(), addr, timeout);
         guard.raw = class.acquire_simulated(addr, false, &|| lock.try_lock());
         timed_out
     }
@@ -126,14 +125,14 @@ impl Condvar {
     pub fn notify_one(&self) {
         self.0.notify_one();
         if mode::is(SIMULATED) {
-            sim::notify(address(&self.0), false);
+            sim::notify(self.address(), false);
         }
     }
 
     pub fn notify_all(&self) {
         self.0.notify_all();
         if mode::is(SIMULATED) {
-            sim::notify(address(&self.0), true);
+            sim::notify(self.address(), true);
         }
     }
 }

@@ -2,12 +2,11 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::class::{Held, LockClass};
-use super::mutex::address;
+use super::class::{Held, Identity, LockClass};
 
 /// Many readers or one writer, with a class. Linux: `struct rw_semaphore`.
 pub struct RwLock<T: ?Sized> {
-    class: &'static LockClass,
+    identity: Identity,
     raw: parking_lot::RwLock<T>,
 }
 
@@ -23,7 +22,7 @@ pub struct RwLockWriteGuard<'a, T: ?Sized> {
 
 impl<T> RwLock<T> {
     pub const fn new(class: &'static LockClass, value: T) -> RwLock<T> {
-        RwLock { class, raw: parking_lot::RwLock::new(value) }
+        RwLock { identity: Identity(class), raw: parking_lot::RwLock::new(value) }
     }
 }
 
@@ -40,16 +39,16 @@ impl<T: ?Sized> RwLock<T> {
 
     #[inline(always)]
     fn take_read(&self, nested: bool) -> RwLockReadGuard<'_, T> {
-        let addr = address(&self.raw);
-        let held = Held::enter(self.class, addr, nested, true);
-        let raw = self.class.acquire(addr, true, || self.raw.try_read(), || self.raw.read());
+        let (class, addr) = (self.identity.0, self.identity.address());
+        let held = Held::enter(class, addr, nested, true);
+        let raw = class.acquire(addr, true, || self.raw.try_read(), || self.raw.read());
         RwLockReadGuard { raw, _held: held }
     }
 
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        let addr = address(&self.raw);
-        let raw = self.class.attempt(addr, true, || self.raw.try_read())?;
-        Some(RwLockReadGuard { raw, _held: Held::enter(self.class, addr, true, false) })
+        let (class, addr) = (self.identity.0, self.identity.address());
+        let raw = class.attempt(addr, true, || self.raw.try_read())?;
+        Some(RwLockReadGuard { raw, _held: Held::enter(class, addr, true, false) })
     }
 
     #[inline]
@@ -64,16 +63,16 @@ impl<T: ?Sized> RwLock<T> {
 
     #[inline(always)]
     fn take_write(&self, nested: bool) -> RwLockWriteGuard<'_, T> {
-        let addr = address(&self.raw);
-        let held = Held::enter(self.class, addr, nested, true);
-        let raw = self.class.acquire(addr, false, || self.raw.try_write(), || self.raw.write());
+        let (class, addr) = (self.identity.0, self.identity.address());
+        let held = Held::enter(class, addr, nested, true);
+        let raw = class.acquire(addr, false, || self.raw.try_write(), || self.raw.write());
         RwLockWriteGuard { raw, _held: held }
     }
 
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        let addr = address(&self.raw);
-        let raw = self.class.attempt(addr, false, || self.raw.try_write())?;
-        Some(RwLockWriteGuard { raw, _held: Held::enter(self.class, addr, true, false) })
+        let (class, addr) = (self.identity.0, self.identity.address());
+        let raw = class.attempt(addr, false, || self.raw.try_write())?;
+        Some(RwLockWriteGuard { raw, _held: Held::enter(class, addr, true, false) })
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Condvar, LockClass, Mutex};
 
-static CLASS: LockClass = LockClass::new("waiter", 201).short_lived();
+static CLASS: LockClass = LockClass::new("waiter", 201);
 
 /// A place for one value. Clones share it.
 pub struct Waiter<T>(Arc<(Mutex<Option<T>>, Condvar)>);

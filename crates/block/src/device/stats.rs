@@ -1,6 +1,6 @@
 //! [`IoStats`] and the counters behind it.
 
-use extant_base::counter::Counter;
+use extant_base::counter::{self, Counter};
 
 use crate::bio::BioFlags;
 
@@ -25,7 +25,7 @@ pub struct IoStats {
 }
 
 /// The counters of an implementer of [`super::BlockDevice`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct IoCounters {
     reads: Counter,
     read_bytes: Counter,
@@ -34,6 +34,13 @@ pub struct IoCounters {
     flushes: Counter,
     discards: Counter,
     write_zeroes: Counter,
+}
+
+impl Default for IoCounters {
+    fn default() -> IoCounters {
+        let [reads, read_bytes, writes, write_bytes, flushes, discards, write_zeroes] = counter::group();
+        IoCounters { reads, read_bytes, writes, write_bytes, flushes, discards, write_zeroes }
+    }
 }
 
 impl IoCounters {

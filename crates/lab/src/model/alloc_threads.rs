@@ -2,8 +2,8 @@
 //! thread keeps when others allocate, too.
 //!
 //! Each of `threads` threads does `operations` allocations. `work=small-files`: a file of six blocks is allocated and
-//! freed, with a goal in one of seven flex groups by the thread's number. `work=append`: a file grows by two blocks at
-//! a time to 1 MiB and is freed then; the goals are the same. `work=fallocate`: the same with requests as ext4 makes
+//! freed, with a goal in a flex group by the thread's number. `work=append`: a file grows by two blocks at a time to
+//! 1 MiB and is freed then; the goals are the same. `work=fallocate`: the same with requests as ext4 makes
 //! them for fallocate(2), of that length and without preallocation (Baokun Li's test of 2025, will-it-scale's
 //! fallocate2). An operation's time does not include freeing a file that has grown; `operation_ns`, which is the whole
 //! time by the operations of one thread, does.
@@ -36,12 +36,12 @@ use crate::workload::Parameters;
 
 static CLASS: LockClass = LockClass::new("alloc-threads model", 0);
 
-const GROUPS: u32 = 128;
 const FLEX: u32 = 16;
 const BLOCKS_PER_GROUP: u32 = 32768;
 
-/// Flex groups with goals.
-const GOALS: u64 = 7;
+/// Groups of the disk where costs are measured, and unless another number is asked for.
+const GROUPS: u64 = 128;
+const GROUPS_MAX: u64 = 1 << 16;
 
 /// Blocks of a small file, of one append, and of a file that is appended to.
 const SMALL: u32 = 6;
@@ -70,7 +70,7 @@ impl Model for AllocThreads {
 
     fn parameters(&self) -> Parameters {
         let own = Parameters::new().with_text("work", "small-files").with("threads", 2).with("operations", 1280);
-        processors::parameters(own)
+        processors::parameters(own.with("groups", GROUPS))
     }
 
     fn check(&self, parameters: &Parameters) -> Result<()> {
@@ -80,6 +80,13 @@ impl Model for AllocThreads {
         };
         within("threads", 256)?;
         within("operations", 100_000_000)?;
+        let (groups, flex) = (parameters.get("groups"), u64::from(FLEX));
+        if !(2 * flex..=GROUPS_MAX).contains(&groups) || groups % flex != 0 {
+            return Err(Error::Usage(format!(
+                "groups={groups}: a multiple of {flex} from {} to {GROUPS_MAX}",
+                2 * flex
+            )));
+        }
         processors::check(parameters)?;
         work(parameters.text("work")).map(drop)
     }
@@ -96,22 +103,23 @@ impl Model for AllocThreads {
         let of = |policy: &'static str, name: &'static str| Profiled {
             key: key(name, policy),
             make: Arc::new(move || -> Result<Shared> {
-                let (allocator, work) = (allocator(policy)?, work(name)?);
-                let run: Shared = Arc::new(move |thread, n| work(&allocator, thread, n).map(drop));
+                let (disk, work) = (Disk::new(policy, GROUPS)?, work(name)?);
+                let run: Shared = Arc::new(move |thread, n| work(&disk, thread, n).map(drop));
                 Ok(run)
             }),
-            together: [0, GOALS],
+            together: [0, Disk::goals(GROUPS)],
             clocks: 2.0,
+            operations: 4_000,
         };
         Policy::TABLE.rows.iter().flat_map(|row| WORKS.map(|work| of(row.name, work))).collect()
     }
 
     fn run(&self, policy: &str, parameters: &Parameters, bench: &mut Bench<'_>) -> Result<()> {
         let name = parameters.text("work");
-        let (work, each) = (work(name)?, parameters.get("operations"));
+        let (work, each, groups) = (work(name)?, parameters.get("operations"), parameters.get("groups"));
         if processors::is_modelled(parameters) {
             let (of, count) = (policy.to_owned(), parameters.get("processors"));
-            let body = move || together(&allocator(&of)?, work, count, each);
+            let body = move || together(&Disk::new(&of, groups)?, work, count, each);
             let runs = processors::run(bench, parameters, Some(&key(name, policy)), body)?;
             for run in runs {
                 let crowd = run.value.operation_ns(count);
@@ -124,7 +132,7 @@ impl Model for AllocThreads {
             return Ok(());
         }
         let count = parameters.get("threads");
-        let done = together(&allocator(policy)?, work, count, each)?;
+        let done = together(&Disk::new(policy, groups)?, work, count, each)?;
         bench.measured("operation_ns", done.operation_ns(count));
         record(bench, done)?;
         if bench.is_stopped() {
@@ -165,15 +173,15 @@ fn record(bench: &mut Bench<'_>, crowd: Crowd) -> Result<()> {
 }
 
 /// `count` threads work at the same time.
-fn together(allocator: &Arc<Allocator<Empty>>, work: Work, count: u64, each: u64) -> Result<Crowd> {
+fn together(disk: &Arc<Disk>, work: Work, count: u64, each: u64) -> Result<Crowd> {
     let start = Arc::new(Mutex::new(&CLASS, ()));
     let held = start.lock();
     let mut threads = Vec::new();
     for number in 0..count {
-        let (allocator, start) = (allocator.clone(), start.clone());
+        let (disk, start) = (disk.clone(), start.clone());
         let run = move || {
             drop(start.lock());
-            work(&allocator, number, each)
+            work(&disk, number, each)
         };
         threads.push(task::spawn("alloc-threads", run).map_err(thread)?);
     }
@@ -219,15 +227,15 @@ impl Done {
     }
 }
 
-type Work = fn(&Allocator<Empty>, u64, u64) -> Result<Done>;
+type Work = fn(&Disk, u64, u64) -> Result<Done>;
 
 const WORKS: [&str; 3] = ["small-files", "append", "fallocate"];
 
 fn work(name: &str) -> Result<Work> {
     match name {
         "small-files" => Ok(small_files),
-        "append" => Ok(|allocator, thread, n| grow(allocator, thread, n, RequestFlags::NONE)),
-        "fallocate" => Ok(|allocator, thread, n| grow(allocator, thread, n, RequestFlags::NO_PREALLOC)),
+        "append" => Ok(|disk, thread, n| grow(disk, thread, n, RequestFlags::NONE)),
+        "fallocate" => Ok(|disk, thread, n| grow(disk, thread, n, RequestFlags::NO_PREALLOC)),
         other => Err(Error::Usage(format!("work={other}: {}", WORKS.join(", ")))),
     }
 }
@@ -253,52 +261,66 @@ impl GroupStore for Empty {
     }
 }
 
-fn allocator(policy: &str) -> Result<Arc<Allocator<Empty>>> {
-    let policy = Policy::from_name(policy).map_err(|e| Error::Usage(e.to_string()))?;
-    let geometry = Geometry {
-        blocks_count: u64::from(GROUPS) * u64::from(BLOCKS_PER_GROUP),
-        first_data_block: 0,
-        blocks_per_group: BLOCKS_PER_GROUP,
-        groups: GROUPS,
-        cluster_bits: 0,
-        flex_bg_size: FLEX,
-        stripe: 0,
-        block_size: 4096,
-    };
-    let summary = GroupSummary { free: BLOCKS_PER_GROUP, block_uninit: false, maps: 0 };
-    let options = Options { policy, ..Options::default() };
-    let allocator = Allocator::new(Arc::new(Empty), geometry, &vec![summary; GROUPS as usize], options);
-    allocator.map(Arc::new).map_err(failed)
+/// The disk and its allocator.
+struct Disk {
+    allocator: Allocator<Empty>,
+    groups: u64,
 }
 
-/// The file of a thread, and where it wants its blocks.
-fn file(thread: u64) -> (Arc<InodePreallocation>, Option<BlockNr>) {
-    let group = 1 + u64::from(FLEX) * (thread % GOALS);
-    (Arc::new(InodePreallocation::new(InodeNr(11 + thread as u32))), Some(BlockNr(group * u64::from(BLOCKS_PER_GROUP))))
+impl Disk {
+    fn new(policy: &str, groups: u64) -> Result<Arc<Disk>> {
+        let policy = Policy::from_name(policy).map_err(|e| Error::Usage(e.to_string()))?;
+        let geometry = Geometry {
+            blocks_count: groups * u64::from(BLOCKS_PER_GROUP),
+            first_data_block: 0,
+            blocks_per_group: BLOCKS_PER_GROUP,
+            groups: groups as u32,
+            cluster_bits: 0,
+            flex_bg_size: FLEX,
+            stripe: 0,
+            block_size: 4096,
+        };
+        let summary = GroupSummary { free: BLOCKS_PER_GROUP, block_uninit: false, maps: 0 };
+        let options = Options { policy, ..Options::default() };
+        let allocator = Allocator::new(Arc::new(Empty), geometry, &vec![summary; groups as usize], options);
+        Ok(Arc::new(Disk { allocator: allocator.map_err(failed)?, groups }))
+    }
+
+    /// Flex groups with goals: all but the last.
+    fn goals(groups: u64) -> u64 {
+        groups / u64::from(FLEX) - 1
+    }
+
+    /// The file of a thread, and where it wants its blocks.
+    fn file(&self, thread: u64) -> (Arc<InodePreallocation>, Option<BlockNr>) {
+        let group = 1 + u64::from(FLEX) * (thread % Disk::goals(self.groups));
+        let goal = BlockNr(group * u64::from(BLOCKS_PER_GROUP));
+        (Arc::new(InodePreallocation::new(InodeNr(11 + thread as u32))), Some(goal))
+    }
+
+    fn free(&self, start: BlockNr, len: u32) -> Result<()> {
+        let freed = self.allocator.free(&mut (), start, u64::from(len)).map_err(failed)?;
+        self.allocator.release(&freed);
+        Ok(())
+    }
 }
 
-fn free(allocator: &Allocator<Empty>, start: BlockNr, len: u32) -> Result<()> {
-    let freed = allocator.free(&mut (), start, u64::from(len)).map_err(failed)?;
-    allocator.release(&freed);
-    Ok(())
-}
-
-fn small_files(allocator: &Allocator<Empty>, thread: u64, operations: u64) -> Result<Done> {
-    let (owner, goal) = file(thread);
+fn small_files(disk: &Disk, thread: u64, operations: u64) -> Result<Done> {
+    let (owner, goal) = disk.file(thread);
     let clock = Clock::real();
     let mut done = Done::new()?;
     for _ in 0..operations {
         let start = clock.now_ns();
         let request = Request::data(&owner, goal, LogicalBlock(0), SMALL, u64::from(SMALL));
-        let got = allocator.allocate(&mut (), &request).map_err(failed)?;
-        free(allocator, got.start, got.len)?;
+        let got = disk.allocator.allocate(&mut (), &request).map_err(failed)?;
+        disk.free(got.start, got.len)?;
         done.took.saturating_record(clock.now_ns() - start);
     }
     Ok(done)
 }
 
-fn grow(allocator: &Allocator<Empty>, thread: u64, operations: u64, flags: RequestFlags) -> Result<Done> {
-    let (owner, goal) = file(thread);
+fn grow(disk: &Disk, thread: u64, operations: u64, flags: RequestFlags) -> Result<Done> {
+    let (owner, goal) = disk.file(thread);
     let clock = Clock::real();
     let mut done = Done::new()?;
     let mut mine: Vec<(BlockNr, u32)> = Vec::new();
@@ -309,7 +331,7 @@ fn grow(allocator: &Allocator<Empty>, thread: u64, operations: u64, flags: Reque
         let near = if flags == RequestFlags::NONE { goal } else { behind };
         let start = clock.now_ns();
         let request = Request { flags, ..Request::data(&owner, near, LogicalBlock(at), STEP, u64::from(at + STEP)) };
-        let got = allocator.allocate(&mut (), &request).map_err(failed)?;
+        let got = disk.allocator.allocate(&mut (), &request).map_err(failed)?;
         done.took.saturating_record(clock.now_ns() - start);
         mine.push((got.start, got.len));
         behind = Some(BlockNr(got.start.0 + u64::from(got.len)));
@@ -317,8 +339,8 @@ fn grow(allocator: &Allocator<Empty>, thread: u64, operations: u64, flags: Reque
             if at + STEP == WHOLE {
                 done.file(&mine);
             }
-            allocator.discard_preallocations(&owner);
-            mine.drain(..).try_for_each(|(start, len)| free(allocator, start, len))?;
+            disk.allocator.discard_preallocations(&owner);
+            mine.drain(..).try_for_each(|(start, len)| disk.free(start, len))?;
             behind = goal;
         }
     }

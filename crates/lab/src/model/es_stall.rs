@@ -6,7 +6,9 @@
 //! real threads, so all but the entries at the beginning is measured, and depends on what else the machine does.
 //!
 //! With `processors=N` there are N modelled processors ([`super::processors`]): one calls the shrinker, a thread on
-//! each of the others looks up. `inodes` inodes share these threads, and the entries that go.
+//! each of the others looks up. `inodes` inodes share these threads, and the entries that go. Between two lookups a
+//! thread computes for up to [`BETWEEN_NS`]. Without that, lookups and calls of the shrinker would soon keep step, and
+//! each call might find the lock taken.
 //!
 //! A call of the shrinker does not wait for the inode's lock: a call that finds it taken frees nothing, and the next
 //! one tries again (`calls_in_vain`).
@@ -21,6 +23,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::policy::Table;
 use extant_base::rng::Rng;
+use extant_base::sim;
 use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task::{self, JoinHandle};
 use extant_es::{EsCache, EsInode, EsPolicyKind, EsState};
@@ -36,8 +39,8 @@ const ENTRIES_MAX: u64 = 20_000_000;
 
 /// More calls than this for one run mean that the lookups never let go of the lock.
 const CALLS_MAX: u64 = 100_000_000;
-/// The same on modelled processors, where a schedule may repeat itself for ever.
-const MODELLED_CALLS_MAX: u64 = 10_000;
+/// The longest time that a thread on a modelled processor spends on the result of a lookup.
+const BETWEEN_NS: u64 = 200;
 
 /// See the page.
 pub struct EsStall;
@@ -116,6 +119,7 @@ impl Model for EsStall {
             }),
             together: [0, 1],
             clocks: 0.0,
+            operations: 4_000,
         };
         EsPolicyKind::ALL.into_iter().map(of).collect()
     }
@@ -231,9 +235,8 @@ struct Shrunk {
 fn shrink(cache: &EsCache, parameters: &Parameters, is_stopped: impl Fn() -> bool) -> Result<Shrunk> {
     let (wanted, scan) = (parameters.get("reclaim"), parameters.get("scan"));
     let clock = Clock::real();
-    let most = if processors::is_modelled(parameters) { MODELLED_CALLS_MAX } else { CALLS_MAX };
     let mut shrunk = Shrunk { calls: empty_histogram()?, ns: 0, freed: 0, in_vain: 0 };
-    while shrunk.freed < wanted && cache.evictable() > 0 && shrunk.calls.len() < most {
+    while shrunk.freed < wanted && cache.evictable() > 0 && shrunk.calls.len() < CALLS_MAX {
         if is_stopped() {
             return Err(Error::Interrupted);
         }
@@ -291,6 +294,7 @@ fn look(inode: &EsInode, entries: u32, mut rng: Rng, stop: &AtomicBool) -> Resul
         if let Some(found) = found.filter(|found| found.state != written(entry)) {
             return Err(Error::Failed(format!("entry {entry} is {:?}", found.state)));
         }
+        sim::compute(rng.below(BETWEEN_NS));
         if stop.load(Ordering::Relaxed) {
             return Ok(looked);
         }

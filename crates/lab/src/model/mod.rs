@@ -2,13 +2,13 @@
 //!
 //! Main types: [`Model`] (one file a mechanism, named in [`all`]), [`Bench`] (the tools of a running model),
 //! [`Config`]; [`run`] does a run. State is built from a seed, so a trial's counts are exact: the same in every round,
-//! or the trial is flawed. Only counts that depend on the order of threads (`tags`, `es-stall`, `alloc-threads`) are
-//! measured; these three also run on modelled processors ([`processors`]), where the seed decides that order. Times
-//! stand beside those of the same loop around nothing (phase [`EMPTY`]).
+//! or the trial is flawed. Only counts that depend on the order of threads (`tags`, `es-stall`, `alloc-threads`,
+//! `engine`) are measured; these four also run on modelled processors ([`processors`]), where the seed decides that
+//! order. Times stand beside those of the same loop around nothing (phase [`EMPTY`]).
 //!
 //! Trials have the form of those of workloads, so `compare` and `report` take both.
 //!
-//! What it does not do: I/O, file systems. Workloads show the effect of a policy on a whole one.
+//! What it does not do: I/O. Only `engine` has a whole file system, in memory. Workloads show the effect of a policy on a whole one.
 //!
 //! # Locking
 //! None of its own.
@@ -17,6 +17,7 @@ mod alloc_threads;
 mod append;
 mod belady;
 mod disk;
+mod engine;
 mod es_memory;
 mod es_shrink;
 mod es_stall;
@@ -87,6 +88,7 @@ pub fn all() -> &'static [&'static dyn Model] {
         &group_search::GroupSearch,
         &append::Append,
         &alloc_threads::AllocThreads,
+        &engine::Engine,
         &es_shrink::EsShrink,
         &es_memory::EsMemory,
         &es_stall::EsStall,

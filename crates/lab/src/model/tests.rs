@@ -96,7 +96,6 @@ fn gives_the_same_again(model: &str, settings: &[&str], figures: &[&str]) {
 }
 
 #[test]
-#[ignore = "known failure: times of waiting differ between two runs, and es-stall may never free what it should"]
 fn tags_and_es_stall_on_processors_depend_on_the_seed_alone() {
     gives_the_same_again(
         "tags",

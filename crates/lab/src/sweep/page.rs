@@ -96,7 +96,8 @@ pub fn html(name: &str, groups: &[Group], figures: &[String]) -> String {
     let axes: Vec<&str> = view.drawn().map(|(name, _)| name.as_str()).collect();
     let over = if axes.is_empty() { String::new() } else { format!(" over {}", axes.join(" and ")) };
     let contestants = view.names.short.join(", ");
-    page_begins(&mut page, name, &format!("{}: {contestants}{over}", first.workload.name));
+    let heading = format!("{}: {contestants}{over}", first.workload.name);
+    page_begins(&mut page, name, &heading, &names::style(&view.labels));
     let swept: Vec<String> = view.axes.iter().map(|(name, values)| format!("{name}={}", values.join(","))).collect();
     let _ = writeln!(
         page,

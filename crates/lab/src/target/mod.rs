@@ -10,7 +10,7 @@ pub mod check;
 mod image;
 mod options;
 mod site;
-mod tools;
+pub(crate) mod tools;
 
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -57,12 +57,10 @@ impl State {
         let others = self.waiting.get(&(Event::Released, addr)).map_or(0, Vec::len) as u64;
         let waited = by.now_ns - self.threads[id].seat.waits_since_ns.take().unwrap_or(by.now_ns);
         let Some(machine) = &mut self.machine else { return };
-        let lock = Lock { addr, name: class.name, shared, has_line: !class.short_lived };
+        let lock = Lock { addr, name: class.name, shared };
         let taken = machine.contention.take(&machine.costs, lock, by, waited, others);
         code::owe_ps(taken.cost_ns * 1000);
-        if lock.has_line {
-            code::set_cold(taken.moved);
-        }
+        code::set_cold(taken.moved);
         if shared {
             // The next in line may share it.
             self.grant_next(addr, true);
@@ -111,6 +109,17 @@ pub(crate) fn missed(addr: usize, class: &'static LockClass) {
     let bounce_ns = st.machine.as_ref().map_or(0, |m| m.costs.bounce_ns);
     if !is_own {
         code::owe_ps(bounce_ns * 1000);
+    }
+}
+
+/// The lock at `addr` is dropped.
+#[cold]
+pub(crate) fn forget(addr: usize) {
+    let Some(me) = me() else { return };
+    if me.core.contends
+        && let Some(machine) = &mut me.core.state().machine
+    {
+        machine.contention.forget(addr);
     }
 }
 

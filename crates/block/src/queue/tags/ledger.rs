@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 
 use extant_base::clock::Clock;
-use extant_base::counter::Counter;
+use extant_base::counter::{self, Counter};
 use extant_base::sync::Mutex;
 use extant_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -62,14 +62,15 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub fn new() -> Ledger {
+        let [waits, wakes, in_vain, overtakings] = counter::group();
         Ledger {
             line: Mutex::new(&TAG_LEDGER, Line::default()),
             waiting: AtomicUsize::new(0),
             clock: Clock::real(),
-            waits: Counter::new(),
-            wakes: Counter::new(),
-            in_vain: Counter::new(),
-            overtakings: Counter::new(),
+            waits,
+            wakes,
+            in_vain,
+            overtakings,
             longest_ns: AtomicU64::new(0),
         }
     }

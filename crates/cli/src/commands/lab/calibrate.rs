@@ -20,6 +20,7 @@ use crate::failure::{Failure, Result};
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   extant lab calibrate -o costs.json
+  extant lab calibrate --model engine -o engine.json
   extant lab model alloc-threads --set work=fallocate --set processors=64 --set costs=costs.json
 
 Exit status: 0, 1 (usage), 8 (fewer than two processors, or the file cannot be written), 130 (interrupted).")]
@@ -27,6 +28,9 @@ pub struct CalibrateArgs {
     /// The table of costs
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
+    /// Measure the code of this model only; may be given several times
+    #[arg(short, long, value_name = "NAME")]
+    pub model: Vec<String>,
 }
 
 pub fn run(args: &CalibrateArgs) -> Result<()> {
@@ -35,7 +39,7 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
         // The progress of some minutes, for a person who waits.
         let _ = writeln!(std::io::stderr(), "measuring {step}");
     };
-    let table = calibrate(BUILD, &stop, say).map_err(|e| failure(e, &args.output))?;
+    let table = calibrate(BUILD, &args.model, &stop, say).map_err(|e| failure(e, &args.output))?;
     let text = serde_json::to_string_pretty(&table).map_err(|e| Failure::op(e.to_string()))?;
     let path = args.output.display();
     std::fs::write(&args.output, text + "\n").map_err(|e| Failure::op(format!("{path}: cannot be written: {e}")))?;

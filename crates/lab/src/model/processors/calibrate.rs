@@ -27,7 +27,7 @@ use super::hardware::{self, pin, processors};
 use super::{CostTable, Hardware, Profile};
 use crate::environment::{self, Build};
 use crate::error::{Error, Result};
-use crate::model::{all, thread};
+use crate::model::{Model, all, find, thread};
 
 /// The work of one thread, by its number, for so many operations. Threads share its state.
 pub type Shared = Arc<dyn Fn(u64, u64) -> Result<()> + Send + Sync>;
@@ -42,17 +42,23 @@ pub struct Profiled {
     pub together: [u64; 2],
     /// Readings of the clock in an operation.
     pub clocks: f64,
+    /// Operations of a thread while segments are measured: enough for a mean, few enough for some seconds.
+    pub operations: u64,
 }
 
-/// Operations of a thread: while segments are measured, and in real time.
-const PROFILED: u64 = 4_000;
-const TIMED: u64 = 20_000;
+/// Measurements of no code.
+const NOTHING: u64 = 4_000;
+/// So many times the operations are timed in real time.
+const TIMED: u64 = 5;
 const RUNS: u32 = 7;
 /// A segment that fewer operations have than one of so many is left out.
 const SELDOM: u64 = 200;
 
-/// Measures all costs. `say` is called with each step's name; `stop` ends it.
-pub fn calibrate(build: Build, stop: &AtomicBool, mut say: impl FnMut(&str)) -> Result<CostTable> {
+/// Measures all costs; of code, that of `models`, or of all of them if none is named. `say` is called with each step's
+/// name; `stop` ends it.
+pub fn calibrate(build: Build, models: &[String], stop: &AtomicBool, mut say: impl FnMut(&str)) -> Result<CostTable> {
+    models.iter().try_for_each(|name| find(name).map(drop))?;
+    let wanted = |model: &&dyn Model| models.is_empty() || models.iter().any(|name| name == model.name());
     // The caller's thread keeps its processors.
     let measured = |f: Box<dyn FnOnce() -> Result<CostTable> + Send>| {
         let done = task::spawn("calibrate", f).map_err(thread)?;
@@ -64,7 +70,7 @@ pub fn calibrate(build: Build, stop: &AtomicBool, mut say: impl FnMut(&str)) -> 
         done.join().map_err(|_| Error::Failed("a thread panicked".into()))??
     };
     let mut table = CostTable { machine: machine(build), costs, code: BTreeMap::new() };
-    for profiled in all().iter().flat_map(|model| model.profiled()) {
+    for profiled in all().iter().copied().filter(wanted).flat_map(|model| model.profiled()) {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
         }
@@ -97,10 +103,10 @@ fn machine(build: Build) -> BTreeMap<String, String> {
 type Key = (String, String);
 
 /// The mean time of each segment.
-fn means(segments: &[Segment]) -> BTreeMap<Key, f64> {
+fn means(segments: &[Segment], operations: u64) -> BTreeMap<Key, f64> {
     let place = |p: sim::Place| format!("{} {}", p.call, p.name);
     // A lock that is tried is a cost of its own. Rare segments belong to the beginning, such as the reading of bitmaps.
-    let is_seldom = |s: &&Segment| s.count * SELDOM < PROFILED;
+    let is_seldom = |s: &&Segment| s.count * SELDOM < operations;
     let of_code = |s: &&Segment| !["took", "shares"].contains(&s.to.call) && s.from.call != "start";
     let counted = segments.iter().filter(of_code).filter(|s| !is_seldom(s));
     counted.map(|s| ((place(s.from), place(s.to)), s.mean_ns)).collect()
@@ -123,7 +129,7 @@ fn segments(profiled: &Profiled, crowd: Crowd, on: [usize; 2]) -> Result<BTreeMa
         steps_max: u64::MAX,
         ..Options::new(1)
     };
-    let (make, together) = (profiled.make.clone(), profiled.together);
+    let (make, together, operations) = (profiled.make.clone(), profiled.together, profiled.operations);
     let body = move || -> Result<()> {
         let shared = make()?;
         let threads = if crowd == Crowd::Alone { 1 } else { 2 };
@@ -132,7 +138,7 @@ fn segments(profiled: &Profiled, crowd: Crowd, on: [usize; 2]) -> Result<BTreeMa
             let mine = if crowd == Crowd::Apart { make()? } else { shared.clone() };
             let work = move || {
                 pin(on[i])?;
-                mine(together[i], PROFILED)
+                mine(together[i], operations)
             };
             started.push(task::spawn("profiled", work).map_err(thread)?);
         }
@@ -140,14 +146,14 @@ fn segments(profiled: &Profiled, crowd: Crowd, on: [usize; 2]) -> Result<BTreeMa
     };
     let outcome = sim::run(&options, body);
     outcome.result.map_err(|e| Error::Failed(e.to_string()))??;
-    Ok(means(&outcome.code))
+    Ok(means(&outcome.code, operations))
 }
 
 /// The time of no code: what measuring takes.
 fn nothing_ns() -> Result<f64> {
     let options = Options { code: Code::Measured, ..Options::new(1) };
     let outcome = sim::run(&options, || {
-        let points = || (0..PROFILED).for_each(|_| sim::point("nothing"));
+        let points = || (0..NOTHING).for_each(|_| sim::point("nothing"));
         task::spawn("nothing", points).map(|t| t.join().is_ok())
     });
     let is_point = |s: &&Segment| s.from.call == "point" && s.to.call == "point";
@@ -194,6 +200,7 @@ fn real(profiled: &Profiled, on: &[usize]) -> Result<f64> {
         })
     });
     let mut best = f64::INFINITY;
+    let timed = profiled.operations * TIMED;
     for _ in 0..RUNS {
         let shared = (profiled.make)()?;
         let mut started = Vec::new();
@@ -202,10 +209,10 @@ fn real(profiled: &Profiled, on: &[usize]) -> Result<f64> {
             let work = move || -> Result<f64> {
                 pin(processor)?;
                 // Its first operations read bitmaps.
-                shared(number, TIMED / 20)?;
+                shared(number, timed / 20)?;
                 let start = Instant::now();
-                shared(number, TIMED)?;
-                Ok(start.elapsed().as_nanos() as f64 / TIMED as f64)
+                shared(number, timed)?;
+                Ok(start.elapsed().as_nanos() as f64 / timed as f64)
             };
             started.push(task::spawn("timed", work).map_err(thread)?);
         }
@@ -228,14 +235,14 @@ fn modelled_alone(profiled: &Profiled, costs: &Hardware, profile: &Profile, fact
         steps_max: u64::MAX,
         ..Options::new(1)
     };
-    let make = profiled.make.clone();
+    let (make, operations) = (profiled.make.clone(), profiled.operations);
     let body = move || -> Result<u64> {
         let (shared, clock) = (make()?, Clock::real());
-        shared(0, PROFILED / 20)?;
+        shared(0, operations / 20)?;
         let before = clock.now_ns();
-        shared(0, PROFILED)?;
+        shared(0, operations)?;
         Ok(clock.now_ns() - before)
     };
     let ns = sim::run(&options, body).result.map_err(|e| Error::Failed(e.to_string()))??;
-    Ok(ns as f64 / PROFILED as f64)
+    Ok(ns as f64 / profiled.operations as f64)
 }
