@@ -7,8 +7,10 @@
 //! `scan` reads everything else in waves, each sorted by place and decoded by all threads: inode tables, the maps level
 //! by level, attribute blocks, directories, bitmaps. `extant_ondisk` owns the rules of a single structure. `pass`
 //! translates their violations into problems, with a `match` without a wildcard for each structure, and owns the rules
-//! between structures. `claims` records the clusters in use. A block of a map is descended once, however many pointers
-//! lead to it, so the time is linear in the image's bytes.
+//! between structures. Directories are the exception: `extant_ondisk` reads entries and indexes as they are stored, and
+//! `pass` judges them as e2fsck does, which accepts some that no mount does, and the reverse. `claims` records the
+//! clusters in use. A block of a map is descended once, however many pointers lead to it, so the time is linear in the
+//! image's bytes.
 //!
 //! What it does not do: write, ask, or print. It does not open images, and does not know their other users.
 //!

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_block::BlockDevice;
-use extant_fs::{Mounted, probe_superblock};
-use extant_image::{Holder, Opened};
+use extant_fs::Mounted;
+use extant_image::{Holder, Opened, probe};
 use extant_ondisk::jbd2::Tid;
 use extant_recovery::Replay;
 use extant_recovery::locate::open_journal;
@@ -85,7 +85,7 @@ impl Beside {
 
 /// The end of the log; `None` if there is no log.
 fn log_end(dev: &Arc<dyn BlockDevice>) -> Option<LogEnd> {
-    let (sb, _) = probe_superblock(&**dev).ok()?;
+    let (sb, _) = probe(&**dev).ok()?;
     let journal = open_journal(dev.clone(), &sb).ok()??;
     let replay = Replay::load(&journal, &**dev, &mut |_| {}).ok()?;
     Some((replay.next_tid(), replay.fast_commits.len()))

@@ -13,10 +13,11 @@ use std::sync::Arc;
 
 use extant_base::clock::Clock;
 use extant_block::{BlockDevice, Error as DeviceError};
-use extant_fs::{Error, Filesystem, JournalDevice, Messages, MountOptions, Mounted, probe_superblock_at};
+use extant_fs::{Error, Filesystem, JournalDevice, Messages, MountOptions, Mounted};
 pub use extant_image::{Access, Claim, ImageSpec, Part};
 use extant_image::{Note, Nothing, Opened, has_magic, identify_unpartitioned, nothing_found};
 use extant_ondisk::partition::Partition;
+use extant_recovery::read::find_super;
 pub use extant_transfer::attributes::xattrs;
 use extant_transfer::content::{Missing, is_expected};
 pub use extant_transfer::path::walk;
@@ -257,7 +258,7 @@ pub fn mount_quietly(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result
     let (superblock, rescue) = (options.superblock, options.rescue);
     Filesystem::mount(dev, options).map_err(|e| {
         let corrupt = matches!(&e, Error::Mount { source, .. } if source.is_corruption());
-        let found = || probe_superblock_at(&*looked_at, superblock, rescue).is_ok();
+        let found = || find_super(&*looked_at, superblock, rescue).is_ok();
         if corrupt && superblock.is_none() && !has_magic(&*looked_at) && !found() {
             let image = looked_at.name();
             if let Some(format) = identify_unpartitioned(&*looked_at) {

@@ -498,6 +498,15 @@ impl From<extant_ondisk::Error> for Error {
     }
 }
 
+impl From<extant_recovery::read::Error> for Error {
+    fn from(e: extant_recovery::read::Error) -> Error {
+        match e {
+            extant_recovery::read::Error::Device(e) => Error::Device(e),
+            extant_recovery::read::Error::Format(e) => e.into(),
+        }
+    }
+}
+
 impl From<Loss<Error>> for Error {
     fn from(loss: Loss<Error>) -> Error {
         Error::lost(Some(loss.inode), loss.cause)

@@ -128,7 +128,9 @@ impl Filesystem {
         let (first, rest) = self.inline_parts(dir)?;
         if !inline::fits(Some(FileType::Directory), dir.size(), rest.as_ref().map(Vec::len)) {
             let detail = match rest {
-                Some(rest) => format!("a directory of {} bytes in an inode that holds {}", dir.size(), 60 + rest.len()),
+                Some(rest) => {
+                    format!("a directory of {} bytes in an inode that holds {}", dir.size(), inline::ROOM + rest.len())
+                }
                 None => "a directory in its inode, which lacks the attribute 'system.data'".into(),
             };
             return Err(Error::corrupt(Damage::Inode, detail).of(dir.ino));
@@ -183,7 +185,7 @@ impl Filesystem {
     pub(crate) fn begin_inline_dir(&self, handle: &mut Handle, dir: &Arc<Inode>, parent: InodeNr) -> Result<bool> {
         let fits = self.inline_data && self.inline_room(dir)?.is_some();
         if fits {
-            self.begin_inline(handle, dir, &InlineDir::new(parent.0).to_bytes())?;
+            self.begin_inline(handle, dir, &InlineDir::new(parent.0, 0).to_bytes())?;
         }
         Ok(fits)
     }

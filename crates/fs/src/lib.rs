@@ -85,7 +85,7 @@ pub use extant_ondisk::quota::{Limits, QuotaKind, Usage};
 pub use filesystem::{Filesystem, FsStats, StatFs};
 pub use inode::{Attr, InodeRef};
 pub use inode_table::INODE_BYTES;
-pub use mount::copies::{probe_superblock, probe_superblock_at};
+pub use mount::copies::probe_superblock;
 pub use mount::draft::Draft;
 pub use mount::unmount::Mounted;
 pub use ops::growth::{GrowTo, Grown};

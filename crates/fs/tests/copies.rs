@@ -8,12 +8,11 @@ use std::sync::Arc;
 use extant_base::sync::{LockClass, Mutex};
 use extant_block::device::{Fault, FaultyDevice, MemDevice};
 use extant_block::{BioFlags, BlockDevice};
-use extant_fs::{
-    Cred, Filesystem, Messages, MountOptions, Mounted, NewNode, WriteFlags, probe_superblock, probe_superblock_at,
-};
+use extant_fs::{Cred, Filesystem, Messages, MountOptions, Mounted, NewNode, WriteFlags, probe_superblock};
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::superblock::{Geometry, SUPERBLOCK_OFFSET};
 use extant_ondisk::{BlockNr, GroupNr};
+use extant_recovery::read::find_super;
 
 static SAID_CLASS: LockClass = LockClass::new("said", 250);
 
@@ -181,7 +180,7 @@ fn the_requested_superblock_is_used() {
     let said = said.lock().join("\n");
     assert!(said.contains("using the backup superblock at block 32768, as requested"), "{said}");
     assert!(said.contains("using those of the copy in block 32769"), "{said}");
-    assert_eq!(probe_superblock_at(&*dev, Some(32768 * 4096), false).expect("found").1, Some(32768));
+    assert_eq!(find_super(&*dev, Some(32768 * 4096), false).expect("found").backup.expect("a copy").0, BlockNr(32768));
     // The primary's own place is not a backup, and permits writing.
     let (fs, said) =
         mount(dev.clone(), MountOptions { superblock: Some(SUPERBLOCK_OFFSET), ..MountOptions::default() });

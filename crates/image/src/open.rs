@@ -19,6 +19,7 @@ use extant_block::{BioFlags, BlockDevice, BusyBy, Error as DeviceError};
 use extant_ondisk::BlockNr;
 use extant_ondisk::partition::Source;
 use extant_ondisk::superblock::{self, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
+use extant_recovery::read;
 
 use crate::error::{Backup, BadOffset, Error, Result};
 use crate::formats::{self, Format};
@@ -181,16 +182,11 @@ pub fn overwritten(dev: &dyn BlockDevice, image: String, format: &'static Format
 /// The damage of the primary, if there is no good backup either, or if the primary may be good: it cannot be read, or
 /// has features that this version does not know.
 pub fn probe(dev: &dyn BlockDevice) -> Result<(SuperBlock, Option<BlockNr>)> {
-    let read = |byte: u64| -> Result<SuperBlock> {
-        let mut bytes = [0; SUPERBLOCK_SIZE];
-        dev.read_at(byte, &mut bytes, BioFlags::META)?;
-        SuperBlock::decode(&bytes, byte).map_err(|source| Error::SuperBlock { image: dev.name().to_owned(), source })
-    };
-    let fits = |sb: &SuperBlock| sb.check_device_size(dev.size_bytes()).is_ok();
-    let is_lost = |e: &Error| matches!(e, Error::SuperBlock { source: extant_ondisk::Error::Corrupt { .. }, .. });
-    let mut bytes = |byte: u64, into: &mut [u8]| dev.read_at(byte, into, BioFlags::META).is_ok();
-    let (sb, backup) = superblock::find(dev.size_bytes(), read, &mut bytes, fits, is_lost)?;
-    Ok((sb, backup.map(|(block, _)| block)))
+    let found = read::find_super(dev, None, false).map_err(|e| match e {
+        read::Error::Device(e) => e.into(),
+        read::Error::Format(source) => Error::SuperBlock { image: dev.name().to_owned(), source },
+    })?;
+    Ok((found.sb, found.backup.map(|(block, _)| block)))
 }
 
 /// The only partition that a name without a partition can mean, if there is one.

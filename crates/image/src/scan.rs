@@ -252,10 +252,7 @@ fn descriptors_behind(dev: &dyn BlockDevice, sb: &SuperBlock, group: GroupNr, by
             continue;
         }
         for (group, bytes) in (first..first + here).map(GroupNr).zip(block.chunks_exact(sb.desc_size)) {
-            let mut sound = true;
-            let parsed = GroupDesc::parse(bytes, group, sb);
-            let parsed = parsed.map(|desc| desc.damage(bytes, group, sb, &mut |d| sound &= !d.is_fatal()));
-            found.sound += u32::from(parsed.is_ok() && sound);
+            found.sound += u32::from(GroupDesc::decode(bytes, group, sb).is_ok());
         }
     }
     found

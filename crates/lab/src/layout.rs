@@ -10,12 +10,12 @@
 
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::bitmap;
-use extant_ondisk::extent::NodeContext;
 use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
-use extant_ondisk::map::{self, Child, Form, Found};
+use extant_ondisk::map::{Form, Run};
 use extant_ondisk::superblock::{DescChecksum, Geometry};
 use extant_ondisk::{BlockNr, Damage, GroupNr, InodeNr};
+use extant_recovery::read::{Reader, Step, find_super};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -84,10 +84,11 @@ impl Layout {
     /// The image has no file system, cannot be read, or is damaged.
     pub fn of(device: &dyn BlockDevice) -> Result<Layout> {
         let failed = |what: String| Error::Failed(format!("{}: {what}", device.name()));
-        let superblock = extant_fs::probe_superblock(device).map_err(|e| failed(e.to_string()))?.0;
-        let geo = superblock.geometry();
-        let mut walk = Walk { device, geo, order: Vec::new(), directories: Vec::new(), sums: Sums::default() };
-        let descs = walk.descriptors()?;
+        let superblock = find_super(device, None, false).map_err(|e| failed(e.to_string()))?.sb;
+        let (geo, reader) = (superblock.geometry(), Reader::new(device, &superblock));
+        let mut walk = Walk { device, geo, reader, order: Vec::new(), directories: Vec::new(), sums: Sums::default() };
+        let descs: Vec<GroupDesc> =
+            geo.groups().map(|group| reader.desc(group).map_err(|e| walk.failed(e))).collect::<Result<_>>()?;
         let mut layout = Layout { block_bytes: geo.block_size, groups: geo.group_count, ..Layout::default() };
         for (group, desc) in geo.groups().zip(&descs) {
             walk.inodes(group, desc)?;
@@ -164,6 +165,7 @@ struct OfFile {
 struct Walk<'a> {
     device: &'a dyn BlockDevice,
     geo: &'a Geometry,
+    reader: Reader<'a>,
     /// Map blocks in the order in which a checker reads them.
     order: Vec<u64>,
     /// Blocks of directories.
@@ -180,21 +182,6 @@ impl Walk<'_> {
         let at = block.0.checked_mul(u64::from(self.geo.block_size));
         let at = at.ok_or_else(|| self.failed(format_args!("block {} lies behind any device", block.0)))?;
         self.device.read_at(at, out, BioFlags::META).map_err(|e| self.failed(format_args!("block {}: {e}", block.0)))
-    }
-
-    fn descriptors(&self) -> Result<Vec<GroupDesc>> {
-        let mut block = vec![0; self.geo.block_size as usize];
-        let mut held = None;
-        let one = |group: GroupNr| {
-            let place = self.geo.group_desc_block(group);
-            let (at, offset) = place.ok_or_else(|| self.failed(format_args!("group {} has no descriptor", group.0)))?;
-            if held != Some(at) {
-                self.read(at, &mut block)?;
-                held = Some(at);
-            }
-            GroupDesc::decode(block.get(offset..).unwrap_or_default(), group, self.geo).map_err(|e| self.failed(e))
-        };
-        self.geo.groups().map(one).collect()
     }
 
     /// Whether the descriptor has the flag. Without checksums, its flags have no meaning.
@@ -236,14 +223,32 @@ impl Walk<'_> {
     }
 
     fn file(&mut self, group: GroupNr, ino: InodeNr, inode: &InodeDesc) -> Result<()> {
-        let form = if inode.has_extents() { Form::Extents } else { Form::Indirect };
-        let context = Context { ino, group, form, directory: inode.is_dir() };
-        let mut of_file = OfFile::default();
-        self.step(&context, None, &inode.i_block, &mut of_file)?;
+        let (mut of_file, reader) = (OfFile::default(), self.reader);
+        reader.walk(inode, None, &mut |step| {
+            match step.map_err(|e| self.failed(format_args!("inode {}: {e}", ino.0)))? {
+                Step::Damage(_, damage) if damage.is_fatal() => {
+                    return Err(self.failed(format_args!("inode {}: {damage}", ino.0)));
+                }
+                Step::Damage(..) => {}
+                Step::Run(run) => self.run(group, ino, inode.is_dir(), run, &mut of_file)?,
+                Step::Node(child) => {
+                    match child.form {
+                        Form::Extents => self.sums.nodes += 1,
+                        // A child of depth 0 maps data.
+                        Form::Indirect => {
+                            let depth = usize::from(child.depth).min(self.sums.indirect.len() - 1);
+                            self.sums.indirect[depth] += 1;
+                        }
+                    }
+                    self.order.push(child.block.0);
+                }
+            }
+            Ok(true)
+        })?;
         if !inode.is_regular() || ino.0 < FIRST || of_file.blocks == 0 {
             return Ok(());
         }
-        if form == Form::Indirect {
+        if !inode.has_extents() {
             of_file.extents = of_file.fragments;
         }
         let sums = &mut self.sums;
@@ -260,57 +265,18 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Reads the entries of a node and the nodes below it: the root, or the block of `child`.
-    fn step(&mut self, context: &Context, child: Option<&Child>, bytes: &[u8], sum: &mut OfFile) -> Result<()> {
-        let geo = self.geo;
-        let valid = |block, len| geo.contains_range(block, u64::from(len));
-        let node = NodeContext { seed: None, is_dir: context.directory, cluster_bits: geo.cluster_bits, valid };
-        let mut steps = Vec::new();
-        match child {
-            Some(child) => map::node(child, bytes, &node, &mut |found| steps.push(found)),
-            None => {
-                let root = bytes.try_into().map_err(|_| self.failed("an inode without a map"))?;
-                map::root(context.form, root, geo.block_size, &node, &mut |found| steps.push(found));
-            }
-        }
-        for step in steps {
-            match step {
-                Found::Damage(damage) if damage.is_fatal() => {
-                    return Err(self.failed(format_args!("inode {}: {damage}", context.ino.0)));
-                }
-                Found::Damage(_) => {}
-                Found::Run(run) => self.run(context, run, sum)?,
-                Found::Child(child) => {
-                    match context.form {
-                        Form::Extents => self.sums.nodes += 1,
-                        // A child of depth 0 maps data.
-                        Form::Indirect => {
-                            let depth = usize::from(child.depth).min(self.sums.indirect.len() - 1);
-                            self.sums.indirect[depth] += 1;
-                        }
-                    }
-                    self.order.push(child.block.0);
-                    let mut below = vec![0; geo.block_size as usize];
-                    self.read(child.block, &mut below)?;
-                    self.step(context, Some(&child), &below, sum)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn run(&mut self, context: &Context, run: map::Run, sum: &mut OfFile) -> Result<()> {
-        let outside = || self.failed(format_args!("inode {}: block {} is in no group", context.ino.0, run.pblk.0));
+    fn run(&mut self, group: GroupNr, ino: InodeNr, is_dir: bool, run: Run, sum: &mut OfFile) -> Result<()> {
+        let outside = || self.failed(format_args!("inode {}: block {} is in no group", ino.0, run.pblk.0));
         let (there, _) = self.geo.group_of_block(run.pblk).ok_or_else(outside)?;
         let len = u64::from(run.len);
-        if context.directory {
+        if is_dir {
             self.directories.extend(run.pblk.0..run.pblk.0 + len);
         }
         let begin = (u64::from(run.lblk.0), run.pblk.0);
         sum.extents += 1;
         sum.fragments += u64::from(sum.end != Some(begin));
         sum.blocks += len;
-        sum.distance += f64::from(there.0.abs_diff(context.group.0)) * f64::from(run.len);
+        sum.distance += f64::from(there.0.abs_diff(group.0)) * f64::from(run.len);
         sum.end = Some((begin.0 + len, begin.1 + len));
         Ok(())
     }
@@ -337,12 +303,4 @@ impl Walk<'_> {
         }
         Ok(())
     }
-}
-
-/// The inode that the map belongs to.
-struct Context {
-    ino: InodeNr,
-    group: GroupNr,
-    form: Form,
-    directory: bool,
 }

@@ -74,13 +74,10 @@ impl Mmp {
     /// # Errors
     /// Damage.
     pub fn parse(sb: &SuperBlock, block: &[u8]) -> Result<Mmp, MmpDamage> {
-        let geo = sb.geometry();
-        if word(block, 0) != MAGIC {
-            return Err(MmpDamage::Magic { found: word(block, 0) });
-        }
-        let (found, expected) = (word(block, CHECKSUM_AT), geo.seed.checksum(&block[..CHECKSUM_AT]));
-        if geo.metadata_csum && found != expected {
-            return Err(MmpDamage::Checksum { found, expected });
+        let mut first = None;
+        Mmp::damage(sb, block, |damage| first = first.or(Some(damage)));
+        if let Some(damage) = first {
+            return Err(damage);
         }
         let text = |bytes: &[u8]| bytes.iter().copied().take_while(|byte| *byte != 0).collect();
         let time = block[TIME_AT..HOST_AT].iter().rev().fold(0, |time, byte| time << 8 | u64::from(*byte));
@@ -91,6 +88,18 @@ impl Mmp {
             device: text(&block[DEVICE_AT..CHECK_AT]),
             check_interval: u16::from_le_bytes([block[CHECK_AT], block[CHECK_AT + 1]]),
         })
+    }
+
+    /// Reports everything that is wrong with a block of at least [`BYTES`] bytes.
+    pub fn damage(sb: &SuperBlock, block: &[u8], mut sink: impl FnMut(MmpDamage)) {
+        let geo = sb.geometry();
+        if word(block, 0) != MAGIC {
+            sink(MmpDamage::Magic { found: word(block, 0) });
+        }
+        let (found, expected) = (word(block, CHECKSUM_AT), geo.seed.checksum(&block[..CHECKSUM_AT]));
+        if geo.metadata_csum && found != expected {
+            sink(MmpDamage::Checksum { found, expected });
+        }
     }
 
     /// Fills a block of zeros; names that are too long are cut.

@@ -40,6 +40,15 @@ pub enum Error {
     NoJournal { detail: String },
 }
 
+impl From<crate::read::Error> for Error {
+    fn from(e: crate::read::Error) -> Error {
+        match e {
+            crate::read::Error::Device(e) => Error::Device(e),
+            crate::read::Error::Format(e) => Error::Format(e),
+        }
+    }
+}
+
 impl Error {
     pub(crate) fn map(block: impl Into<u64>, detail: impl Into<String>) -> Error {
         Error::Map { block: block.into(), detail: detail.into() }

@@ -11,6 +11,7 @@ use extant_ondisk::superblock::{JournalDevice, NotAJournal, SUPERBLOCK_OFFSET, S
 
 use crate::error::{Error, Result};
 use crate::map::JournalMap;
+use crate::read;
 
 /// The journal has another UUID, or another user.
 const OTHER: &str = "the journal of another file system";
@@ -19,16 +20,12 @@ const OTHER: &str = "the journal of another file system";
 ///
 /// Errors: `NoJournal` if it has none; `Device`.
 pub fn journal_device(device: &dyn BlockDevice) -> Result<JournalDevice> {
-    // Whole sectors.
-    let unit = u64::from(device.limits().logical_block).max(SUPERBLOCK_SIZE as u64);
-    let start = SUPERBLOCK_OFFSET - SUPERBLOCK_OFFSET % unit;
     let wrong = |detail: &dyn std::fmt::Display| Error::NoJournal { detail: format!("{}: {detail}", device.name()) };
-    if start + unit > device.size_bytes() {
+    if SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 > device.size_bytes() {
         return Err(wrong(&NotAJournal::Other));
     }
-    let mut bytes = vec![0; unit as usize];
-    device.read_at(start, &mut bytes, BioFlags::META)?;
-    JournalDevice::decode(&bytes[(SUPERBLOCK_OFFSET - start) as usize..]).map_err(|e| wrong(&e))
+    let bytes = read::bytes(device, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE)?;
+    JournalDevice::decode(&bytes).map_err(|e| wrong(&e))
 }
 
 /// An opened journal (Linux: the part of `journal_t` that recovery uses).

@@ -15,12 +15,12 @@ use std::fmt;
 use extant_block::device::CowDevice;
 use extant_check::InodeState;
 use extant_ondisk::inode::{FileType, InodeFlags};
-use extant_ondisk::xattr::inode_area::scan_area;
+use extant_ondisk::xattr::inode_area::{area_of, scan_area};
 use extant_ondisk::xattr::{XattrContext, scan_block};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::view::Image;
-use crate::view::dir::{Entry, attribute_area};
+use crate::view::dir::Entry;
 use crate::view::inode::Inode;
 
 /// A kind of loss.
@@ -422,7 +422,7 @@ fn blocks_of(image: &Image, inode: &Inode, wanted: &BTreeSet<u64>) -> Vec<u64> {
 
 /// The bytes of attributes in an inode.
 fn attributes_of(bytes: &[u8]) -> Option<Vec<u8>> {
-    attribute_area(bytes).map(<[u8]>::to_vec)
+    area_of(bytes).map(<[u8]>::to_vec)
 }
 
 /// All attributes of an inode that can be read: names with index, and values or the inodes that hold them.
@@ -438,7 +438,7 @@ fn all_attributes(image: &Image, inode: &Inode) -> BTreeMap<Vec<u8>, Vec<u8>> {
             all.entry(name).or_insert(value);
         }
     };
-    if let Some(area) = attribute_area(&inode.bytes) {
+    if let Some(area) = area_of(&inode.bytes) {
         scan_area(area, &context, &mut put);
     }
     let block = inode.file_acl(image).filter(|block| image.can_have(*block, 1));

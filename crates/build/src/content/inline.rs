@@ -10,23 +10,13 @@
 //! # Locking
 //! None.
 
-use extant_ondisk::dirent::{DirBlockFormat, Insert};
+use extant_ondisk::dirent::{DirBlockFormat, InlineDir, Insert, REC_LEN_MIN};
 use extant_ondisk::inode::inline::ROOM;
 
 use super::attributes::split_around;
 use super::{ContentPlan, Placement};
 use crate::Result;
 use crate::tree::{Body, Id};
-
-/// A directory begins with the number of its parent, in place of `.` and `..` (Linux: `EXT4_INLINE_DOTDOT_SIZE`).
-const PARENT_LEN: usize = 4;
-/// A directory entry without its name.
-const ENTRY_LEN: usize = 8;
-
-/// Bytes of the entry of a name.
-fn entry_len(name: &[u8]) -> usize {
-    (ENTRY_LEN + name.len()).next_multiple_of(4)
-}
 
 impl Placement<'_> {
     /// Whether the content of an inode goes into the inode.
@@ -50,25 +40,14 @@ impl Placement<'_> {
         let most = ROOM + geo.inode_size;
         let len = match &self.tree.node(id).body {
             Body::File { size, sparse: None, .. } => usize::try_from(*size).ok()?,
-            Body::Directory { entries, .. } if entries.len() * entry_len(b"x") <= most => self.directory_len(id),
+            Body::Directory { entries, .. } if entries.len() * REC_LEN_MIN <= most => self.directory_len(id),
             _ => return None,
         };
         (len <= most).then_some(len)
     }
 
-    /// The names that go into `i_block`, and those that go into the rest: the first part is as full as possible.
-    fn names(&self, id: Id) -> impl Iterator<Item = (u32, usize, bool)> + '_ {
-        let mut room = ROOM - PARENT_LEN;
-        self.entries(id).map(move |place| {
-            let len = entry_len(self.tree.entry(place).0);
-            let first = len <= room;
-            room -= if first { len } else { 0 };
-            (place, len, first)
-        })
-    }
-
     fn directory_len(&self, id: Id) -> usize {
-        ROOM + self.names(id).filter(|(_, _, first)| !first).map(|(_, len, _)| len).sum::<usize>()
+        ROOM + InlineDir::rest_for(self.entries(id).map(|place| self.tree.entry(place).0.len()))
     }
 
     fn directory_bytes(&self, id: Id) -> Result<Vec<u8>> {
@@ -80,23 +59,16 @@ impl Placement<'_> {
             encrypted: false,
         };
         let parent = if let Body::Directory { parent, .. } = self.tree.node(id).body { parent } else { id };
-        let mut bytes = vec![0; self.directory_len(id)];
-        let (first, rest) = bytes.split_at_mut(ROOM);
-        let (number, first) = first.split_at_mut(PARENT_LEN);
-        number.copy_from_slice(&self.numbers.ino(parent).0.to_le_bytes());
-        for part in [&mut *first, &mut *rest].into_iter().filter(|part| !part.is_empty()) {
-            format.init_leaf(part);
-        }
-        for (place, _, is_first) in self.names(id) {
+        let mut dir = InlineDir::new(self.numbers.ino(parent).0, self.directory_len(id) - ROOM);
+        for place in self.entries(id) {
             let (name, target) = self.tree.entry(place);
-            let part = if is_first { &mut *first } else { &mut *rest };
             let (ino, kind) = (self.numbers.ino(target).0, self.file_type(target));
-            match format.insert(part, name, ino, Some(kind)).map_err(|e| self.entry(id, e))? {
+            match dir.insert(format, name, ino, Some(kind)).map_err(|e| self.entry(id, e))? {
                 Insert::Done { .. } => {}
                 _ => return Err(self.entry(id, "has names that its inode has no room for")),
             }
         }
-        Ok(bytes)
+        Ok(dir.to_bytes())
     }
 }
 

@@ -5,7 +5,8 @@
 //! # Locking
 //! None.
 
-use extant_ondisk::indirect::DIRECT;
+use extant_ondisk::growth::ReservedBlocks;
+use extant_ondisk::indirect::{DIRECT, set_pointer};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
 use extant_ondisk::jbd2::{JournalSuperBlock, LogCsum};
 use extant_ondisk::quota::QuotaKind;
@@ -13,9 +14,9 @@ use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr, mmp, orphan};
 
-use super::map::{Mapped, Node, put_pointer};
+use super::map::Mapped;
 use super::quota::{self, Owned};
-use super::space::Space;
+use super::space::{Space, no_space};
 use crate::Result;
 
 /// A regular file that only root may read.
@@ -26,10 +27,9 @@ const MODE: u16 = 0o100_600;
 pub(super) enum Kind {
     /// The inode of bad blocks: no blocks.
     BadBlocks,
-    /// The double indirect block and, behind the descriptors, `reserved` single ones.
+    /// The double indirect block and, behind the descriptors, the reserved ones.
     Resize {
         block: u64,
-        reserved: u32,
     },
     Journal {
         blocks: u32,
@@ -103,9 +103,12 @@ impl SystemFile {
         let clusters = 1 + u64::from(reserved) * (1 + backups);
         let pointers = u64::from(geo.block_size / 4);
         let mut mapped = Mapped { clusters, ..Mapped::empty(InodeFlags::empty()) };
-        put_pointer(&mut mapped.i_block, DIRECT as usize + 1, block);
+        let number = u32::try_from(block).map_err(|_| no_space())?;
+        if !set_pointer(&mut mapped.i_block, ReservedBlocks::DOUBLE, number) {
+            return Err(no_space());
+        }
         let blocks = pointers * pointers + pointers + u64::from(DIRECT);
-        Ok(SystemFile::new(InodeNr::RESIZE, Kind::Resize { block, reserved }, mapped, blocks, time, geo))
+        Ok(SystemFile::new(InodeNr::RESIZE, Kind::Resize { block }, mapped, blocks, time, geo))
     }
 
     pub fn inode(&self, geo: &Geometry) -> InodeDesc {
@@ -130,13 +133,10 @@ impl SystemFile {
         match &self.kind {
             Kind::BadBlocks => {}
             Kind::Mmp { block } => parts.push((*block, 1, Part::Whole)),
-            Kind::Resize { block, reserved } => {
-                let (block, reserved) = (*block, *reserved);
-                parts.push((block, 1, Part::Whole));
-                let first = geo.super_location(extant_ondisk::GroupNr(0)).0.0 + 1 + u64::from(geo.desc_blocks);
-                if reserved > 0 {
-                    parts.push((first, reserved, Part::Run(0)));
-                }
+            Kind::Resize { block } => {
+                parts.push((*block, 1, Part::Whole));
+                let first = ReservedBlocks::new(geo).blocks().next();
+                parts.extend(first.map(|first| (first.0, geo.reserved_gdt_blocks, Part::Run(0))));
             }
             Kind::Journal { .. } => {
                 // The rest is zeroes.
@@ -148,7 +148,7 @@ impl SystemFile {
             }
         }
         let nodes = self.mapped.nodes.iter().enumerate();
-        parts.extend(nodes.map(|(i, node): (usize, &Node)| (node.block(), 1, Part::Node(i as u32))));
+        parts.extend(nodes.map(|(i, (block, _))| (block.0, 1, Part::Node(i as u32))));
         parts
     }
 
@@ -157,8 +157,8 @@ impl SystemFile {
         let geo = sb.geometry();
         let block_size = geo.block_size as usize;
         if let Part::Node(i) = part {
-            if let Some(node) = self.mapped.nodes.get(i as usize) {
-                self.mapped.fill_node(node, out);
+            if let Some((_, bytes)) = self.mapped.nodes.get(i as usize) {
+                out[..bytes.len()].copy_from_slice(bytes);
             }
             return;
         }
@@ -187,22 +187,15 @@ impl SystemFile {
                     orphan::init(block, BlockNr(start + u64::from(first) + i as u64), seed);
                 }
             }
-            Kind::Resize { reserved, .. } => {
-                let start = geo.super_location(extant_ondisk::GroupNr(0)).0.0 + 1 + u64::from(geo.desc_blocks);
-                let pointers = geo.block_size / 4;
+            // Such a file system has no block whose number does not fit a pointer.
+            Kind::Resize { .. } => {
+                let reserved = ReservedBlocks::new(geo);
                 if part == Part::Whole {
-                    for i in 0..*reserved {
-                        let slot = (geo.desc_blocks + i) % pointers;
-                        put_pointer(out, slot as usize, start + u64::from(i));
-                    }
+                    reserved.double().into_iter().for_each(|bytes| out.copy_from_slice(&bytes));
                     return;
                 }
-                for (i, block) in out.chunks_exact_mut(block_size).enumerate() {
-                    let primary = start + u64::from(first) + i as u64;
-                    for (slot, group) in geo.backup_groups().enumerate() {
-                        let copy = primary + u64::from(group.0) * u64::from(geo.blocks_per_group);
-                        put_pointer(block, slot, copy);
-                    }
+                for (block, out) in reserved.blocks().skip(first as usize).zip(out.chunks_exact_mut(block_size)) {
+                    reserved.copies(block).into_iter().for_each(|bytes| out.copy_from_slice(&bytes));
                 }
             }
         }

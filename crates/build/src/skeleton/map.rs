@@ -7,7 +7,7 @@
 //! None.
 
 use extant_ondisk::extent::{Extent, WRITTEN_LEN_MAX, capacity, pack_tree};
-use extant_ondisk::indirect::{DIRECT, POINTER_END};
+use extant_ondisk::indirect::{self, pack_pointers};
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::superblock::Geometry;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
@@ -26,31 +26,12 @@ const ROOT_EXTENTS: usize = 4;
 pub(super) struct Mapped {
     /// First block and length, in the order of the file.
     pub runs: Vec<(u64, u64)>,
-    /// Blocks of the map itself.
-    pub nodes: Vec<Node>,
+    /// Blocks of the map itself, and their bytes.
+    pub nodes: Vec<(BlockNr, Vec<u8>)>,
     pub i_block: [u8; 60],
     pub flags: InodeFlags,
     /// Clusters in use, those of nodes included.
     pub clusters: u64,
-}
-
-/// A block of the map.
-#[derive(Clone, Debug)]
-pub(super) enum Node {
-    /// An extent node.
-    Extents { block: u64, bytes: Vec<u8> },
-    /// Pointers to `count` blocks of the file from `first` on.
-    Pointers { block: u64, first: u64, count: u64 },
-    /// Pointers to other nodes.
-    Above { block: u64, children: Vec<u32> },
-}
-
-impl Node {
-    pub fn block(&self) -> u64 {
-        match self {
-            Node::Extents { block, .. } | Node::Pointers { block, .. } | Node::Above { block, .. } => *block,
-        }
-    }
 }
 
 /// The inode that the map belongs to.
@@ -165,44 +146,33 @@ impl Mapped {
                 *slot = extent.encode();
             }
         }
-        self.nodes = tree.blocks.into_iter().map(|(block, bytes)| Node::Extents { block: block.0, bytes }).collect();
+        self.nodes = tree.blocks;
         Ok(())
     }
 
     /// `len` blocks, mapped by pointers; each is the first free block behind the one before. `first` is the start of
     /// the search. (e2fsprogs: `ext2fs_bmap2`.)
     pub fn with_pointers(space: &mut Space, owner: &Owner<'_>, len: u64, first: u64) -> Result<Mapped> {
-        let per_block = u64::from(owner.geo.block_size / 4);
+        let geometry = indirect::Geometry::new(owner.geo.block_size);
         let mut mapped = Mapped::empty(InodeFlags::empty());
-        let mut last = first;
-        let direct = len.min(DIRECT.into());
-        for i in 0..direct {
-            last = mapped.take_data(space, last)?;
-            mapped.set_slot(i as usize, last)?;
-        }
-        let mut at = direct;
-        // The levels in turn: a single, a double, a triple indirect block.
-        for level in 1..=3u32 {
-            if at == len {
-                break;
+        let (mut last, mut nodes) = (first, Vec::new());
+        for lblk in 0..len {
+            let path = u32::try_from(lblk).ok().and_then(|lblk| geometry.path(LogicalBlock(lblk)));
+            let path = path.ok_or_else(no_space)?;
+            // Blocks of pointers come right before the first block to which they lead.
+            for _ in (0..path.levels).filter(|step| path.inside(*step, &geometry) == 0) {
+                last = space.take_new_block(last)?;
+                nodes.push(BlockNr(last));
+                mapped.clusters += 1;
             }
-            let end = len.min(at + per_block.pow(level));
-            let top = mapped.take_tree(space, &mut last, at..end, level, per_block)?;
-            mapped.set_slot(DIRECT as usize + level as usize - 1, mapped.nodes[top as usize].block())?;
-            at = end;
+            last = mapped.take_data(space, last)?;
         }
-        if at < len {
-            return Err(no_space());
-        }
+        let blocks = mapped.runs.iter().flat_map(|(start, len)| (*start..start + len).map(BlockNr));
+        let mut free = nodes.into_iter();
+        let tree = pack_pointers(owner.geo.block_size, (0..).map(LogicalBlock).zip(blocks), |_| free.next())
+            .map_err(|_| no_space())?;
+        (mapped.i_block, mapped.nodes) = (tree.root, tree.blocks);
         Ok(mapped)
-    }
-
-    fn set_slot(&mut self, slot: usize, block: u64) -> Result<()> {
-        if block >= POINTER_END {
-            return Err(no_space());
-        }
-        put_pointer(&mut self.i_block, slot, block);
-        Ok(())
     }
 
     fn take_data(&mut self, space: &mut Space, goal: u64) -> Result<u64> {
@@ -214,61 +184,4 @@ impl Mapped {
         }
         Ok(block)
     }
-
-    /// Takes a node, then the blocks below it.
-    fn take_tree(
-        &mut self,
-        space: &mut Space,
-        last: &mut u64,
-        range: std::ops::Range<u64>,
-        level: u32,
-        per_block: u64,
-    ) -> Result<u32> {
-        let block = space.take_new_block(*last)?;
-        *last = block;
-        self.clusters += 1;
-        let index = self.nodes.len();
-        if level == 1 {
-            self.nodes.push(Node::Pointers { block, first: range.start, count: range.end - range.start });
-            for _ in range {
-                *last = self.take_data(space, *last)?;
-            }
-            return Ok(index as u32);
-        }
-        self.nodes.push(Node::Above { block, children: Vec::new() });
-        let step = per_block.pow(level - 1);
-        let mut below = Vec::new();
-        let mut at = range.start;
-        while at < range.end {
-            below.push(self.take_tree(space, last, at..range.end.min(at + step), level - 1, per_block)?);
-            at += step;
-        }
-        if let Node::Above { children, .. } = &mut self.nodes[index] {
-            *children = below;
-        }
-        Ok(index as u32)
-    }
-
-    /// The bytes of a node.
-    pub fn fill_node(&self, node: &Node, out: &mut [u8]) {
-        match node {
-            Node::Extents { bytes, .. } => out[..bytes.len()].copy_from_slice(bytes),
-            Node::Pointers { first, count, .. } => {
-                let blocks = self.runs.iter().flat_map(|(start, len)| *start..start + len);
-                for (i, block) in blocks.skip(*first as usize).take(*count as usize).enumerate() {
-                    put_pointer(out, i, block);
-                }
-            }
-            Node::Above { children, .. } => {
-                for (i, child) in children.iter().enumerate() {
-                    put_pointer(out, i, self.nodes[*child as usize].block());
-                }
-            }
-        }
-    }
-}
-
-/// Sets a pointer of an inode or of a block that has room for it.
-pub(super) fn put_pointer(bytes: &mut [u8], slot: usize, block: u64) {
-    bytes[slot * 4..slot * 4 + 4].copy_from_slice(&(block as u32).to_le_bytes());
 }

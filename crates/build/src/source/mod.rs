@@ -18,7 +18,7 @@ mod oci;
 mod tar;
 mod word;
 
-pub use oci::architecture;
+pub use oci::{HIDES, architecture};
 pub use tar::flags::names as flag_names;
 pub use word::{Form, Word};
 

@@ -6,9 +6,9 @@
 use std::borrow::Cow;
 
 use extant_ondisk::csum::{ChecksumSeed, crc32c};
-use extant_ondisk::dirent::{DirRule, TAIL_LEN, rec_len_from_disk, rec_len_needed, tail_damage};
+use extant_ondisk::dirent::{DirRule, HEADER_LEN, InlineDir, REC_LEN_MIN, StoredEntry, TAIL_LEN, tail_damage};
 use extant_ondisk::group_desc::GroupFlags;
-use extant_ondisk::htree::Hasher;
+use extant_ondisk::htree::{DxFormat, Hasher};
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::inode::inline::ROOM;
 use extant_ondisk::{InodeNr, casefold};
@@ -21,46 +21,8 @@ use crate::context::{Check, InodeState, Kind, inodes_read};
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 
-const HEADER_LEN: usize = 8;
-const REC_LEN_MIN: usize = 12;
 /// Encrypted names fill at least one block of the cipher.
 const ENCRYPTED_NAME_MIN: usize = 16;
-
-/// An entry as it lies in the block.
-struct Entry<'a> {
-    offset: usize,
-    ino: u32,
-    rec_len: usize,
-    file_type: u8,
-    name: &'a [u8],
-    /// The byte behind the name; NUL where the name reaches the block's end.
-    after: u8,
-}
-
-fn entry(bytes: &[u8], offset: usize, limit: usize) -> Result<Entry<'_>, usize> {
-    let Some(head) = bytes.get(offset..offset + HEADER_LEN).filter(|_| limit - offset >= HEADER_LEN) else {
-        return Err(limit - offset);
-    };
-    let rec_len = rec_len_from_disk(u16::from_le_bytes([head[4], head[5]]), bytes.len());
-    // Without the feature filetype the length has 16 bits, of which names use eight.
-    let name_len = usize::from(head[6]);
-    let ok = offset + rec_len <= limit
-        && rec_len >= REC_LEN_MIN
-        && rec_len.is_multiple_of(4)
-        && rec_len_needed(name_len) <= rec_len;
-    if !ok {
-        return Err(rec_len);
-    }
-    let from = offset + HEADER_LEN;
-    Ok(Entry {
-        offset,
-        ino: u32::from_le_bytes([head[0], head[1], head[2], head[3]]),
-        rec_len,
-        file_type: head[7],
-        name: &bytes[from..from + name_len],
-        after: bytes.get(from + name_len).copied().unwrap_or(0),
-    })
-}
 
 /// The hash by which equal names are found.
 fn name_hash(name: &[u8]) -> u32 {
@@ -82,12 +44,12 @@ fn compared(name: &[u8], folded: bool) -> Cow<'_, [u8]> {
 /// Calls `tell` for each entry in use: its offset, inode, the hash of its name, and the name as it is compared.
 pub fn names(bytes: &[u8], folded: bool, mut tell: impl FnMut(u32, u32, u32, &[u8])) {
     let mut offset = 0;
-    while let Ok(entry) = entry(bytes, offset, bytes.len()) {
-        offset += entry.rec_len;
+    while let Ok(entry) = StoredEntry::checked(bytes, offset, bytes.len()) {
         if entry.ino != 0 {
             let name = compared(entry.name, folded);
-            tell(entry.offset as u32, entry.ino, name_hash(&name), &name);
+            tell(offset as u32, entry.ino, name_hash(&name), &name);
         }
+        offset += entry.rec_len;
     }
 }
 
@@ -102,7 +64,7 @@ pub fn block(check: &Check, dir: &Dir, lblk: u32, block: u64, bytes: &[u8], root
         out.roots.push(found);
         root = Some(found);
         index = true;
-    } else if indexed && htree::is_node(check, bytes) {
+    } else if indexed && (DxFormat { has_csum: check.geo.metadata_csum }).is_node(bytes) {
         htree::node(check, dir, lblk, bytes, seed, out);
         index = true;
     }
@@ -142,14 +104,12 @@ fn leaf_checksum(dir: &Dir, lblk: u32, block: u64, bytes: &[u8], seed: ChecksumS
 
 /// Checks a directory whose entries lie in its inode: the parent, entries to the end of `i_block`, then further ones.
 pub fn inline(check: &Check, dir: &Dir, bytes: &[u8], out: &mut DirOut) {
-    let (head, rest) = bytes.split_at(bytes.len().min(ROOM));
-    if head.len() < ROOM {
-        return;
-    }
-    let parent = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+    let Some((head, rest)) = bytes.split_first_chunk::<ROOM>() else { return };
+    let parent = InlineDir::from_parts(head, Vec::new()).parent();
     let directory = if check.geo.filetype { Kind::Directory as u8 } else { 0 };
     for (number, ino, name) in [(0, dir.ino, &b"."[..]), (1, parent, &b".."[..])] {
-        let entry = Entry { offset: 0, ino, rec_len: REC_LEN_MIN, file_type: directory, name, after: 0 };
+        let (rec_len, name_len) = (REC_LEN_MIN, name.len());
+        let entry = StoredEntry { ino, rec_len, name_len, file_type: directory, name, after: 0 };
         let there = Place::Entry { dir: InodeNr(dir.ino), lblk: 0, offset: 0, ino: InodeNr(ino) };
         if number == 1 {
             dotdot(dir, &entry, there, out);
@@ -159,7 +119,13 @@ pub fn inline(check: &Check, dir: &Dir, bytes: &[u8], out: &mut DirOut) {
         }
     }
     let (block, limit) = (0, head.len());
-    entries(check, dir, &Part { lblk: 0, block, bytes: head, first: 4, limit, number: 2 }, None, out);
+    entries(
+        check,
+        dir,
+        &Part { lblk: 0, block, bytes: head, first: InlineDir::PARENT_LEN, limit, number: 2 },
+        None,
+        out,
+    );
     if !rest.is_empty() {
         let limit = rest.len();
         entries(check, dir, &Part { lblk: 1, block, bytes: rest, first: 0, limit, number: 2 }, None, out);
@@ -192,15 +158,15 @@ fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, ou
             offset: offset as u32,
             ino: InodeNr(ino),
         };
-        let entry = match entry(bytes, offset, limit) {
-            Ok(entry) => entry,
-            Err(rec_len) => {
-                out.sink.push(Finding::new(Problem::DirCorrupted, place(0, offset), rec_len as u64, 0u64));
-                break;
-            }
+        let at = offset;
+        let Ok(entry) = StoredEntry::checked(bytes, at, limit) else {
+            let stored = StoredEntry::at(bytes, at).filter(|_| limit - at >= HEADER_LEN);
+            let found = stored.map_or(limit - at, |entry| entry.rec_len);
+            out.sink.push(Finding::new(Problem::DirCorrupted, place(0, at), found as u64, 0u64));
+            break;
         };
         offset += entry.rec_len;
-        let there = place(entry.ino, entry.offset);
+        let there = place(entry.ino, at);
         match number {
             0 => dot(dir, &entry, there, out),
             1 => dotdot(dir, &entry, there, out),
@@ -219,10 +185,10 @@ fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, ou
             let hash = hasher.hash(&name).hash;
             (low, high) = (low.min(hash), high.max(hash));
         }
-        names.push((name_hash(&name), entry.offset as u32));
+        names.push((name_hash(&name), at as u32));
         let state = check.inodes.get(InodeNr(entry.ino));
         if number > 2 && state.kind() == Kind::Directory {
-            let name = Name::new(dir.ino, lblk, block, entry.offset as u32);
+            let name = Name::new(dir.ino, lblk, block, at as u32);
             out.subs.push(Sub { child: entry.ino, name });
         }
         if dir.ino == InodeNr::ROOT.0 && entry.name == b"lost+found" {
@@ -235,7 +201,7 @@ fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, ou
     (low, high)
 }
 
-fn dot(dir: &Dir, entry: &Entry<'_>, there: Place, out: &mut DirOut) {
+fn dot(dir: &Dir, entry: &StoredEntry<'_>, there: Place, out: &mut DirOut) {
     let problem = match () {
         () if entry.ino == 0 => Some(Problem::MissingDot),
         () if entry.name != b"." => Some(Problem::FirstNotDot),
@@ -253,7 +219,7 @@ fn dot(dir: &Dir, entry: &Entry<'_>, there: Place, out: &mut DirOut) {
     }
 }
 
-fn dotdot(dir: &Dir, entry: &Entry<'_>, there: Place, out: &mut DirOut) {
+fn dotdot(dir: &Dir, entry: &StoredEntry<'_>, there: Place, out: &mut DirOut) {
     let problem = match () {
         () if entry.ino == 0 => Some(Problem::MissingDotDot),
         () if entry.name != b".." => Some(Problem::SecondNotDotDot),
@@ -268,7 +234,7 @@ fn dotdot(dir: &Dir, entry: &Entry<'_>, there: Place, out: &mut DirOut) {
 
 /// Checks the inode of an entry. `number`: the entry's in the directory, 0 and 1 being `.` and `..`. Returns false if
 /// the name cannot be counted for an inode.
-fn target(check: &Check, dir: &Dir, entry: &Entry<'_>, number: usize, there: Place, out: &mut DirOut) -> bool {
+fn target(check: &Check, dir: &Dir, entry: &StoredEntry<'_>, number: usize, there: Place, out: &mut DirOut) -> bool {
     let mut bad = |problem, found: u64, expected: u64| out.sink.push(Finding::new(problem, there, found, expected));
     let (geo, raw) = (&check.geo, check.sb.raw());
     let special =
@@ -341,17 +307,14 @@ fn target(check: &Check, dir: &Dir, entry: &Entry<'_>, number: usize, there: Pla
 
 /// Reports names that are in the block twice. `names`: hash and place of each.
 fn duplicates(dir: &Dir, folded: bool, lblk: u32, bytes: &[u8], names: &mut [(u32, u32)], out: &mut DirOut) {
-    let name = |offset: u32| {
-        let at = offset as usize;
-        compared(&bytes[at + HEADER_LEN..at + HEADER_LEN + usize::from(bytes[at + 6])], folded)
-    };
+    let entry = |offset: u32| StoredEntry::at(bytes, offset as usize);
+    let name = |offset: u32| compared(entry(offset).map_or(&[][..], |entry| entry.name), folded);
     // By name, too: other names may have the same hash.
     names.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| (name(a.1), a.1).cmp(&(name(b.1), b.1))));
     for pair in names.windows(2) {
         if pair[0].0 == pair[1].0 && name(pair[0].1) == name(pair[1].1) {
-            let at = pair[1].1 as usize;
-            let ino = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            let place = Place::Entry { dir: InodeNr(dir.ino), lblk, offset: pair[1].1, ino: InodeNr(ino) };
+            let ino = InodeNr(entry(pair[1].1).map_or(0, |entry| entry.ino));
+            let place = Place::Entry { dir: InodeNr(dir.ino), lblk, offset: pair[1].1, ino };
             out.sink.push(Finding::at(Problem::DuplicateDirent, place));
         }
     }

@@ -7,9 +7,8 @@
 //! # Locking
 //! None.
 
-use extant_ondisk::csum::{ChecksumSeed, crc32c};
-use extant_ondisk::dirent::rec_len_from_disk;
-use extant_ondisk::htree::{DX_BLOCK_MASK, DxFormat, DxShape, HashVersion, Hasher};
+use extant_ondisk::csum::ChecksumSeed;
+use extant_ondisk::htree::{DX_BLOCK_MASK, DxFormat, DxShape, HashVersion, Hasher, RawDxRootInfo};
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::{BlockNr, InodeNr};
 
@@ -24,6 +23,8 @@ use crate::report::Sink;
 const LEVELS_MAX: u8 = 3;
 const SIPHASH: u8 = 6;
 const INCOMPAT_FLAG: u8 = 1;
+/// Bytes of the root's own fields; more may follow.
+const INFO_LEN: u8 = 8;
 /// The largest key: no name hashes above it.
 const HASH_END: u32 = 0xffff_fffe;
 
@@ -70,14 +71,6 @@ pub struct Leaf {
     pub node: bool,
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
 fn place(dir: u32, lblk: u32) -> Place {
     Place::Mapped { ino: InodeNr(dir), lblk: lblk.into(), block: BlockNr(0) }
 }
@@ -91,10 +84,14 @@ fn levels_max(check: &Check) -> u8 {
 pub fn root(check: &Check, dir: &Dir, bytes: &[u8], seed: ChecksumSeed, out: &mut DirOut) -> Root {
     let there = Place::Inode(InodeNr(dir.ino));
     let mut bad = |problem, found: u8, expected: u8| out.sink.push(Finding::new(problem, there, found, expected));
-    let (reserved, version, length, levels, flags) = (u32_at(bytes, 24), bytes[28], bytes[29], bytes[30], bytes[31]);
+    let Some(info) = RawDxRootInfo::of(bytes) else {
+        return Root { ino: dir.ino, version: 0, levels: 0, sound: false };
+    };
+    let (version, length, levels, flags) =
+        (info.hash_version, info.info_length, info.indirect_levels, info.unused_flags);
     let mut sound = true;
-    if reserved != 0 || length < 8 {
-        bad(Problem::HtreeBadroot, length, 8);
+    if info.reserved_zero.get() != 0 || length < INFO_LEN {
+        bad(Problem::HtreeBadroot, length, INFO_LEN);
         sound = false;
     }
     if version > 2 && version != SIPHASH {
@@ -120,18 +117,9 @@ pub fn root(check: &Check, dir: &Dir, bytes: &[u8], seed: ChecksumSeed, out: &mu
         sound = false;
     }
     if sound {
-        links(check, dir, 0, bytes, 24 + usize::from(length), Some(seed), out);
+        links(check, dir, 0, bytes, DxShape::Root.base() + usize::from(length - INFO_LEN), seed, out);
     }
     Root { ino: dir.ino, version, levels, sound }
-}
-
-/// Whether a block is a node of an index.
-pub fn is_node(check: &Check, bytes: &[u8]) -> bool {
-    let limit = DxFormat { has_csum: check.geo.metadata_csum }.limit(DxShape::Node, bytes.len());
-    u32_at(bytes, 0) == 0
-        && rec_len_from_disk(u16_at(bytes, 4), bytes.len()) == bytes.len()
-        && bytes[6] == 0
-        && usize::from(u16_at(bytes, 8)) == limit
 }
 
 /// Checks a node of an index.
@@ -141,36 +129,32 @@ pub fn node(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], seed: ChecksumSee
         let there = Place::Entry { dir: InodeNr(dir.ino), lblk, offset: 0, ino: InodeNr(0) };
         out.sink.push(Finding::new(Problem::BadFiletype, there, bytes[7], 0u64));
     }
-    links(check, dir, lblk, bytes, 8, Some(seed), out);
+    links(check, dir, lblk, bytes, DxShape::Node.base(), seed, out);
 }
 
 /// Checks the entries of an index block, which begin at `base`.
-fn links(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], base: usize, seed: Option<ChecksumSeed>, out: &mut DirOut) {
+fn links(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], base: usize, seed: ChecksumSeed, out: &mut DirOut) {
     let there = place(dir.ino, lblk);
     let mut bad = |problem, found: u64, expected: u64| out.sink.push(Finding::new(problem, there, found, expected));
-    let room = bytes.len().saturating_sub(base) / 8;
-    let limit = if check.geo.metadata_csum { room.saturating_sub(1) } else { room };
-    if limit == 0 {
-        return bad(Problem::HtreeBadLimit, 0, 1);
-    }
-    let (stored, mut count) = (usize::from(u16_at(bytes, base)), usize::from(u16_at(bytes, base + 2)));
-    if stored != limit {
-        bad(Problem::HtreeBadLimit, stored as u64, limit as u64);
+    let format = DxFormat { has_csum: check.geo.metadata_csum };
+    let Some(table) = format.table(base, bytes) else { return bad(Problem::HtreeBadLimit, 0, 1) };
+    let (limit, mut count) = (table.entries.len(), usize::from(table.count));
+    let is_right = usize::from(table.limit) == limit;
+    if !is_right {
+        bad(Problem::HtreeBadLimit, table.limit.into(), limit as u64);
     }
     if count > limit {
         bad(Problem::HtreeBadCount, count as u64, limit as u64);
         count = limit;
-    } else if let Some(seed) = seed.filter(|_| check.geo.metadata_csum && stored == limit) {
-        let tail = base + limit * 8;
-        let body = &bytes[..base + count * 8];
-        let expected = crc32c(crc32c(seed.checksum(body), &bytes[tail..tail + 4]), &[0; 4]);
-        if u32_at(bytes, tail + 4) != expected {
-            let problem = if lblk == 0 { Problem::HtreeRootCsumInvalid } else { Problem::HtreeNodeCsumInvalid };
-            bad(problem, u32_at(bytes, tail + 4).into(), expected.into());
-        }
+    } else if format.has_csum
+        && is_right
+        && let Some((found, expected)) = table.checksum(count, seed).filter(|(found, expected)| found != expected)
+    {
+        let problem = if lblk == 0 { Problem::HtreeRootCsumInvalid } else { Problem::HtreeNodeCsumInvalid };
+        bad(problem, found.into(), expected.into());
     }
-    let key = |at: usize| if at == 0 { 0 } else { u32_at(bytes, base + at * 8) & !1 };
-    let child = |at: usize| u32_at(bytes, base + at * 8 + 4) & DX_BLOCK_MASK;
+    let key = |at: usize| if at == 0 { 0 } else { table.entries[at].hash.get() & !1 };
+    let child = |at: usize| table.entries[at].block.get() & DX_BLOCK_MASK;
     let (mut low, mut high) = (u32::MAX, 0);
     let repeats = repeats(count, child);
     for at in 0..count {

@@ -12,6 +12,7 @@ use extant_ondisk::indirect;
 use extant_ondisk::inode::{
     FAST_SYMLINK_LIMIT, FileType, InodeDamage, InodeDesc, InodeFlags, RawInode, inline, is_zeros, verify_checksum,
 };
+use extant_ondisk::xattr::inode_area::area_of;
 use extant_ondisk::{BlockNr, InodeNr};
 use zerocopy::FromBytes;
 
@@ -276,8 +277,8 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
         walker.bad_inode(Problem::FileAclZero, ino, inode.file_acl, 0u64);
         is_bad = true;
     }
-    let attributes = xattrs::area(inode).is_some();
-    if let Some(area) = xattrs::area(inode) {
+    let attributes = area_of(inode.bytes);
+    if let Some(area) = attributes {
         xattrs::in_inode(walker, inode, area);
     }
     if inode.flags.contains(InodeFlags::ENCRYPT) {
@@ -291,7 +292,7 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     if inode.is_dir() && inode.flags.contains(InodeFlags::INDEX) {
         flags |= InodeState::INDEXED;
     }
-    if raw.i_blocks_lo.get() == 0 && !attributes && (inode.is_dir() || inode.is_regular()) {
+    if raw.i_blocks_lo.get() == 0 && attributes.is_none() && (inode.is_dir() || inode.is_regular()) {
         flags |= InodeState::EMPTY;
     }
     if inode.flags.contains(InodeFlags::INLINE_DATA) && check.geo.inline_data && inode.is_dir() {

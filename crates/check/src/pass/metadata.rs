@@ -6,7 +6,8 @@
 
 use extant_block::BioFlags;
 use extant_ondisk::features::Incompat;
-use extant_ondisk::{BlockNr, GroupNr, mmp};
+use extant_ondisk::mmp::{self, Mmp, MmpDamage};
+use extant_ondisk::{BlockNr, GroupNr};
 
 use crate::claims::Sparse;
 use crate::context::Check;
@@ -111,15 +112,11 @@ fn multi_mount(check: &Check, block: u64, sink: &mut Sink) {
         sink.push(Finding::new(Problem::Unreadable, Place::Blocks(BlockNr(block)), mmp::BYTES as u64, at));
         return;
     }
-    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    let mut bad = |problem, found: u32, expected: u32| {
+    Mmp::damage(&check.sb, &bytes, |damage| {
+        let (problem, found, expected) = match damage {
+            MmpDamage::Magic { found } => (Problem::MmpInvalidMagic, found, mmp::MAGIC),
+            MmpDamage::Checksum { found, expected } => (Problem::MmpCsumInvalid, found, expected),
+        };
         sink.push(Finding::new(problem, Place::Volume, found, expected));
-    };
-    if word(0) != mmp::MAGIC {
-        bad(Problem::MmpInvalidMagic, word(0), mmp::MAGIC);
-    }
-    let checksum = check.geo.seed.checksum(&bytes[..mmp::BYTES - 4]);
-    if check.geo.metadata_csum && word(mmp::BYTES - 4) != checksum {
-        bad(Problem::MmpCsumInvalid, word(mmp::BYTES - 4), checksum);
-    }
+    });
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use extant_ondisk::InodeNr;
-use extant_ondisk::dirent::rec_len_from_disk;
+use extant_ondisk::dirent::{REC_LEN_MIN, StoredEntry};
 use extant_ondisk::extent::NodeRef;
 use extant_ondisk::indirect;
 use extant_ondisk::inode::{FileType, InodeFlags};
@@ -126,16 +126,8 @@ fn look(walker: &mut Walker<'_>, peek: &Peek, block: &[u8]) {
 
 /// Whether a block begins with `.` of this inode and `..`.
 fn begins_as_directory(block: &[u8], ino: u32) -> bool {
-    let entry = |at: usize| {
-        let bytes = block.get(at..at + 10)?;
-        let number = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        let rec_len = rec_len_from_disk(u16::from_le_bytes([bytes[4], bytes[5]]), block.len());
-        Some((number, rec_len, bytes[6], [bytes[8], bytes[9]]))
-    };
-    let Some((number, rec_len, 1, [b'.', _])) = entry(0) else { return false };
-    if number != ino || rec_len < 12 || !rec_len.is_multiple_of(4) || rec_len + 12 >= block.len() {
-        return false;
-    }
-    let Some((_, second, 2, [b'.', b'.'])) = entry(rec_len) else { return false };
-    second >= 12 && second.is_multiple_of(4)
+    let leads = |entry: &StoredEntry<'_>| entry.rec_len >= REC_LEN_MIN && entry.rec_len.is_multiple_of(4);
+    let entry = |at, name: &[u8]| StoredEntry::at(block, at).filter(|entry| entry.name == name && leads(entry));
+    let dot = entry(0, b".").filter(|dot| dot.ino == ino && dot.rec_len + REC_LEN_MIN < block.len());
+    dot.is_some_and(|dot| entry(dot.rec_len, b"..").is_some())
 }

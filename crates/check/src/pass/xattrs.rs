@@ -10,7 +10,7 @@ use extant_ondisk::csum::crc32c;
 use extant_ondisk::encryption::{self, ContextDamage};
 use extant_ondisk::features::Compat;
 use extant_ondisk::inode::{InodeFlags, inline};
-use extant_ondisk::xattr::inode_area::scan_area;
+use extant_ondisk::xattr::inode_area::{area_of, scan_area};
 use extant_ondisk::xattr::{
     EntryRef, MAGIC, Name, XattrContext, XattrDamage, entry_hash, entry_hash_signed, index, scan_block,
 };
@@ -46,15 +46,8 @@ fn first<'a>(
 
 /// The first of an inode's own attributes for which `is_it` holds.
 fn own<'a>(check: &Check, inode: &Inode<'a>, is_it: impl Fn(&EntryRef<'a>) -> bool) -> Option<EntryRef<'a>> {
-    let area = area(inode)?;
+    let area = area_of(inode.bytes)?;
     first(|mut sink| scan_area(area, &rules(check), &mut sink), is_it)
-}
-
-/// The area of attributes in an inode, if it has one.
-pub fn area<'a>(inode: &Inode<'a>) -> Option<&'a [u8]> {
-    let bytes = inode.bytes;
-    let extra = usize::from(u16::from_le_bytes([*bytes.get(128)?, *bytes.get(129)?]));
-    bytes.get(128 + extra..).filter(|area| extra.is_multiple_of(4) && area.starts_with(&MAGIC.to_le_bytes()))
 }
 
 /// The bytes of an inode's inline data that lie in its attribute; `None`: it has no such attribute.

@@ -6,7 +6,8 @@
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::group_desc::{Counted, DescDamage, GroupDesc, GroupFlags, Piece};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
-use extant_ondisk::{BlockNr, Damage, GroupNr};
+use extant_ondisk::{BlockNr, GroupNr};
+use extant_recovery::read::Reader;
 
 use crate::error::{Error, Result};
 use crate::finding::{Finding, Place};
@@ -53,7 +54,7 @@ pub fn read(device: &dyn BlockDevice, sb: &SuperBlock, sink: &mut Sink) -> Resul
             for (place, raw) in block.chunks_exact(geometry.desc_size).enumerate() {
                 let group = GroupNr(first_group + place as u32);
                 if group.0 < geometry.group_count {
-                    descs.extend(one(device, geometry, group, table_index, place, raw, sink));
+                    descs.extend(one(device, geometry, group, raw, sink));
                 }
             }
         }
@@ -68,8 +69,6 @@ fn one(
     device: &dyn BlockDevice,
     geometry: &Geometry,
     group: GroupNr,
-    table_index: u32,
-    place: usize,
     bytes: &[u8],
     sink: &mut Sink,
 ) -> Option<GroupDesc> {
@@ -86,7 +85,7 @@ fn one(
     }
     if is_doubtful || !astray.is_empty() {
         let places = |desc: &GroupDesc| [desc.block_bitmap, desc.inode_bitmap, desc.inode_table];
-        match backup(device, geometry, group, table_index, place) {
+        match Reader::new(device, geometry).backup_of(group) {
             Some(spare) if places(&spare) != places(&desc) => {
                 [desc.block_bitmap, desc.inode_bitmap, desc.inode_table] = places(&spare);
                 // The other fields cannot be trusted either, and the backup's flags and counts are out of date.
@@ -114,26 +113,6 @@ fn piece_outside(damage: DescDamage) -> Option<Piece> {
         DescDamage::Outside { piece, .. } => Some(piece),
         _ => None,
     }
-}
-
-/// An intact backup of a group's descriptor.
-fn backup(
-    device: &dyn BlockDevice,
-    geometry: &Geometry,
-    group: GroupNr,
-    table_index: u32,
-    place: usize,
-) -> Option<GroupDesc> {
-    let groups: Vec<GroupNr> = geometry.backup_groups().take(4).collect();
-    let mut bytes = vec![0; geometry.desc_size];
-    geometry.desc_block_copies(table_index, &groups).skip(1).find_map(|block| {
-        let at = (block.0 << geometry.block_bits) + (place * geometry.desc_size) as u64;
-        device.read_at(at, &mut bytes, BioFlags::META).ok()?;
-        let desc = GroupDesc::parse(&bytes, group, geometry).ok()?;
-        let mut intact = true;
-        desc.damage(&bytes, group, geometry, &mut |one| intact &= !one.is_fatal());
-        intact.then_some(desc)
-    })
 }
 
 /// Damage of a descriptor as a finding. `None`: another pass reports the same in more detail.

@@ -6,6 +6,7 @@
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::features::Compat;
 use extant_ondisk::group_desc::GroupDesc;
+use extant_ondisk::growth::ReservedBlocks;
 use extant_ondisk::indirect;
 use extant_ondisk::inode::{FileType, InodeDesc};
 use extant_ondisk::superblock::SuperBlock;
@@ -14,9 +15,6 @@ use extant_ondisk::{BlockNr, InodeNr};
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
-
-/// The slot of the double indirect block, the only one in use.
-const DOUBLE: usize = 13;
 
 /// Checks the resize inode against the superblock's reserved blocks.
 pub fn check(device: &dyn BlockDevice, sb: &SuperBlock, descs: &[GroupDesc], sink: &mut Sink) {
@@ -44,8 +42,9 @@ pub fn check(device: &dyn BlockDevice, sb: &SuperBlock, descs: &[GroupDesc], sin
 /// Whether the inode maps exactly the reserved blocks.
 fn maps_reserved(device: &dyn BlockDevice, sb: &SuperBlock, inode: &InodeDesc) -> bool {
     let geometry = sb.geometry();
-    let double = BlockNr(indirect::pointer(&inode.i_block, DOUBLE).unwrap_or(0).into());
-    let others = (0..indirect::SLOTS).any(|slot| slot != DOUBLE && indirect::pointer(&inode.i_block, slot) != Some(0));
+    let double = BlockNr(indirect::pointer(&inode.i_block, ReservedBlocks::DOUBLE).unwrap_or(0).into());
+    let others = (0..indirect::SLOTS)
+        .any(|slot| slot != ReservedBlocks::DOUBLE && indirect::pointer(&inode.i_block, slot) != Some(0));
     if others || inode.links == 0 || inode.mode & FileType::Regular.mode_bits() == 0 || !geometry.contains(double) {
         return false;
     }
@@ -65,26 +64,13 @@ fn maps_reserved(device: &dyn BlockDevice, sb: &SuperBlock, inode: &InodeDesc) -
     if used.windows(2).any(|pair| pair[0] == pair[1]) {
         return false;
     }
-    let per_block = geometry.block_size / 4;
-    let mut block = geometry.first_data_block + 1 + u64::from(geometry.desc_blocks);
-    if geometry.block_size == 1024 && geometry.first_data_block == 0 {
-        block += 1;
-    }
-    let groups: Vec<_> = geometry.backup_groups().take(per_block as usize).collect();
-    let steps = geometry.reserved_gdt_blocks / 4;
-    let Some(reserved) = read(BlockNr(block), steps) else { return false };
-    for (step, copies) in (0..steps).zip(reserved.chunks(geometry.block_size as usize)) {
-        let slot = (geometry.desc_blocks + step) % per_block;
-        if indirect::pointer(&pointers, slot as usize).map(u64::from) != Some(block) {
-            return false;
-        }
-        for (at, group) in groups.iter().enumerate() {
-            let expected = block + u64::from(group.0) * u64::from(geometry.blocks_per_group);
-            if indirect::pointer(copies, at).map(u64::from) != Some(expected) {
-                return false;
-            }
-        }
-        block += 1;
-    }
-    true
+    let reserved = ReservedBlocks::new(geometry);
+    let Some(first) = reserved.blocks().next() else { return true };
+    // e2fsck looks at a quarter of them.
+    let Some(copies) = read(first, geometry.reserved_gdt_blocks / 4) else { return false };
+    let names = |bytes: &[u8], slot, block| indirect::pointer(bytes, slot).map(u64::from) == Some(block);
+    reserved.blocks().zip(copies.chunks(pointers.len())).all(|(block, bytes)| {
+        let mut copies = reserved.copies_of(block).take(bytes.len() / 4).enumerate();
+        names(&pointers, reserved.slot(block), block.0) && copies.all(|(slot, copy)| names(bytes, slot, copy))
+    })
 }

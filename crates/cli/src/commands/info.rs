@@ -12,14 +12,13 @@ use std::sync::Arc;
 
 use extant_block::BlockDevice;
 use extant_block::device::MemDevice;
-use extant_fs::{
-    Error, Filesystem, JournalDevice, Messages, MountOptions, StatFs, probe_superblock, probe_superblock_at,
-};
-use extant_image::{Holder, has_magic, identify, look, overwritten, partition_table};
+use extant_fs::{Error, Filesystem, JournalDevice, Messages, MountOptions, StatFs};
+use extant_image::{Holder, has_magic, identify, look, overwritten, partition_table, probe};
 use extant_ondisk::features::{self, Incompat, MountMode};
 use extant_ondisk::partition::{Source, Table};
 use extant_ondisk::superblock::{FsState, SuperBlock};
 use extant_recovery::locate::open_journal;
+use extant_recovery::read::{FoundSuper, find_super};
 use extant_recovery::{JournalFile, JournalState, Replay, journal_state};
 use serde_json::{Value, json};
 
@@ -51,7 +50,7 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     drop(whole);
     let (dev, beside) = beside::open(&spec, how)?;
     let named = how.mount_options(&spec, true)?;
-    let (sb, backup) = match probe_superblock_at(&*dev, named.superblock, named.rescue) {
+    let FoundSuper { sb, backup, .. } = match find_super(&*dev, named.superblock, named.rescue) {
         Ok(found) => found,
         // The mount's error is more precise.
         Err(e) => {
@@ -70,7 +69,7 @@ pub fn run(args: &InfoArgs, how: &ImageArgs) -> Result<()> {
     let facts = Facts {
         spec: &spec,
         size: if spec.part != Part::Any { dev.size_bytes() } else { whole_size },
-        backup,
+        backup: backup.map(|(block, _)| block.0),
         asked: how.sb.is_some(),
         journal,
         refused: mounted.as_ref().err().filter(|_| beside.is_none()),
@@ -130,7 +129,7 @@ fn print_partitions(args: &InfoArgs, spec: &ImageSpec, whole: &Arc<dyn BlockDevi
     }
     for p in partitions {
         let part = extant_block::device::OffsetDevice::new(whole.clone(), p.start, p.len & !4095);
-        let found = part.ok().and_then(|dev| probe_superblock(&dev).ok()).map(|(sb, _)| sb);
+        let found = part.ok().and_then(|dev| probe(&dev).ok()).map(|(sb, _)| sb);
         let holder = Holder::of_partition(&ImageSpec { part: Part::Partition(p.number), ..spec.clone() });
         if let (Some(sb), false) = (&found, args.json) {
             let label = text::shown(sb.volume_name().as_bytes());

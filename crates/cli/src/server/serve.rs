@@ -23,11 +23,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use extant_block::device::IoMode;
-use extant_fs::{Filesystem, Mounted, probe_superblock};
+use extant_fs::{Filesystem, Mounted};
 use extant_fuse::{
     Errno, FsServer, FuseError, MountKind, MountPoint, ServerOptions, Session, Unmounter, kernel_gid, kernel_uid,
 };
-use extant_image::DeviceClaim;
+use extant_image::{DeviceClaim, probe};
 use extant_lab::measure::Recorded;
 use extant_lab::measure::engine::Probe;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -172,7 +172,7 @@ pub(crate) fn open(job: &Job, root: bool) -> Result<(Mounted, Option<Arc<DeviceC
     };
     let mut options = config.fs.clone();
     let image = job.spec.shown();
-    if let Ok((sb, _)) = probe_superblock(&*dev) {
+    if let Ok((sb, _)) = probe(&*dev) {
         // Without a replay, the journal's contents need not be preserved.
         if options.no_recovery && !options.read_only {
             if sb.needs_recovery() {

@@ -20,12 +20,12 @@ use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::features::{self, MountMode};
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::inode::InodeDesc;
-use extant_ondisk::superblock::{self, Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, backup_at};
+use extant_ondisk::superblock::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr};
+use extant_recovery::read::{FoundSuper, find_super};
 
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::mount::patched::{PatchedDevice, Patches};
-use crate::mount::super_block::read_super_at;
 use crate::options::Messages;
 #[allow(unused_imports)] // for links in the documentation
 use crate::options::MountOptions;
@@ -66,38 +66,9 @@ impl Copies {
     /// The primary superblock, or the first backup that belongs to this image; the copy at byte `superblock`, if one
     /// is given.
     pub(crate) fn find(dev: &dyn BlockDevice, superblock: Option<u64>, rescue: bool) -> Result<Copies> {
-        if let Some(at) = superblock.filter(|at| *at != SUPERBLOCK_OFFSET) {
-            return Copies::named(dev, at, rescue);
-        }
-        let fits = |sb: &SuperBlock| rescue || sb.check_device_size(dev.size_bytes()).is_ok();
-        let is_lost = |e: &Error| rescue || !matches!(e, Error::Device(_) | Error::Unsupported(_));
-        let mut read = |at: u64, into: &mut [u8]| dev.read_at(at, into, BioFlags::META).is_ok();
-        match superblock::find(dev.size_bytes(), |at| read_super_at(dev, at), &mut read, fits, is_lost) {
-            Ok((sb, backup)) => {
-                let backup = backup.map(|(block, e)| Backup { block: block.0, primary: Some(e) });
-                Ok(Copies { sb, backup, doubts: Vec::new(), rescue })
-            }
-            Err(e) if !rescue => Err(e),
-            Err(e) => {
-                let (sb, doubts) = read_damaged_super(dev, SUPERBLOCK_OFFSET).map_err(|_| e)?;
-                Ok(Copies { sb, backup: None, doubts, rescue })
-            }
-        }
-    }
-
-    fn named(dev: &dyn BlockDevice, at: u64, rescue: bool) -> Result<Copies> {
-        let (sb, doubts) = match read_super_at(dev, at) {
-            Err(e) if rescue => read_damaged_super(dev, at).map_err(|_| e)?,
-            found => (found?, Vec::new()),
-        };
-        let geo = sb.geometry();
-        let Some(BlockNr(block)) = backup_at(geo, at) else {
-            let blocks: Vec<u64> = geo.backup_groups().take(8).map(|g| geo.super_location(g).0.0).collect();
-            let detail =
-                format!("no copy of this file system's superblock belongs there; there are some at {blocks:?}");
-            return Err(Error::corrupt(Damage::SuperBlock { byte: at }, detail));
-        };
-        Ok(Copies { sb, backup: Some(Backup { block, primary: None }), doubts, rescue })
+        let FoundSuper { sb, backup, doubts } = find_super(dev, superblock, rescue)?;
+        let backup = backup.map(|(block, e)| Backup { block: block.0, primary: e.map(Error::from) });
+        Ok(Copies { sb, backup, doubts: doubts.into_iter().map(Error::from).collect(), rescue })
     }
 
     /// Checks that the image can be mounted in this way, and reports what the mount ignores.
@@ -207,33 +178,13 @@ impl Copies {
     }
 }
 
-/// For tools that only read: the superblock, and the block of the backup that it came from, if it did. The other
-/// arguments are those of [`MountOptions`].
+/// The superblock of an unknown image, and the block of the backup that it came from, if it did.
 ///
 /// # Errors
 /// There is no superblock, neither an intact one nor one with an intact backup.
-pub fn probe_superblock_at(
-    dev: &dyn BlockDevice,
-    superblock: Option<u64>,
-    rescue: bool,
-) -> Result<(SuperBlock, Option<u64>)> {
-    let Copies { sb, backup, .. } = Copies::find(dev, superblock, rescue)?;
-    Ok((sb, backup.map(|b| b.block)))
-}
-
-/// [`probe_superblock_at`] for an unknown image.
-///
-/// # Errors
-/// As [`probe_superblock_at`].
 pub fn probe_superblock(dev: &dyn BlockDevice) -> Result<(SuperBlock, Option<u64>)> {
-    probe_superblock_at(dev, None, false)
-}
-
-fn read_damaged_super(dev: &dyn BlockDevice, offset: u64) -> Result<(SuperBlock, Vec<Error>)> {
-    let mut bytes = [0u8; SUPERBLOCK_SIZE];
-    dev.read_at(offset, &mut bytes, BioFlags::META)?;
-    let (sb, doubts) = SuperBlock::decode_damaged(&bytes, offset)?;
-    Ok((sb, doubts.into_iter().map(Error::from).collect()))
+    let FoundSuper { sb, backup, .. } = find_super(dev, None, false)?;
+    Ok((sb, backup.map(|(block, _)| block.0)))
 }
 
 /// The result of examining all descriptors.

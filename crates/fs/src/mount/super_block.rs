@@ -18,8 +18,10 @@ use extant_ondisk::BlockNr;
 use extant_ondisk::features::{self, MountMode};
 use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock};
 
-use crate::error::{Damage, Error, Result, Unsupported};
+use crate::error::{Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
+
+pub(crate) use extant_recovery::read::super_at as read_super_at;
 
 /// Checks the superblock again after the replay, which may have brought other features and another size. A writing
 /// mount cannot become read-only here: the replay remains. `before`: the earlier superblock, whose size has been
@@ -39,15 +41,6 @@ pub(crate) fn check_after_replay(
         }
         _ => Ok(()),
     }
-}
-
-pub(crate) fn read_super_at(dev: &dyn BlockDevice, offset: u64) -> Result<SuperBlock> {
-    if offset + SUPERBLOCK_SIZE as u64 > dev.size_bytes() {
-        return Err(Error::corrupt(Damage::SuperBlock { byte: offset }, "the image is too small"));
-    }
-    let mut bytes = [0u8; SUPERBLOCK_SIZE];
-    dev.read_at(offset, &mut bytes, BioFlags::META)?;
-    Ok(SuperBlock::decode(&bytes, offset)?)
 }
 
 /// Writes the primary superblock, durably. Only while no transaction can hold its block.

@@ -2,16 +2,13 @@
 
 use extant_ondisk::InodeNr;
 use extant_ondisk::acl::{self, Acl};
-use extant_ondisk::inode::MODE_TYPE_MASK;
+use extant_ondisk::inode::FileType;
 use extant_ondisk::xattr::{Name, index};
 
 use super::ops::{get_raw, remove_raw, set_all_raw, set_raw};
 use super::{SetMode, XattrError, XattrSource, XattrStore};
 
 type Result<T, S> = std::result::Result<T, XattrError<<S as XattrSource>::Error>>;
-
-const S_IFDIR: u16 = 0o040000;
-const S_IFLNK: u16 = 0o120000;
 
 /// One of an inode's two ACLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,14 +55,14 @@ pub fn get_acl<S: XattrSource>(store: &S, kind: AclKind) -> Result<Option<Acl>, 
 /// the credentials require it.
 pub fn set_acl<S: XattrStore>(store: &mut S, kind: AclKind, acl: Option<&Acl>) -> Result<(), S> {
     let (ino, mode) = (store.ino(), store.mode());
-    if mode & MODE_TYPE_MASK == S_IFLNK {
+    if FileType::from_mode(mode) == Some(FileType::Symlink) {
         return Err(XattrError::NameNotSupported { ino });
     }
     let Some(acl) = acl else {
         return remove_raw(store, kind.name()).map(drop);
     };
     acl.validate().map_err(|source| XattrError::InvalidAcl { ino, source })?;
-    if kind == AclKind::Default && mode & MODE_TYPE_MASK != S_IFDIR {
+    if kind == AclKind::Default && FileType::from_mode(mode) != Some(FileType::Directory) {
         return Err(XattrError::NoDirectory { ino });
     }
     let (new_mode, stored) = stored_acl(kind, acl, mode);
@@ -89,7 +86,7 @@ pub(super) fn stored_acl(kind: AclKind, acl: &Acl, mode: u16) -> (u16, Option<Ve
 
 /// The name and the bytes of the access ACL after [`chmod_acl`]; `None`: the inode has no such list.
 pub fn chmod_value<S: XattrSource>(store: &S, mode: u16) -> Result<Option<(Name<'static>, Vec<u8>)>, S> {
-    if store.mode() & MODE_TYPE_MASK == S_IFLNK {
+    if FileType::from_mode(store.mode()) == Some(FileType::Symlink) {
         return Ok(None);
     }
     let Some(mut acl) = get_acl(store, AclKind::Access)? else { return Ok(None) };

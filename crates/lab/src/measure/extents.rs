@@ -7,6 +7,7 @@ use std::path::Path;
 
 use extant_block::device::{Engine, FileDevice, OpenOptions};
 use extant_ondisk::superblock::Geometry;
+use extant_recovery::read::find_super;
 
 use super::Figures;
 use super::transactions::Layout;
@@ -20,7 +21,7 @@ fn open(image: &Path) -> Option<FileDevice> {
 /// Geometry of an image.
 pub fn geometry(image: &Path) -> Option<Geometry> {
     let device = open(image)?;
-    Some(extant_fs::probe_superblock(&device).ok()?.0.geometry().clone())
+    Some(find_super(&device, None, false).ok()?.sb.geometry().clone())
 }
 
 /// The number of free bytes in an image, according to its superblock.
@@ -31,7 +32,7 @@ pub fn free_bytes(image: &Path) -> Result<u64> {
     let failed = |why: String| Error::Usage(format!("{}: {why}", image.display()));
     let options = OpenOptions { engine: Engine::Psync, ..OpenOptions::read_only() };
     let device = FileDevice::open(image, options).map_err(|e| failed(e.to_string()))?;
-    let (superblock, _) = extant_fs::probe_superblock(&device).map_err(|e| failed(e.to_string()))?;
+    let superblock = find_super(&device, None, false).map_err(|e| failed(e.to_string()))?.sb;
     Ok(superblock.free_blocks().saturating_mul(u64::from(superblock.geometry().block_size)))
 }
 

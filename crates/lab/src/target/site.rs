@@ -168,7 +168,7 @@ impl Site {
         };
         self.device = Some(device.clone());
         if options.exact {
-            let (superblock, _) = extant_fs::probe_superblock(&*device).map_err(|e| self.failed(e))?;
+            let superblock = extant_recovery::read::find_super(&*device, None, false).map_err(|e| self.failed(e))?.sb;
             options.fs.clock = Clock::virtual_at(superblock.write_time());
         }
         let fs = Filesystem::mount(device, options.fs).map_err(|e| self.failed(e))?;

@@ -15,6 +15,8 @@ mod tests;
 
 pub use codec::{from_disk, from_xattr, to_disk, to_xattr};
 
+use crate::inode::FileType;
+
 /// The subject of an entry (Linux: `ACL_USER_OBJ` …).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tag {
@@ -93,10 +95,6 @@ pub struct Inherited {
     /// Only directories hand the default ACL on.
     pub default: Option<Acl>,
 }
-
-const S_IFMT: u16 = 0o170000;
-const S_IFDIR: u16 = 0o040000;
-const S_IFLNK: u16 = 0o120000;
 
 impl Acl {
     /// The ACL equivalent to the permission bits of `mode` (Linux: `posix_acl_from_mode`).
@@ -203,7 +201,8 @@ impl Acl {
 /// Without a default ACL, or for a symlink, the mode without `umask` (symlinks ignore the umask). With one, umask is
 /// ignored (Linux: `posix_acl_create`).
 pub fn inherit(default: Option<&Acl>, mode: u16, umask: u16) -> Inherited {
-    if mode & S_IFMT == S_IFLNK {
+    let kind = FileType::from_mode(mode);
+    if kind == Some(FileType::Symlink) {
         return Inherited { mode, access: None, default: None };
     }
     let Some(default) = default else {
@@ -215,6 +214,6 @@ pub fn inherit(default: Option<&Acl>, mode: u16, umask: u16) -> Inherited {
     Inherited {
         mode: mode_after,
         access: (!all).then_some(access),
-        default: (mode & S_IFMT == S_IFDIR).then(|| default.clone()),
+        default: (kind == Some(FileType::Directory)).then(|| default.clone()),
     }
 }

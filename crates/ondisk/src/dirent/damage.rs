@@ -1,19 +1,15 @@
 //! Damage of a directory or index block.
 //!
-//! Main types: [`DirDamage`] (a place in the block and the [`DirRule`] that is broken there), [`LeafContext`] (facts
-//! that a block of entries does not contain). It knows one block. The checker finds out whether an entry's inode is
-//! in use and has the entry's type, and whether names repeat or have the hash that the index promises.
+//! Main types: [`DirDamage`] (a place in the block) and [`DirRule`] (the rule that is broken there). These are the
+//! rules of a reader, which refuses what breaks one. A checker follows the same chain of entries
+//! ([`super::StoredEntry`]), and judges what they say: `.` and `..`, inodes, types, and names that repeat.
 //!
 //! # Locking
 //! None.
 
-use super::{
-    DirBlockFormat, Dirent, HEADER_LEN, NAME_MAX, REC_LEN_MIN, RawDirentTail, TAIL_FILE_TYPE, TAIL_LEN, name_is_legal,
-};
-use crate::InodeNr;
+use super::{DirBlockFormat, Dirent, NAME_MAX, REC_LEN_MIN, RawDirentTail, TAIL_FILE_TYPE, TAIL_LEN, name_is_legal};
 use crate::csum::ChecksumSeed;
 use crate::damage::Damage;
-use crate::inode::FileType;
 use zerocopy::FromBytes;
 
 /// One fault of a directory or index block. It carries no block number: the caller knows it.
@@ -39,7 +35,7 @@ impl DirDamage {
 
 impl Damage for DirDamage {
     fn is_fatal(&self) -> bool {
-        self.what.is_fatal()
+        true
     }
 }
 
@@ -99,12 +95,6 @@ pub enum DirRule {
         /// Inodes of the file system.
         most: u32,
     },
-    /// The inode is one that no name may have.
-    #[error("inode number {found} is reserved")]
-    InodeReserved {
-        /// As stored.
-        found: u32,
-    },
     /// A used entry without a name.
     #[error("the name is empty")]
     NameEmpty,
@@ -114,62 +104,12 @@ pub enum DirRule {
         /// The first of them.
         found: u8,
     },
-    /// A type byte where the file system has none.
-    #[error("file type {found} without the filetype feature, expected 0")]
-    TypeFeature {
-        /// As stored.
-        found: u8,
-    },
-    /// A type byte without meaning.
-    #[error("unknown file type {found}")]
-    Type {
-        /// As stored.
-        found: u8,
-    },
-    /// The first entry is unused.
-    #[error("the first entry is not '.': it is unused")]
-    DotMissing,
     /// The first entry has another name.
     #[error("the first entry is not '.'")]
     DotName,
-    /// The bytes behind the name of `.` are not zero.
-    #[error("'.' is followed by {found:#04x}, expected 0")]
-    DotTerminator {
-        /// The byte behind the name.
-        found: u8,
-    },
-    /// `.` names another inode than the directory's.
-    #[error("'.' names inode {found}, expected {expected}")]
-    DotInode {
-        /// As stored.
-        found: u32,
-        /// The directory.
-        expected: u32,
-    },
-    /// `.` has room for another entry behind it, where none is allowed.
-    #[error("'.' has rec_len {found}, expected {REC_LEN_MIN}")]
-    DotRecLen {
-        /// In bytes.
-        found: u32,
-    },
-    /// The second entry is unused.
-    #[error("the second entry is not '..': it is unused")]
-    DotDotMissing,
     /// The second entry has another name.
     #[error("the second entry is not '..'")]
     DotDotName,
-    /// The byte behind the name of `..` is not zero.
-    #[error("'..' is followed by {found:#04x}, expected 0")]
-    DotDotTerminator {
-        /// The byte behind the name.
-        found: u8,
-    },
-    /// A second `.`.
-    #[error("another '.'")]
-    DotAgain,
-    /// A second `..`.
-    #[error("another '..'")]
-    DotDotAgain,
     /// The block is too small for a tail.
     #[error("the block is too small for a checksum tail")]
     NoTailRoom,
@@ -296,153 +236,25 @@ pub enum DirRule {
     TooSmallToSplit,
 }
 
-impl DirRule {
-    /// Whether a reader refuses the entry, or the block, because of it.
-    pub fn is_fatal(self) -> bool {
-        use DirRule::{
-            DotAgain, DotDotAgain, DotDotTerminator, DotInode, DotRecLen, DotTerminator, InodeReserved, Type,
-            TypeFeature,
-        };
-        !matches!(
-            self,
-            InodeReserved { .. }
-                | Type { .. }
-                | TypeFeature { .. }
-                | DotTerminator { .. }
-                | DotInode { .. }
-                | DotRecLen { .. }
-                | DotDotTerminator { .. }
-                | DotAgain
-                | DotDotAgain
-        )
-    }
-}
-
-/// Facts that a block of entries does not contain.
-#[derive(Clone, Copy, Debug)]
-pub struct LeafContext {
-    /// The directory, where this is its first block and must begin with `.` and `..`.
-    pub first_block_of: Option<InodeNr>,
-    /// The first inode that is not reserved.
-    pub first_ino: u32,
-    /// The seed of the directory's checksums. `None` without them, and for index blocks, whose checksum
-    /// [`crate::htree::DxFormat::damage`] checks.
-    pub seed: Option<ChecksumSeed>,
-}
-
 impl DirBlockFormat {
-    /// Reports everything that is wrong with a block of entries.
-    pub fn damage(&self, block: &[u8], context: &LeafContext, sink: &mut impl FnMut(DirDamage)) {
-        self.scan(block, context, &mut |found| {
-            if let Err(damage) = found {
-                sink(damage);
-            }
-        });
-    }
-
-    /// One walk over a block for a checker: every entry without fatal damage, unused ones included, and everything that
-    /// is wrong, in the order of the bytes; the checksum comes last. Where the chain of entries breaks, the walk over
-    /// the entries ends.
-    pub fn scan<'a>(
-        &self,
-        block: &'a [u8],
-        context: &LeafContext,
-        sink: &mut impl FnMut(Result<Dirent<'a>, DirDamage>),
-    ) {
-        let (limit, mut offset, mut number) = (self.limit(block.len()), 0, 0usize);
-        while offset < limit {
-            let entry = match self.link(block, offset) {
-                Ok(entry) => entry,
-                Err(damage) => {
-                    sink(Err(damage));
-                    break;
-                }
-            };
-            let mut usable = true;
-            let mut note = |what: DirRule| {
-                usable &= !what.is_fatal();
-                sink(Err(DirDamage::new(offset, what)));
-            };
-            match context.first_block_of {
-                Some(ino) if number == 0 => dot_damage(block, &entry, ino, &mut note),
-                Some(_) if number == 1 => dotdot_damage(block, &entry, &mut note),
-                _ if entry.is_used() && entry.name == b"." => note(DirRule::DotAgain),
-                _ if entry.is_used() && entry.name == b".." => note(DirRule::DotDotAgain),
-                _ => {}
-            }
-            self.entry_damage(&entry, &mut note);
-            if entry.is_used() {
-                if entry.ino < context.first_ino && entry.ino != InodeNr::ROOT.0 {
-                    note(DirRule::InodeReserved { found: entry.ino });
-                }
-                match block.get(offset + HEADER_LEN - 1) {
-                    Some(&found) if found != 0 && !self.has_filetype => note(DirRule::TypeFeature { found }),
-                    Some(&found) if found != 0 && FileType::from_dirent_code(found).is_none() => {
-                        note(DirRule::Type { found });
-                    }
-                    _ => {}
-                }
-            }
-            if usable {
-                sink(Ok(entry));
-            }
-            offset += entry.rec_len as usize;
-            number += 1;
-        }
-        if self.has_csum
-            && let Some(seed) = context.seed
-        {
-            tail_damage(block, seed, &mut |damage| sink(Err(damage)));
-        }
-    }
-
-    /// Reports the faults of an entry whose length is valid.
+    /// The first rule that an entry of a valid length breaks.
     #[inline]
-    pub(super) fn entry_damage(&self, entry: &Dirent<'_>, sink: &mut impl FnMut(DirRule)) {
+    pub(super) fn broken_rule(&self, entry: &Dirent<'_>) -> Option<DirRule> {
         if entry.ino > self.inodes_count {
-            sink(DirRule::Inode { found: entry.ino, most: self.inodes_count });
+            return Some(DirRule::Inode { found: entry.ino, most: self.inodes_count });
         }
         let may_be_any = self.encrypted && !entry.name.is_empty();
-        if entry.is_used() && !may_be_any && !name_is_legal(entry.name) {
-            sink(match entry.name.iter().find(|byte| matches!(byte, 0 | b'/')) {
-                Some(&found) => DirRule::NameByte { found },
-                None => DirRule::NameEmpty,
-            });
+        if !entry.is_used() || may_be_any || name_is_legal(entry.name) {
+            return None;
         }
+        Some(match entry.name.iter().find(|byte| matches!(byte, 0 | b'/')) {
+            Some(&found) => DirRule::NameByte { found },
+            None => DirRule::NameEmpty,
+        })
     }
 }
 
 const _: () = assert!(NAME_MAX == u8::MAX as usize, "no name is too long for its length's byte");
-
-fn dot_damage(block: &[u8], entry: &Dirent<'_>, ino: InodeNr, sink: &mut impl FnMut(DirRule)) {
-    if !entry.is_used() {
-        return sink(DirRule::DotMissing);
-    }
-    if entry.name != b"." {
-        return sink(DirRule::DotName);
-    }
-    if let Some(&found) = block.get(entry.offset as usize + HEADER_LEN + 1).filter(|found| **found != 0) {
-        sink(DirRule::DotTerminator { found });
-    }
-    if entry.ino != ino.0 {
-        sink(DirRule::DotInode { found: entry.ino, expected: ino.0 });
-    }
-    if entry.rec_len as usize > 2 * REC_LEN_MIN {
-        sink(DirRule::DotRecLen { found: entry.rec_len });
-    }
-}
-
-fn dotdot_damage(block: &[u8], entry: &Dirent<'_>, sink: &mut impl FnMut(DirRule)) {
-    if !entry.is_used() {
-        return sink(DirRule::DotDotMissing);
-    }
-    if entry.name != b".." {
-        return sink(DirRule::DotDotName);
-    }
-    if let Some(&found) = block.get(entry.offset as usize + HEADER_LEN + 2).filter(|found| **found != 0) {
-        sink(DirRule::DotDotTerminator { found });
-    }
-}
 
 /// Reports a tail that is missing, or whose checksum does not fit the leaf.
 pub fn tail_damage(block: &[u8], seed: ChecksumSeed, sink: &mut impl FnMut(DirDamage)) {

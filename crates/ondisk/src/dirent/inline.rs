@@ -12,11 +12,11 @@
 //! # Locking
 //! None.
 
-use super::{DirBlockFormat, DirDamage, DirRule, Dirent, HEADER_LEN, Insert, REC_LEN_MIN, write_rec_len};
+use super::{
+    DirBlockFormat, DirDamage, DirRule, Dirent, HEADER_LEN, Insert, REC_LEN_MIN, rec_len_needed, write_rec_len,
+};
 use crate::inode::inline::ROOM;
 
-/// The bytes of the parent's number (Linux: `EXT4_INLINE_DOTDOT_SIZE`).
-const PARENT_LEN: usize = 4;
 /// The bytes of `.` and `..` in a block.
 const DOTS_LEN: usize = 2 * REC_LEN_MIN;
 
@@ -29,16 +29,30 @@ pub struct InlineDir {
 }
 
 impl InlineDir {
-    /// A new directory, without names.
-    pub fn new(parent: u32) -> InlineDir {
-        let mut first = vec![0; ROOM - PARENT_LEN];
-        relink(&mut first, &[]);
-        InlineDir { parent, parts: [first, Vec::new()] }
+    /// The bytes of the parent's number (Linux: `EXT4_INLINE_DOTDOT_SIZE`).
+    pub const PARENT_LEN: usize = 4;
+
+    /// A new directory, without names, and with `rest_len` bytes in the attribute.
+    pub fn new(parent: u32, rest_len: usize) -> InlineDir {
+        let mut parts = [vec![0; ROOM - Self::PARENT_LEN], vec![0; rest_len]];
+        parts.iter_mut().for_each(|part| relink(part, &[]));
+        InlineDir { parent, parts }
+    }
+
+    /// The bytes in the attribute that names of these lengths need, if they are inserted in this order.
+    pub fn rest_for(names: impl Iterator<Item = usize>) -> usize {
+        let mut room = ROOM - Self::PARENT_LEN;
+        let behind = names.map(rec_len_needed).filter(|needed| {
+            let fits = *needed <= room;
+            room -= if fits { *needed } else { 0 };
+            !fits
+        });
+        behind.sum()
     }
 
     /// Takes `i_block` and the attribute apart, without a look at the entries.
     pub fn from_parts(i_block: &[u8; ROOM], rest: Vec<u8>) -> InlineDir {
-        let (parent, first) = i_block.split_at(PARENT_LEN);
+        let (parent, first) = i_block.split_at(Self::PARENT_LEN);
         let parent = u32::from_le_bytes([parent[0], parent[1], parent[2], parent[3]]);
         InlineDir { parent, parts: [first.to_vec(), rest] }
     }
@@ -105,7 +119,7 @@ impl InlineDir {
     /// [`DirDamage`] in the block, or a name at a place that the inode does not have.
     pub fn from_block(format: DirBlockFormat, block: &[u8], rest_len: usize) -> Result<InlineDir, DirDamage> {
         let (_, parent, _) = format.dots(block)?;
-        let mut parts = [vec![0; ROOM - PARENT_LEN], vec![0; rest_len]];
+        let mut parts = [vec![0; ROOM - Self::PARENT_LEN], vec![0; rest_len]];
         let mut places = [Vec::new(), Vec::new()];
         for entry in format.entries(block) {
             let entry = entry?;
@@ -217,7 +231,7 @@ mod tests {
 
     /// Fills both parts; the names and the place of each in a block.
     fn filled() -> InlineDir {
-        let mut dir = InlineDir::new(2);
+        let mut dir = InlineDir::new(2, 0);
         assert_eq!(dir.to_bytes().len(), ROOM);
         let mut n = 10;
         while add(&mut dir, &format!("name-{n}"), n) {
@@ -291,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_block_with_a_name_at_another_place_is_refused() {
-        let dir = InlineDir::new(2);
+        let dir = InlineDir::new(2, 0);
         let mut block = block_of(&dir);
         FORMAT.insert(&mut block, &[b'x'; 60], 9, None).expect("sound");
         assert!(InlineDir::from_block(FORMAT, &block, 0).is_err());

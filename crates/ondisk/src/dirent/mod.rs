@@ -1,8 +1,9 @@
 //! Linear directory blocks as bytes: entries, the room between them, and the checksum tail.
 //!
 //! Main types: [`DirBlockFormat`] (how this file system writes a block, and every operation on one), [`Dirent`] (one
-//! decoded entry), [`Entries`] (a walk that validates), [`WholeFormat`] (lays out whole directories), [`InlineDir`]
-//! (the names of a directory in its inode), [`DirDamage`] (one fault).
+//! decoded entry), [`StoredEntry`] (one for a reader that judges it), [`Entries`] (a walk that validates),
+//! [`WholeFormat`] (lays out whole directories), [`InlineDir`] (the names of a directory in its inode), [`DirDamage`]
+//! (one fault).
 //!
 //! A block is a chain of entries, each `rec_len` bytes long. The chain ends exactly at the end of the block, or at
 //! the twelve-byte tail if the file system has metadata checksums. The space behind an entry's name up to its
@@ -25,7 +26,7 @@ mod whole;
 #[cfg(test)]
 mod tests;
 
-pub use damage::{DirDamage, DirRule, LeafContext, tail_damage};
+pub use damage::{DirDamage, DirRule, tail_damage};
 pub use inline::InlineDir;
 pub use types::{RawDirent, RawDirentTail};
 pub use whole::{Target, Whole, WholeFormat};
@@ -80,6 +81,67 @@ pub fn rec_len_to_disk(len: usize, block_size: usize) -> u16 {
 /// Whether `name` may be written as a directory entry: 1 to 255 bytes, no slash, no NUL.
 pub fn name_is_legal(name: &[u8]) -> bool {
     !name.is_empty() && name.len() <= NAME_MAX && !name.iter().any(|&b| b == 0 || b == b'/')
+}
+
+/// An entry as it lies in its block, for a reader that judges it by rules of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredEntry<'a> {
+    /// The inode number; 0 when the entry is unused.
+    pub ino: u32,
+    /// How far the next entry is, in bytes.
+    pub rec_len: usize,
+    /// The length of the name: eight bits of 16 without the FILETYPE feature.
+    pub name_len: usize,
+    /// The byte with the type.
+    pub file_type: u8,
+    /// The name, as far as it lies in the block.
+    pub name: &'a [u8],
+    /// The byte behind the name; NUL where the name reaches the end of the block.
+    pub after: u8,
+}
+
+impl<'a> StoredEntry<'a> {
+    /// The entry at this byte, whatever its lengths are; `None` where the block has no room for one.
+    #[inline(always)]
+    pub fn at(block: &'a [u8], offset: usize) -> Option<StoredEntry<'a>> {
+        let (raw, rest) = RawDirent::ref_from_prefix(block.get(offset..)?).ok()?;
+        let name_len = usize::from(raw.name_len);
+        Some(StoredEntry {
+            ino: raw.inode.get(),
+            rec_len: rec_len_from_disk(raw.rec_len.get(), block.len()),
+            name_len,
+            file_type: raw.file_type,
+            name: rest.get(..name_len).unwrap_or(rest),
+            after: rest.get(name_len).copied().unwrap_or(0),
+        })
+    }
+
+    /// The entry at this byte, if its name fits and it leads to the next one or to `limit`, the end of the entries.
+    ///
+    /// # Errors
+    /// [`DirDamage`] of its lengths.
+    #[inline(always)]
+    pub fn checked(block: &'a [u8], offset: usize, limit: usize) -> Result<StoredEntry<'a>, DirDamage> {
+        let damage = |what| Err(DirDamage::new(offset, what));
+        let room = limit.saturating_sub(offset);
+        let Some(entry) = StoredEntry::at(block, offset).filter(|_| room >= HEADER_LEN) else {
+            return damage(DirRule::HeaderCut);
+        };
+        let (found, needed) = (entry.rec_len as u32, rec_len_needed(entry.name_len));
+        if entry.rec_len < REC_LEN_MIN {
+            return damage(DirRule::RecLen { found });
+        }
+        if !entry.rec_len.is_multiple_of(4) {
+            return damage(DirRule::RecLenUnaligned { found });
+        }
+        if entry.rec_len < needed {
+            return damage(DirRule::NameLen { found, needed: needed as u32 });
+        }
+        if entry.rec_len > room {
+            return damage(DirRule::PastEnd { found, room: room as u32 });
+        }
+        Ok(entry)
+    }
 }
 
 /// One decoded entry, which is validated (Linux: `struct ext4_dir_entry_2`, fs/ext4/ext4.h).
@@ -187,38 +249,21 @@ impl DirBlockFormat {
     #[inline(always)]
     fn link<'a>(&self, block: &'a [u8], offset: usize) -> Result<Dirent<'a>, DirDamage> {
         let damage = |what| Err(DirDamage::new(offset, what));
-        let Some((raw, rest)) = block.get(offset..).and_then(|bytes| RawDirent::ref_from_prefix(bytes).ok()) else {
-            return damage(DirRule::HeaderCut);
-        };
-        let rec_len = rec_len_from_disk(raw.rec_len.get(), block.len());
-        let (name_len, found) = (usize::from(raw.name_len), rec_len as u32);
-        if rec_len < REC_LEN_MIN {
-            return damage(DirRule::RecLen { found });
-        }
-        if !rec_len.is_multiple_of(4) {
-            return damage(DirRule::RecLenUnaligned { found });
-        }
-        if rec_len < rec_len_needed(name_len) {
-            return damage(DirRule::NameLen { found, needed: rec_len_needed(name_len) as u32 });
-        }
-        let (end, limit) = (offset + rec_len, self.limit(block.len()));
+        let entry = StoredEntry::checked(block, offset, block.len())?;
+        let (end, limit) = (offset + entry.rec_len, self.limit(block.len()));
         if end > limit {
             // An index block shows itself as one entry, or as `.` and `..`, that reaches the very end of the block.
-            let hides_index = (offset == 0 && raw.inode.get() == 0) || offset == REC_LEN_MIN;
-            if end > block.len() {
-                return damage(DirRule::PastEnd { found, room: (block.len() - offset) as u32 });
-            }
+            let hides_index = (offset == 0 && entry.ino == 0) || offset == REC_LEN_MIN;
             if end != block.len() || !hides_index {
+                let found = entry.rec_len as u32;
                 return damage(DirRule::InTail { found, room: limit.saturating_sub(offset) as u32 });
             }
         } else if end != limit && limit - end < REC_LEN_MIN {
             return damage(DirRule::ShortRest { left: (limit - end) as u32 });
         }
-        let Some(name) = rest.get(..name_len) else {
-            return damage(DirRule::HeaderCut);
-        };
-        let file_type = if self.has_filetype { FileType::from_dirent_code(raw.file_type) } else { None };
-        Ok(Dirent { offset: offset as u32, rec_len: rec_len as u32, ino: raw.inode.get(), file_type, name })
+        let StoredEntry { ino, rec_len, name, .. } = entry;
+        let file_type = if self.has_filetype { FileType::from_dirent_code(entry.file_type) } else { None };
+        Ok(Dirent { offset: offset as u32, rec_len: rec_len as u32, ino, file_type, name })
     }
 
     /// All entries of a block, including unused ones, without the tail. A damaged entry appears as an error, and the
@@ -540,11 +585,7 @@ impl<'a> Iterator for Entries<'a> {
             }
         };
         self.offset += entry.rec_len as usize;
-        let mut first = None;
-        self.format.entry_damage(&entry, &mut |what| first = first.or(Some(what)));
-        if let Some(what) = first {
-            return Some(Err(DirDamage { offset: entry.offset, what }));
-        }
-        Some(Ok(entry))
+        let broken = self.format.broken_rule(&entry);
+        Some(broken.map_or(Ok(entry), |what| Err(DirDamage { offset: entry.offset, what })))
     }
 }

@@ -119,11 +119,12 @@ fn any_flipped_bit_makes_the_checksum_wrong() {
     assert!(verify_leaf(&[], good).is_err());
 }
 
-/// The damages of a block that belongs to inode 12.
+/// The damages of a block, its first two entries among them if it begins with `.` and `..`.
 fn damages(f: DirBlockFormat, block: &[u8], first: bool) -> Vec<DirDamage> {
-    let first_block_of = first.then_some(crate::InodeNr(12));
-    let context = LeafContext { first_block_of, first_ino: 11, seed: f.has_csum.then(|| seed(1)) };
-    crate::damage::all(|mut sink| f.damage(block, &context, &mut sink))
+    let mut found: Vec<_> = f.entries(block).filter_map(Result::err).collect();
+    found.extend(f.dots(block).err().filter(|one| first && !found.contains(one)));
+    found.extend(f.has_csum.then(|| verify_leaf(block, seed(1)).err()).flatten());
+    found
 }
 
 #[test]
@@ -137,53 +138,40 @@ fn each_damage_of_an_entry_is_found_alone() {
     f.insert(&mut good, b"zz", 21, Some(FileType::Regular)).unwrap();
     assert_eq!(damages(f, &good, true), []);
     // The entries start at 0, 12, 24 ("abcd", 12 bytes) and 36 ("zz", the rest).
-    let cases: [Case<'_>; 22] = [
+    let cases: [Case<'_>; 15] = [
         (28, &[8, 0], 24, R::RecLen { found: 8 }),
         (28, &[14, 0], 24, R::RecLenUnaligned { found: 14 }),
         (30, &[5], 24, R::NameLen { found: 12, needed: 16 }),
         (40, &[0xE0, 3], 36, R::PastEnd { found: 992, room: 988 }),
         (40, &[0xD4, 3], 36, R::ShortRest { left: 8 }),
         (24, &[0x41, 0x42, 0x0F], 24, R::Inode { found: 1_000_001, most: 1_000_000 }),
-        (24, &[7], 24, R::InodeReserved { found: 7 }),
         (30, &[0], 24, R::NameEmpty),
         (33, b"/", 24, R::NameByte { found: b'/' }),
         (33, b"\0", 24, R::NameByte { found: 0 }),
-        (31, &[8], 24, R::Type { found: 8 }),
-        (0, &[0], 0, R::DotMissing),
+        (0, &[0], 0, R::DotName),
         (8, b"a", 0, R::DotName),
-        (9, b"a", 0, R::DotTerminator { found: b'a' }),
-        (0, &[13], 0, R::DotInode { found: 13, expected: 12 }),
-        (12, &[0], 12, R::DotDotMissing),
+        (12, &[0], 12, R::DotDotName),
         (20, b"a", 12, R::DotDotName),
-        (22, b"a", 12, R::DotDotTerminator { found: b'a' }),
-        (42, &[1, 1, b'.'], 36, R::DotAgain),
-        (42, &[2, 1, b'.', b'.'], 36, R::DotDotAgain),
-        (4, &[36], 0, R::DotRecLen { found: 36 }),
+        (4, &[36], 36, R::DotDotName),
         (1018, &[9], 1018, R::HeaderCut),
     ];
     for (at, new, offset, what) in cases {
         let mut bad = good.clone();
         bad[at..at + new.len()].copy_from_slice(new);
         let found = damages(f, &bad, true);
-        if let R::DotRecLen { .. } = what {
-            // The next entry is then no '..'.
-            let second = DirDamage { offset: 36, what: R::DotDotName };
-            assert_eq!(found, [DirDamage { offset, what }, second]);
-            continue;
-        }
         if what == R::HeaderCut {
             // Only a walk that starts there can meet it.
             assert_eq!((f.link(&bad, at), found), (Err(DirDamage { offset, what }), vec![]));
             continue;
         }
         assert_eq!(found, [DirDamage { offset, what }]);
-        let refused = f.entries(&bad).any(|entry| entry.is_err()) || f.dots(&bad).is_err();
-        assert_eq!(refused, what.is_fatal(), "{what}");
     }
-    let untyped = DirBlockFormat { has_filetype: false, ..f };
-    let types = [(0, 2), (12, 2), (24, 1), (36, 1)];
-    let types = types.map(|(offset, found)| DirDamage { offset, what: R::TypeFeature { found } });
-    assert_eq!(damages(untyped, &good, true), types);
+    // The inode is behind the reserved ones, or the type is one that Extant does not know: that is a checker's matter.
+    for (at, new) in [(24, 7), (31, 8), (9, b'a'), (0, 13), (22, b'a')] {
+        let mut odd = good.clone();
+        odd[at] = new;
+        assert_eq!(damages(f, &odd, true), [], "byte {at}");
+    }
 }
 
 #[test]
@@ -220,21 +208,29 @@ fn a_scan_gives_sound_entries_beside_damaged_ones() {
         f.insert(&mut block, written, 20, Some(FileType::Regular)).unwrap();
     }
     block[12 + 9] = b'/';
-    block[36..40].copy_from_slice(&5u32.to_le_bytes());
-    let (mut names, mut wrong) = (Vec::new(), Vec::new());
-    let context = LeafContext { first_block_of: None, first_ino: 11, seed: None };
-    f.scan(&block, &context, &mut |found| match found {
-        Ok(entry) => names.push(entry.name),
-        Err(damage) => wrong.push(damage),
-    });
+    let names: Vec<_> = f.entries(&block).flatten().map(|entry| entry.name).collect();
     assert_eq!(names, [b"aa", b"cc", b"dd"]);
-    assert_eq!(
-        wrong,
-        [
-            DirDamage { offset: 12, what: DirRule::NameByte { found: b'/' } },
-            DirDamage { offset: 36, what: DirRule::InodeReserved { found: 5 } },
-        ]
-    );
+    let wrong: Vec<_> = f.entries(&block).filter_map(Result::err).collect();
+    assert_eq!(wrong, [DirDamage { offset: 12, what: DirRule::NameByte { found: b'/' } }]);
+}
+
+#[test]
+fn a_stored_entry_shows_what_lies_behind_its_name() {
+    let f = format(false, true);
+    let mut block = vec![0; 1024];
+    f.init_leaf(&mut block);
+    f.insert(&mut block, b"abc", 20, None).unwrap();
+    (block[7], block[11]) = (9, b'!');
+    let entry = StoredEntry::at(&block, 0).unwrap();
+    assert_eq!((entry.ino, entry.rec_len, entry.file_type, entry.name, entry.after), (20, 1012, 9, &b"abc"[..], b'!'));
+    assert!(StoredEntry::checked(&block, 0, 1012).is_ok());
+    let past = DirDamage { offset: 0, what: DirRule::PastEnd { found: 1012, room: 1008 } };
+    assert_eq!(StoredEntry::checked(&block, 0, 1008).err(), Some(past));
+    // A name that the block cuts off.
+    block[1022] = 255;
+    let cut = StoredEntry::at(&block, 1016).unwrap();
+    assert_eq!((cut.name_len, cut.name, cut.after), (255, &[][..], 0));
+    assert!(StoredEntry::at(&block, 1017).is_none());
 }
 
 fn any_name() -> impl Strategy<Value = Vec<u8>> {

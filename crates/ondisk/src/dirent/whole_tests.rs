@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::dirent::verify_leaf;
-use crate::htree::{HashVersion, IndexContext};
+use crate::htree::HashVersion;
 
 const SEED: [u32; 4] = [1, 2, 3, 4];
 
@@ -72,19 +72,18 @@ fn check(format: &WholeFormat, names: &[Vec<u8>], levels: u8) -> u32 {
     let (whole, blocks) = build(format, names, 0);
     assert!(whole.is_indexed());
     let seed = ChecksumSeed::from_raw(7);
-    let context = IndexContext {
-        blocks: whole.blocks(),
-        levels_most: format.levels_most,
-        siphash: false,
-        seed: format.blocks.has_csum.then_some(seed),
-    };
     for (number, block) in blocks.iter().enumerate() {
         if number < whole.index_blocks() as usize {
             let shape = if number == 0 { DxShape::Root } else { DxShape::Node };
-            let mut found = Vec::new();
-            let (info, node) = format.dx().damage(shape, block, &context, &mut |damage| found.push(damage));
-            assert!(found.is_empty() && node.is_some(), "index block {number}: {found:?}");
-            assert!(info.is_none_or(|info| info.indirect_levels == levels), "{info:?}");
+            let node = match format.dx().root(block) {
+                Ok((info, node)) => {
+                    assert_eq!((number, info.indirect_levels), (0, levels));
+                    node
+                }
+                Err(_) => format.dx().node(shape, block).unwrap(),
+            };
+            assert_eq!(node.validate(shape, whole.blocks()), Ok(()), "index block {number}");
+            assert_eq!(format.dx().verify(block, seed), Ok(()), "index block {number}");
         } else {
             assert!(format.blocks.entries(block).all(|entry| entry.is_ok()), "leaf {number}");
             assert!(!format.blocks.has_csum || verify_leaf(block, seed).is_ok(), "leaf {number}");

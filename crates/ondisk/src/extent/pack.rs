@@ -8,7 +8,7 @@
 use super::{DEPTH_MAX, Extent, Index, NodeMut, ROOT_BYTES, RawEntry, capacity, raw_key};
 use crate::{BlockNr, Error, LogicalBlock, Result, Structure};
 
-/// A tree ready to be written.
+/// A tree ready to be written: of extents, or of pointers ([`crate::indirect::pack_pointers`]).
 #[derive(Clone, Debug)]
 pub struct PackedTree {
     /// The inode's `i_block`.

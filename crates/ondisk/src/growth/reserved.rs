@@ -37,20 +37,29 @@ impl<'a> ReservedBlocks<'a> {
     /// The double indirect block. `None`: a number does not fit.
     pub fn double(&self) -> Option<Vec<u8>> {
         let mut bytes = vec![0; self.geo.block_size as usize];
-        for (slot, block) in (self.geo.desc_blocks..).zip(self.blocks()) {
-            let slot = (slot % (self.geo.block_size / 4)) as usize;
-            put(&mut bytes, slot, block.0)?;
+        for block in self.blocks() {
+            put(&mut bytes, self.slot(block), block.0)?;
         }
         Some(bytes)
+    }
+
+    /// The pointer of the double indirect block that names a reserved block.
+    pub fn slot(&self, block: BlockNr) -> usize {
+        let index = u64::from(self.geo.desc_blocks) + block.0.saturating_sub(self.first);
+        (index % u64::from(self.geo.block_size / 4)) as usize
     }
 
     /// The content of a reserved block: its copies. `None`: a number does not fit, or there are too many.
     pub fn copies(&self, block: BlockNr) -> Option<Vec<u8>> {
         let mut bytes = vec![0; self.geo.block_size as usize];
-        for (slot, group) in self.backups.iter().enumerate() {
-            put(&mut bytes, slot, block.0 + u64::from(group.0) * u64::from(self.geo.blocks_per_group))?;
-        }
+        self.copies_of(block).enumerate().try_for_each(|(slot, copy)| put(&mut bytes, slot, copy))?;
         Some(bytes)
+    }
+
+    /// The copies of a reserved block, in the order in which it names them.
+    pub fn copies_of(&self, block: BlockNr) -> impl Iterator<Item = u64> + '_ {
+        let size = u64::from(self.geo.blocks_per_group);
+        self.backups.iter().map(move |group| block.0 + u64::from(group.0) * size)
     }
 
     /// The double indirect block, by the bytes of the inode; 0 for none.

@@ -1,7 +1,8 @@
 //! Hash trees (directory indexes) as bytes: the name hashes and the index blocks.
 //!
 //! Main types: [`hash::Hasher`] (name → hash), [`DxFormat`] (the limits of this file system's index blocks),
-//! [`DxNode`] (a validated view of an index block), [`DxRootInfo`] (the header of the root).
+//! [`DxNode`] (a validated view of an index block), [`DxTable`] (its entries as stored), [`DxRootInfo`] (the header of
+//! the root).
 //!
 //! Block 0 of an indexed directory is the root: `.`, a `..` whose `rec_len` hides the rest, an eight-byte header, and
 //! the entries. Other index blocks are one unused entry as long as the block, and the entries. An entry is a key and
@@ -22,7 +23,7 @@ mod node;
 mod tests;
 
 pub use hash::{HashVersion, Hasher, NameHash};
-pub use node::{DxFormat, DxNode, DxRootInfo, IndexContext, PackedRoot, RawDxEntry, RawDxRootInfo, shape_of};
+pub use node::{DxFormat, DxNode, DxRootInfo, DxTable, PackedRoot, RawDxEntry, RawDxRootInfo, shape_of};
 
 /// The bits of an entry's block number that count (Linux: `dx_get_block`, fs/ext4/namei.c).
 pub const DX_BLOCK_MASK: u32 = 0x0FFF_FFFF;

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{DX_BLOCK_MASK, DxShape};
 use crate::csum::{ChecksumSeed, crc32c};
 use crate::damage::first;
-use crate::dirent::{DirBlockFormat, DirDamage, DirRule, rec_len_from_disk, write_rec_len};
+use crate::dirent::{DirBlockFormat, DirDamage, DirRule, StoredEntry, rec_len_from_disk, write_rec_len};
 
 /// An entry of an index block (Linux: `struct dx_entry`, fs/ext4/namei.c). In entry 0 `hash` holds the limit (low half)
 /// and the count (high half).
@@ -44,8 +44,6 @@ const INFO_AT: usize = 24;
 const INFO_LEN: u8 = 8;
 /// The highest hash family that an index can have without a key.
 const HASH_VERSION_MAX: u8 = 2;
-/// The family of directories that are encrypted and find names in any case.
-const SIPHASH: u8 = 6;
 /// The most levels of index nodes below a root, with LARGEDIR.
 const LEVELS_MAX: u8 = 2;
 const _: () = assert!(size_of::<RawDxEntry>() == ENTRY_LEN);
@@ -73,25 +71,12 @@ pub struct DxRootInfo {
     pub indirect_levels: u8,
 }
 
-/// Facts that an index block does not contain.
-#[derive(Clone, Copy, Debug)]
-pub struct IndexContext {
-    /// Blocks of the directory.
-    pub blocks: u32,
-    /// The most levels of index nodes below a root: 1, or 2 with LARGEDIR.
-    pub levels_most: u8,
-    /// Whether names are hashed with a key: the directory is encrypted and finds names in any case.
-    pub siphash: bool,
-    /// The seed of the directory's checksums, if it has any.
-    pub seed: Option<ChecksumSeed>,
-}
-
 /// Which form of index block these bytes have, if any (Linux: `get_dx_countlimit`).
 pub fn shape_of(block: &[u8]) -> Option<DxShape> {
     if rec_len_at(block, 0)? == block.len() {
         return Some(DxShape::Node);
     }
-    let (info, _) = RawDxRootInfo::ref_from_prefix(block.get(INFO_AT..)?).ok()?;
+    let info = RawDxRootInfo::of(block)?;
     let is_root = hides_root(block) && info.reserved_zero.get() == 0 && info.info_length == INFO_LEN;
     is_root.then_some(DxShape::Root)
 }
@@ -104,6 +89,38 @@ fn hides_root(block: &[u8]) -> bool {
 fn rec_len_at(block: &[u8], at: usize) -> Option<usize> {
     let raw = block.get(at + 4..at + 6)?;
     Some(rec_len_from_disk(u16::from_le_bytes([raw[0], raw[1]]), block.len()))
+}
+
+impl RawDxRootInfo {
+    /// That of a root, as stored; `None`: the block is too small.
+    pub fn of(block: &[u8]) -> Option<&RawDxRootInfo> {
+        Some(RawDxRootInfo::ref_from_prefix(block.get(INFO_AT..)?).ok()?.0)
+    }
+}
+
+/// The entries of an index block as stored, for a reader that judges them by rules of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct DxTable<'a> {
+    /// The limit that the block declares; it should be the number of `entries`.
+    pub limit: u16,
+    /// The number of entries in use that the block declares.
+    pub count: u16,
+    /// All for which there is room. The first has limit and count in place of a key.
+    pub entries: &'a [RawDxEntry],
+    /// The bytes before them and behind them.
+    head: &'a [u8],
+    tail: &'a [u8],
+}
+
+impl DxTable<'_> {
+    /// The stored and the expected checksum, if the first `count` entries are in use; `None`: the block has no room
+    /// for one. It covers these entries, the tail's reserved word, and zeros in the checksum's own place.
+    pub fn checksum(&self, count: usize, seed: ChecksumSeed) -> Option<(u32, u32)> {
+        let (reserved, stored) = self.tail.get(..ENTRY_LEN)?.split_at(ENTRY_LEN / 2);
+        let body = crc32c(seed.checksum(self.head), self.entries.get(..count)?.as_bytes());
+        let stored = u32::from_le_bytes(stored.try_into().ok()?);
+        Some((stored, crc32c(crc32c(body, reserved), &[0; 4])))
+    }
 }
 
 /// A validated view of an index block.
@@ -173,7 +190,11 @@ pub struct DxFormat {
 impl DxFormat {
     /// The exact number of entries that a block must declare as its limit (Linux: `dx_root_limit`, `dx_node_limit`).
     pub fn limit(self, shape: DxShape, block_size: usize) -> usize {
-        let room = block_size.saturating_sub(shape.base()) / ENTRY_LEN;
+        self.entries_from(shape.base(), block_size)
+    }
+
+    fn entries_from(self, base: usize, block_size: usize) -> usize {
+        let room = block_size.saturating_sub(base) / ENTRY_LEN;
         if self.has_csum { room.saturating_sub(1) } else { room }
     }
 
@@ -190,22 +211,28 @@ impl DxFormat {
 
     /// The entries that the count names, as far as the limit goes; `None` where there are none.
     fn view(self, shape: DxShape, block: &[u8]) -> Option<DxNode<'_>> {
-        let (base, limit) = (shape.base(), self.limit(shape, block.len()));
-        let bytes = block.get(base..base + limit * ENTRY_LEN)?;
-        let entries = <[RawDxEntry]>::ref_from_bytes(bytes).ok()?;
-        let count = (entries.first()?.hash.get() >> 16) as usize;
-        entries.get(..count).filter(|entries| !entries.is_empty()).map(|entries| DxNode { entries, limit })
+        let table = self.table(shape.base(), block)?;
+        let entries = table.entries.get(..usize::from(table.count)).filter(|entries| !entries.is_empty())?;
+        Some(DxNode { entries, limit: table.entries.len() })
+    }
+
+    /// The table of entries that begins at byte `base` of a block, as stored; `None` where there is no room for one.
+    pub fn table(self, base: usize, block: &[u8]) -> Option<DxTable<'_>> {
+        let limit = self.entries_from(base, block.len());
+        let (body, tail) = block.split_at_checked(base + limit * ENTRY_LEN)?;
+        let (head, entries) = body.split_at_checked(base)?;
+        let entries = <[RawDxEntry]>::ref_from_bytes(entries).ok()?;
+        let word = entries.first()?.hash.get();
+        Some(DxTable { limit: word as u16, count: (word >> 16) as u16, entries, head, tail })
     }
 
     /// Reports faults of limit and count, and of the entry that hides a node from old readers.
     fn head_damage(self, shape: DxShape, block: &[u8], sink: &mut impl FnMut(DirDamage)) {
         let base = shape.base();
-        let limit = self.limit(shape, block.len());
-        let word = block.get(base..base + ENTRY_LEN).filter(|_| limit > 0).map(|b| [b[0], b[1], b[2], b[3]]);
-        let Some(word) = word.map(u32::from_le_bytes) else {
+        let Some(table) = self.table(base, block) else {
             return sink(DirDamage::new(base, DirRule::IndexTooSmall));
         };
-        let (found, count, expected) = (word as u16, (word >> 16) as u16, limit as u16);
+        let (found, count, expected) = (table.limit, table.count, table.entries.len() as u16);
         if found != expected {
             sink(DirDamage::new(base, DirRule::Limit { found, expected }));
         }
@@ -217,15 +244,9 @@ impl DxFormat {
         }
     }
 
-    /// Reports the faults of a root's header, and returns the header. `levels_most` is the most index levels below
-    /// it.
-    fn root_damage(
-        block: &[u8],
-        levels_most: u8,
-        siphash: bool,
-        sink: &mut impl FnMut(DirDamage),
-    ) -> Option<DxRootInfo> {
-        let Some((info, _)) = block.get(INFO_AT..).and_then(|bytes| RawDxRootInfo::ref_from_prefix(bytes).ok()) else {
+    /// Reports the faults of a root's header, and returns the header.
+    fn root_damage(block: &[u8], sink: &mut impl FnMut(DirDamage)) -> Option<DxRootInfo> {
+        let Some(info) = RawDxRootInfo::of(block) else {
             sink(DirDamage::new(INFO_AT, DirRule::RootTooSmall));
             return None;
         };
@@ -242,12 +263,11 @@ impl DxFormat {
         if info.unused_flags & 1 != 0 {
             note(DirRule::RootFlags { found: info.unused_flags });
         }
-        let is_known = if siphash { info.hash_version == SIPHASH } else { info.hash_version <= HASH_VERSION_MAX };
-        if !is_known {
+        if info.hash_version > HASH_VERSION_MAX {
             note(DirRule::HashVersion { found: info.hash_version });
         }
-        if info.indirect_levels > levels_most {
-            note(DirRule::Levels { found: info.indirect_levels, most: levels_most });
+        if info.indirect_levels > LEVELS_MAX {
+            note(DirRule::Levels { found: info.indirect_levels, most: LEVELS_MAX });
         }
         Some(DxRootInfo { hash_version: info.hash_version, indirect_levels: info.indirect_levels })
     }
@@ -258,41 +278,18 @@ impl DxFormat {
     /// [`DirDamage`] when the block is no root that Extant can use.
     pub fn root(self, block: &[u8]) -> Result<(DxRootInfo, DxNode<'_>), DirDamage> {
         let mut info = None;
-        if let Some(damage) = first(|mut sink| info = DxFormat::root_damage(block, LEVELS_MAX, false, &mut sink)) {
+        if let Some(damage) = first(|mut sink| info = DxFormat::root_damage(block, &mut sink)) {
             return Err(damage);
         }
         let header = info.ok_or(DirDamage::new(INFO_AT, DirRule::RootTooSmall))?;
         Ok((header, self.node(DxShape::Root, block)?))
     }
 
-    /// Reports every fault of an index block of this form, and returns its usable parts: the header of a root that
-    /// has one, and the entries, if limit and count are sound.
-    pub fn damage<'a>(
-        self,
-        shape: DxShape,
-        block: &'a [u8],
-        context: &IndexContext,
-        sink: &mut impl FnMut(DirDamage),
-    ) -> (Option<DxRootInfo>, Option<DxNode<'a>>) {
-        let info = match shape {
-            DxShape::Root => DxFormat::root_damage(block, context.levels_most, context.siphash, sink),
-            DxShape::Node => None,
-        };
-        let mut sound = true;
-        self.head_damage(shape, block, &mut |damage| {
-            sound = false;
-            sink(damage);
-        });
-        let node = self.view(shape, block).filter(|_| sound);
-        if let Some(node) = &node {
-            node.damage(shape, context.blocks, sink);
-            if let Some(seed) = context.seed
-                && let Err(damage) = self.verify_as(shape, block, seed)
-            {
-                sink(damage);
-            }
-        }
-        (info, node)
+    /// Whether a block of an indexed directory is a node: an unused entry as long as the block, and the right limit.
+    pub fn is_node(self, block: &[u8]) -> bool {
+        let hides = StoredEntry::at(block, 0)
+            .is_some_and(|entry| entry.ino == 0 && entry.rec_len == block.len() && entry.name_len == 0);
+        hides && self.table(DxShape::Node.base(), block).is_some_and(|t| usize::from(t.limit) == t.entries.len())
     }
 
     /// Makes `block` a root with one child and no key. `dots` writes `.` and `..`.
@@ -443,19 +440,13 @@ impl DxFormat {
         block[shape.base()..shape.base() + 4].copy_from_slice(&word.to_le_bytes());
     }
 
-    /// The checksum of an index block and where it is stored. It covers the entries in use, the tail's reserved word,
-    /// and zeros in the checksum's own place.
-    fn checksum(self, shape: DxShape, block: &[u8], seed: ChecksumSeed) -> Result<(usize, u32), DirDamage> {
+    /// The checksum of an index block: where it is stored, the stored and the expected one.
+    fn checksum(self, shape: DxShape, block: &[u8], seed: ChecksumSeed) -> Result<(usize, u32, u32), DirDamage> {
         let node = self.node(shape, block)?;
-        let covered = shape.base() + node.count() * ENTRY_LEN;
         let tail = shape.base() + node.limit() * ENTRY_LEN;
-        let (Some(body), Some(reserved), true) =
-            (block.get(..covered), block.get(tail..tail + 4), tail + ENTRY_LEN <= block.len())
-        else {
-            return Err(DirDamage::new(tail, DirRule::NoIndexTailRoom));
-        };
-        let checksum = crc32c(crc32c(seed.checksum(body), reserved), &[0; 4]);
-        Ok((tail + 4, checksum))
+        let sums = self.table(shape.base(), block).and_then(|table| table.checksum(node.count(), seed));
+        let (found, expected) = sums.ok_or(DirDamage::new(tail, DirRule::NoIndexTailRoom))?;
+        Ok((tail + 4, found, expected))
     }
 
     /// Writes the checksum of an index block, if this file system has them.
@@ -465,7 +456,7 @@ impl DxFormat {
     pub fn seal(self, block: &mut [u8], seed: ChecksumSeed) -> Result<(), DirDamage> {
         if self.has_csum {
             let shape = shape_of(block).ok_or(DirDamage::new(0, DirRule::NoIndex))?;
-            let (at, checksum) = self.checksum(shape, block, seed)?;
+            let (at, _, checksum) = self.checksum(shape, block, seed)?;
             block[at..at + 4].copy_from_slice(&checksum.to_le_bytes());
         }
         Ok(())
@@ -480,18 +471,10 @@ impl DxFormat {
             return Ok(());
         }
         let shape = shape_of(block).ok_or(DirDamage::new(0, DirRule::NoIndex))?;
-        self.verify_as(shape, block, seed)
-    }
-
-    /// As [`DxFormat::verify`], for a block whose form is known.
-    fn verify_as(self, shape: DxShape, block: &[u8], seed: ChecksumSeed) -> Result<(), DirDamage> {
-        if !self.has_csum {
-            return Ok(());
-        }
-        let (at, expected) = self.checksum(shape, block, seed)?;
-        let stored = block.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-        match stored {
-            Some(found) if found != expected => Err(DirDamage::new(at, DirRule::IndexChecksum { found, expected })),
+        match self.checksum(shape, block, seed)? {
+            (at, found, expected) if found != expected => {
+                Err(DirDamage::new(at, DirRule::IndexChecksum { found, expected }))
+            }
             _ => Ok(()),
         }
     }

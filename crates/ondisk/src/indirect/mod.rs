@@ -2,16 +2,19 @@
 //! of pointer blocks.
 //!
 //! Main types: [`Geometry`] (sizes implied by the block size), [`IndirectPath`] (the place of a logical block's
-//! pointer), [`IndirectDamage`] (one fault of a block of pointers), [`Stream`] (lays out whole files). A pointer is a
-//! little-endian u32; 0 is a hole. Linux: `ext4_block_to_path` and `Indirect`, fs/ext4/indirect.c.
+//! pointer), [`IndirectDamage`] (one fault of a block of pointers), [`Stream`] and [`pack_pointers`] (both lay out whole
+//! files). A pointer is a little-endian u32; 0 is a hole. Linux: `ext4_block_to_path` and `Indirect`,
+//! fs/ext4/indirect.c.
 //!
 //! What it does not do: I/O, checksums (pointer blocks have none).
 //!
 //! # Locking
 //! None.
 
+mod pack;
 mod stream;
 
+pub use pack::pack_pointers;
 pub use stream::{Part, Stream};
 
 use crate::damage::{Damage, refuse};

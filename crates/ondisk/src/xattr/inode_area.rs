@@ -1,7 +1,7 @@
 //! Attributes inside the inode: from byte `128 + i_extra_isize` to the inode's end (Linux: `struct
 //! ext4_xattr_ibody_header`).
 //!
-//! The functions take exactly those bytes. Inodes of 128 bytes, and inodes whose `i_extra_isize` is 0, have no such
+//! The functions take exactly those bytes, but for [`area_of`], which finds them. Inodes of 128 bytes, and inodes whose `i_extra_isize` is 0, have no such
 //! area: pass an empty slice.
 //!
 //! # Locking
@@ -10,6 +10,7 @@
 use super::damage::{XattrContext, XattrDamage};
 use super::entry::{EntryRef, Hashes, Place, TERMINATOR_LEN, lay_out, parse, scan};
 use super::{EntryList, MAGIC, Name, NoSpace};
+use crate::inode::GOOD_OLD_INODE_SIZE;
 use crate::{InodeNr, Result};
 
 /// The magic number.
@@ -23,6 +24,13 @@ fn place(ino: InodeNr) -> Place {
         value_base: HEADER_LEN,
         hashes: Hashes::IfSet,
     }
+}
+
+/// The area in the bytes of a whole inode, if it begins with the magic number there.
+pub fn area_of(inode: &[u8]) -> Option<&[u8]> {
+    let extra = usize::from(u16::from_le_bytes(inode.get(GOOD_OLD_INODE_SIZE..)?.first_chunk().copied()?));
+    let area = inode.get(GOOD_OLD_INODE_SIZE + extra..);
+    area.filter(|area| extra.is_multiple_of(4) && area.starts_with(&MAGIC.to_le_bytes()))
 }
 
 /// Whether attributes can be stored in an area of `len` bytes at all.

@@ -1,7 +1,9 @@
-//! Tests: logs made with the writers of `ondisk` (synthetic), and logs made by e2fsprogs and the kernel (golden).
+//! Tests: logs made with the writers of `ondisk` (synthetic), logs made by e2fsprogs and the kernel (golden), and the
+//! reader.
 
 mod disk;
 mod golden;
 mod history;
 mod log_writer;
+mod read;
 mod synthetic;

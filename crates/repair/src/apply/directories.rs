@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use extant_check::{InodeState, Kind};
 use extant_ondisk::casefold::fold;
 use extant_ondisk::dirent::{
-    DirBlockFormat, Dirent, HEADER_LEN, Insert, NAME_MAX, REC_LEN_MIN, Target, WholeFormat, name_is_legal,
-    rec_len_from_disk, rec_len_needed, rec_len_to_disk, seal_leaf,
+    DirBlockFormat, Dirent, HEADER_LEN, InlineDir, Insert, NAME_MAX, REC_LEN_MIN, StoredEntry, Target, WholeFormat,
+    name_is_legal, rec_len_to_disk, seal_leaf,
 };
 use extant_ondisk::htree::{DxFormat, HashVersion, Hasher};
 use extant_ondisk::inode::{FileType, InodeFlags, inline};
@@ -398,12 +398,11 @@ fn open(image: &Image, inode: &Inode, lblk: u32) -> Done<(BlockNr, Vec<u8>)> {
 
 /// The entry at this byte, if it leads to this inode: its length.
 fn length_at(bytes: &[u8], at: usize, ino: Option<InodeNr>) -> Done<usize> {
-    let head = bytes.get(at..at + HEADER_LEN).ok_or(Refusal::Lost("the entry is cut off"))?;
-    let number = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
-    if ino.is_some_and(|ino| ino.0 != number) {
+    let entry = StoredEntry::at(bytes, at).ok_or(Refusal::Lost("the entry is cut off"))?;
+    if ino.is_some_and(|ino| ino.0 != entry.ino) {
         return Err(Refusal::Lost("the entry has changed"));
     }
-    Ok(rec_len_from_disk(u16::from_le_bytes([head[4], head[5]]), bytes.len()))
+    Ok(entry.rec_len)
 }
 
 /// Removes an entry: the one before it takes its bytes, or it is marked as unused.
@@ -506,38 +505,20 @@ pub fn inline(image: &mut Image, inode: &Inode, more: &[(Vec<u8>, InodeNr)]) -> 
 /// Writes entries into an inode; `false`: they do not fit.
 fn pack_inline(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[Named]) -> Done<bool> {
     let format = DirBlockFormat { has_csum: false, encrypted: true, ..image.dir_format(&image.inode(ino)?) };
-    let needed = |name: &Named| rec_len_needed(name.0.len());
-    let mut room = inline::ROOM - 4;
-    let (mut first, mut rest) = (Vec::new(), Vec::new());
-    for name in names {
-        if needed(name) <= room && rest.is_empty() {
-            room -= needed(name);
-            first.push(name);
-        } else {
-            rest.push(name);
-        }
-    }
-    let mut i_block = [0; inline::ROOM];
-    i_block[..4].copy_from_slice(&parent.0.to_le_bytes());
-    let mut behind = vec![0; rest.iter().map(|name| needed(name)).sum()];
-    for (to, part) in [(&mut i_block[4..], first), (&mut behind[..], rest)] {
-        let entries = part.into_iter().map(|(name, target)| Dirent {
-            offset: 0,
-            rec_len: 0,
-            ino: target.ino,
-            file_type: Some(target.file_type),
-            name,
-        });
-        if !to.is_empty() && format.pack(to, entries).is_err() {
+    let mut dir = InlineDir::new(parent.0, InlineDir::rest_for(names.iter().map(|(name, _)| name.len())));
+    for (name, target) in names {
+        if !matches!(dir.insert(format, name, target.ino, Some(target.file_type)), Ok(Insert::Done { .. })) {
             return Ok(false);
         }
     }
-    match image.set_inline_rest(ino, &behind) {
+    let bytes = dir.to_bytes();
+    let (i_block, behind) = bytes.split_at(inline::ROOM);
+    match image.set_inline_rest(ino, behind) {
         Err(Refusal::Lost(_)) => return Ok(false),
         done => done?,
     }
     image.change_inode(ino, |raw| {
-        raw.i_block = i_block;
+        raw.i_block.copy_from_slice(i_block);
         raw.i_flags.set(raw.i_flags.get() & !(InodeFlags::EXTENTS | InodeFlags::INDEX).bits());
     })?;
     image.set_size(ino, (inline::ROOM + behind.len()) as u64)?;

@@ -8,7 +8,7 @@
 //! # Locking
 //! None.
 
-use extant_ondisk::dirent::{REC_LEN_MIN, rec_len_from_disk, verify_leaf};
+use extant_ondisk::dirent::{REC_LEN_MIN, StoredEntry, verify_leaf};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::view::Image;
@@ -16,14 +16,9 @@ use crate::view::dir::has_tail;
 
 /// Whether a block begins as the first block of this directory does.
 pub fn begins(bytes: &[u8], ino: InodeNr) -> bool {
-    let entry = |at: usize| {
-        let head = bytes.get(at..at + 12)?;
-        let number = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
-        let rec_len = rec_len_from_disk(u16::from_le_bytes([head[4], head[5]]), bytes.len());
-        Some((number, rec_len, head[6], [head[8], head[9]]))
-    };
-    let is_dot = matches!(entry(0), Some((number, REC_LEN_MIN, 1, [b'.', 0])) if number == ino.0);
-    is_dot && matches!(entry(REC_LEN_MIN), Some((_, _, 2, [b'.', b'.'])))
+    let entry = |at, name: &[u8]| StoredEntry::at(bytes, at).filter(|entry| entry.name == name);
+    let is_first = |dot: &StoredEntry<'_>| dot.ino == ino.0 && dot.rec_len == REC_LEN_MIN && dot.after == 0;
+    entry(0, b".").is_some_and(|dot| is_first(&dot)) && entry(REC_LEN_MIN, b"..").is_some()
 }
 
 /// The blocks of a directory that the bitmaps have in use and that no file claims: the first one, and with checksums

@@ -16,14 +16,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use extant_check::InodeState;
-use extant_ondisk::dirent::{HEADER_LEN, rec_len_from_disk};
+use extant_ondisk::dirent::{HEADER_LEN, InlineDir, StoredEntry};
 use extant_ondisk::extent::NodeMut;
 use extant_ondisk::features::Compat;
 use extant_ondisk::group_desc::GroupFlags;
 use extant_ondisk::inode::{InodeFlags, inline};
 use extant_ondisk::map::Form;
 use extant_ondisk::superblock::Geometry;
-use extant_ondisk::xattr::inode_area::scan_area;
+use extant_ondisk::xattr::inode_area::{area_of, scan_area};
 use extant_ondisk::xattr::{HEADER_LEN as XATTR_HEADER_LEN, MAGIC, XattrContext, renumber_values, seal_block};
 use extant_ondisk::{GroupNr, InodeNr, bitmap};
 
@@ -32,7 +32,7 @@ use super::shrink::CannotShrink;
 use crate::apply::directories;
 use crate::error::{Done, Refusal};
 use crate::view::Image;
-use crate::view::dir::{I_BLOCK_AT, attribute_area};
+use crate::view::dir::I_BLOCK_AT;
 use crate::view::inode::Inode;
 
 /// Bytes of an attribute area before its first entry.
@@ -164,10 +164,10 @@ fn directory(old: &Image, new: &Image, dir: InodeNr, numbers: &Numbers) -> Done 
 /// Changes the numbers in the entries of a block, which are sound. Returns whether there were any.
 fn entries(bytes: &mut [u8], numbers: &Numbers) -> bool {
     let (mut at, mut is_changed) = (0, false);
-    while at + HEADER_LEN <= bytes.len() {
+    while let Some(entry) = StoredEntry::at(bytes, at) {
+        let rec_len = entry.rec_len;
         is_changed |= number(&mut bytes[at..at + 4], numbers);
-        let stored = u16::from_le_bytes([bytes[at + 4], bytes[at + 5]]);
-        at += rec_len_from_disk(stored, bytes.len()).max(HEADER_LEN);
+        at += rec_len.max(HEADER_LEN);
     }
     is_changed
 }
@@ -183,11 +183,11 @@ fn number(bytes: &mut [u8], numbers: &Numbers) -> bool {
 fn inline_directory(new: &Image, inode: &Inode, numbers: &Numbers) -> Done {
     let mut bytes = inode.bytes.clone();
     let block = &mut bytes[I_BLOCK_AT..I_BLOCK_AT + inline::ROOM];
-    let mut is_changed = number(&mut block[..4], numbers);
-    is_changed |= entries(&mut block[4..], numbers);
+    let mut is_changed = number(&mut block[..InlineDir::PARENT_LEN], numbers);
+    is_changed |= entries(&mut block[InlineDir::PARENT_LEN..], numbers);
     let context = XattrContext { seed: None, ea_inode: true, inodes: (1, u32::MAX) };
     let mut rest = None;
-    if let Some(area) = attribute_area(&bytes) {
+    if let Some(area) = area_of(&bytes) {
         let start = area.as_ptr().addr();
         scan_area(area, &context, &mut |step| {
             // An empty value has no place.
@@ -217,7 +217,7 @@ fn values(old: &Image, new: &Image, numbers: &Numbers) -> Done {
         let used = old.facts.inodes_of(group).filter(|(_, state)| state.has(InodeState::USED));
         for ino in used.map(|(ino, _)| numbers.of(ino)).collect::<Vec<_>>() {
             let mut inode = new.inode(ino)?;
-            let area = attribute_area(&inode.bytes).map(|area| inode.bytes.len() - area.len() + AREA_HEADER_LEN);
+            let area = area_of(&inode.bytes).map(|area| inode.bytes.len() - area.len() + AREA_HEADER_LEN);
             if let Some(area) = area
                 && renumber_values(&mut inode.bytes[area..], |value| numbers.get(value))
             {

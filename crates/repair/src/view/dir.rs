@@ -7,13 +7,11 @@
 
 use std::collections::HashSet;
 
-use extant_ondisk::dirent::{
-    DirBlockFormat, HEADER_LEN, NAME_MAX, REC_LEN_MIN, TAIL_LEN, rec_len_from_disk, rec_len_needed,
-};
-use extant_ondisk::htree::{DxFormat, DxShape};
+use extant_ondisk::dirent::{DirBlockFormat, HEADER_LEN, NAME_MAX, REC_LEN_MIN, StoredEntry, TAIL_LEN, rec_len_needed};
+use extant_ondisk::htree::{DxFormat, RawDxRootInfo};
 use extant_ondisk::inode::{InodeFlags, inline};
-use extant_ondisk::xattr::inode_area::{encode, scan_area};
-use extant_ondisk::xattr::{EntryList, MAGIC, XattrContext};
+use extant_ondisk::xattr::inode_area::{area_of, encode, scan_area};
+use extant_ondisk::xattr::{EntryList, XattrContext};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use super::Image;
@@ -49,11 +47,8 @@ pub fn scan(bytes: &[u8], first: usize, limit: usize, lblk: u32, inodes: u32, mu
     let (mut is_lost, mut is_found) = (false, false);
     // The end of the bytes that the previous entry needs.
     let mut behind_last = first;
-    while at + HEADER_LEN <= limit {
-        let head = &bytes[at..at + HEADER_LEN];
-        let ino = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
-        let rec_len = rec_len_from_disk(u16::from_le_bytes([head[4], head[5]]), bytes.len());
-        let (name_len, kind) = (usize::from(head[6]), head[7]);
+    while let Some(entry) = StoredEntry::at(bytes, at).filter(|_| at + HEADER_LEN <= limit) {
+        let StoredEntry { ino, rec_len, name_len, file_type: kind, .. } = entry;
         let needed = rec_len_needed(name_len).max(REC_LEN_MIN);
         let fits = at + HEADER_LEN + name_len <= limit;
         let linked = rec_len >= needed && rec_len.is_multiple_of(4) && at + rec_len <= limit;
@@ -113,7 +108,7 @@ fn slack(bytes: &[u8], from: usize, to: usize, lblk: u32, inodes: u32, each: &mu
 
 /// Whether the entry at this byte is `..`.
 fn is_dotdot(bytes: &[u8], at: usize) -> bool {
-    bytes.get(at + 6) == Some(&2) && bytes.get(at + 8..at + 10) == Some(b"..")
+    StoredEntry::at(bytes, at).is_some_and(|entry| entry.name == b"..")
 }
 
 /// Whether an entry may begin at this byte, or the block ends there.
@@ -121,11 +116,8 @@ fn is_entry(bytes: &[u8], at: usize, limit: usize, inodes: u32) -> bool {
     if at == limit || !at.is_multiple_of(4) || at + HEADER_LEN > limit {
         return at == limit;
     }
-    let head = &bytes[at..at + HEADER_LEN];
-    let ino = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
-    let rec_len = rec_len_from_disk(u16::from_le_bytes([head[4], head[5]]), bytes.len());
-    let fits = rec_len.is_multiple_of(4) && rec_len >= rec_len_needed(head[6].into()).max(REC_LEN_MIN);
-    fits && at + rec_len <= limit && ino <= inodes && (ino == 0 || head[6] > 0)
+    let entry = StoredEntry::checked(bytes, at, limit);
+    entry.is_ok_and(|entry| entry.ino <= inodes && (entry.ino == 0 || entry.name_len > 0))
 }
 
 /// Whether a block ends with the tail of a leaf.
@@ -147,11 +139,7 @@ impl Image {
 
     /// Whether a block of an indexed directory is a node of the index.
     pub fn is_index_node(&self, bytes: &[u8]) -> bool {
-        let limit = DxFormat { has_csum: self.geo.metadata_csum }.limit(DxShape::Node, bytes.len());
-        bytes[..4] == [0; 4]
-            && rec_len_from_disk(u16::from_le_bytes([bytes[4], bytes[5]]), bytes.len()) == bytes.len()
-            && bytes[6] == 0
-            && usize::from(u16::from_le_bytes([bytes[8], bytes[9]])) == limit
+        DxFormat { has_csum: self.geo.metadata_csum }.is_node(bytes)
     }
 
     /// The end of the entries in a block. In the first block of an index, the index begins behind `..`.
@@ -169,7 +157,7 @@ impl Image {
             return offset == 0;
         }
         let first = self.map(&inode).place(0).and_then(|block| self.block(block).ok());
-        let second = first.map(|bytes| rec_len_from_disk(u16::from_le_bytes([bytes[4], bytes[5]]), bytes.len()));
+        let second = first.and_then(|bytes| StoredEntry::at(&bytes, 0).map(|dot| dot.rec_len));
         offset == 0 || second == Some(offset as usize)
     }
 
@@ -215,7 +203,7 @@ impl Image {
     pub fn inline_rest(&self, inode: &Inode) -> Option<Vec<u8>> {
         let mut found = None;
         let context = XattrContext { seed: None, ea_inode: true, inodes: (1, self.geo.inodes_count) };
-        scan_area(attribute_area(&inode.bytes)?, &context, &mut |step| {
+        scan_area(area_of(&inode.bytes)?, &context, &mut |step| {
             let value = step.ok().filter(|entry| entry.name == inline::DATA).map(|entry| entry.value.to_vec());
             found = found.take().or(value);
         });
@@ -257,16 +245,8 @@ impl Image {
 
 /// Whether a block begins like the root of an index: `.`, and `..` up to the end, then the root's own header.
 pub fn is_index_root(bytes: &[u8]) -> bool {
-    let length = |at: usize| rec_len_from_disk(u16::from_le_bytes([bytes[at + 4], bytes[at + 5]]), bytes.len());
-    bytes.len() >= 64
-        && length(0) == REC_LEN_MIN
-        && length(REC_LEN_MIN) == bytes.len() - REC_LEN_MIN
-        && bytes[24..28] == [0; 4]
-        && bytes[29] >= 8
-}
-
-/// The attributes in an inode, from their magic number on; `None`: there are none.
-pub fn attribute_area(bytes: &[u8]) -> Option<&[u8]> {
-    let extra = usize::from(u16::from_le_bytes([*bytes.get(128)?, *bytes.get(129)?]));
-    bytes.get(128 + extra..).filter(|area| extra.is_multiple_of(4) && area.starts_with(&MAGIC.to_le_bytes()))
+    let length = |at: usize| StoredEntry::at(bytes, at).map(|entry| entry.rec_len);
+    length(0) == Some(REC_LEN_MIN)
+        && length(REC_LEN_MIN) == bytes.len().checked_sub(REC_LEN_MIN)
+        && RawDxRootInfo::of(bytes).is_some_and(|info| info.reserved_zero.get() == 0 && info.info_length >= 8)
 }

@@ -11,7 +11,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use extant_ondisk::extent::{self, Extent, Index, NodeRef, RawEntry, pack_tree};
+use extant_ondisk::extent::{self, Extent, Index, NodeRef, PackedTree, RawEntry, pack_tree};
+use extant_ondisk::indirect::pack_pointers;
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::map::{Form, Run};
 use extant_ondisk::superblock::Geometry;
@@ -418,48 +419,24 @@ impl Nodes<'_> {
         let mut refused = None;
         let tree = pack_tree(list, size, seed, || self.next(goal).map_err(|refusal| refused = Some(refusal)).ok());
         let tree = tree.map_err(|_| refused.unwrap_or(Refusal::Lost("its blocks do not fit into a tree")))?;
+        self.put(tree)
+    }
+
+    fn pointers(&mut self, runs: &[Run]) -> Done<[u8; extent::ROOT_BYTES]> {
+        let of = |run: &Run, step: u32| (LogicalBlock(run.lblk.0 + step), BlockNr(run.pblk.0 + u64::from(step)));
+        let blocks = runs.iter().flat_map(|run| (0..run.len).map(move |step| of(run, step)));
+        let size = self.image.geo.block_size;
+        let mut refused = None;
+        let tree = pack_pointers(size, blocks, |goal| self.next(goal).map_err(|refusal| refused = Some(refusal)).ok());
+        let tree = tree.map_err(|_| refused.unwrap_or(Refusal::Lost("its blocks do not fit into pointers")))?;
+        self.put(tree)
+    }
+
+    fn put(&self, tree: PackedTree) -> Done<[u8; extent::ROOT_BYTES]> {
         for (block, bytes) in &tree.blocks {
             self.image.put_block(*block, bytes)?;
         }
         Ok(tree.root)
-    }
-
-    fn pointers(&mut self, runs: &[Run]) -> Done<[u8; extent::ROOT_BYTES]> {
-        let lost = Refusal::Lost("its blocks do not fit into pointers");
-        let geometry = indirect::Geometry::new(self.image.geo.block_size);
-        let mut root = [0; extent::ROOT_BYTES];
-        // The blocks of pointers on the way to the last block: first logical block, block, bytes.
-        let mut path: Vec<(Range<u64>, BlockNr, Vec<u8>)> = Vec::new();
-        let blocks =
-            runs.iter().flat_map(|run| (0..run.len).map(|step| (run.lblk.0 + step, run.pblk.0 + u64::from(step))));
-        for (lblk, block) in blocks {
-            let way = geometry.path(LogicalBlock(lblk)).ok_or(lost.clone())?;
-            let low = u32::try_from(block).map_err(|_| lost.clone())?;
-            while path.last().is_some_and(|(range, ..)| !range.contains(&u64::from(lblk))) {
-                let (_, block, bytes) = path.pop().ok_or(lost.clone())?;
-                self.image.put_block(block, &bytes)?;
-            }
-            for step in path.len()..way.levels {
-                let node = self.next(BlockNr(block))?;
-                let number = u32::try_from(node.0).map_err(|_| lost.clone())?;
-                let parent = path.last_mut().map_or(&mut root[..], |(.., bytes)| &mut bytes[..]);
-                let set = indirect::set_pointer(parent, way.offsets[step] as usize, number);
-                let first = u64::from(lblk) - way.inside(step, &geometry);
-                let range = first..first + way.span(step, &geometry);
-                path.push((range, node, vec![0; self.image.geo.block_size as usize]));
-                if !set {
-                    return Err(lost);
-                }
-            }
-            let parent = path.last_mut().map_or(&mut root[..], |(.., bytes)| &mut bytes[..]);
-            if !indirect::set_pointer(parent, way.offsets[way.levels] as usize, low) {
-                return Err(lost);
-            }
-        }
-        for (_, block, bytes) in path {
-            self.image.put_block(block, &bytes)?;
-        }
-        Ok(root)
     }
 }
 

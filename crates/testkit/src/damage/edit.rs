@@ -15,11 +15,12 @@ use std::collections::BTreeSet;
 
 use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
-use extant_ondisk::dirent::RawDirent;
+use extant_ondisk::dirent::{HEADER_LEN, RawDirent, StoredEntry};
 use extant_ondisk::group_desc::RawGroupDesc;
-use extant_ondisk::inode::{RawInode, RawInodeExtra};
+use extant_ondisk::inode::{InodeDesc, RawInode, RawInodeExtra};
 use extant_ondisk::superblock::{Geometry, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
-use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap, extent, indirect};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
+use extant_recovery::read::{self, Error as ReadError, Reader, Step};
 use zerocopy::FromBytes;
 
 /// `i_flags`: the inode's map is an extent tree.
@@ -105,25 +106,15 @@ impl Edit {
 
     /// Reads `len` bytes at byte `at`.
     pub fn read(&self, at: u64, len: usize) -> Vec<u8> {
-        let (start, mut sectors) = self.sectors(at, len);
-        sectors.drain(..(at - start) as usize);
-        sectors.truncate(len);
-        sectors
+        read::bytes(&self.dev, at, len).expect("memory")
     }
 
-    /// The sectors that contain `len` bytes at `at`, and their start: a device is read and written by sectors.
-    fn sectors(&self, at: u64, len: usize) -> (u64, Vec<u8>) {
-        let start = at & !(SECTOR - 1);
-        let mut sectors = vec![0; ((at - start) as usize + len).next_multiple_of(SECTOR as usize)];
-        self.dev.read_at(start, &mut sectors, BioFlags::empty()).expect("memory");
-        (start, sectors)
-    }
-
-    /// Writes `bytes` at byte `at`.
+    /// Writes `bytes` at byte `at`. The device takes whole sectors.
     pub fn write(&mut self, at: u64, bytes: &[u8]) {
-        let (start, mut sectors) = self.sectors(at, bytes.len());
-        sectors[(at - start) as usize..][..bytes.len()].copy_from_slice(bytes);
-        self.dev.write_at(start, &[&sectors], BioFlags::empty()).expect("memory");
+        let skipped = (at % SECTOR) as usize;
+        let mut sectors = self.read(at - at % SECTOR, (skipped + bytes.len()).next_multiple_of(SECTOR as usize));
+        sectors[skipped..][..bytes.len()].copy_from_slice(bytes);
+        self.dev.write_at(at - at % SECTOR, &[&sectors], BioFlags::empty()).expect("memory");
     }
 
     fn change<R>(&mut self, at: u64, len: usize, change: impl FnOnce(&mut [u8]) -> R) -> R {
@@ -352,47 +343,21 @@ impl Edit {
     }
 
     fn walk(&self, ino: u32) -> (Vec<u64>, Vec<(u64, u64)>) {
-        let raw = self.raw_inode(ino);
+        let bytes = self.read(self.inode_at(ino), self.geometry().inode_size);
+        let inode = InodeDesc::parse(&bytes, InodeNr(ino), self.geometry()).expect("a whole inode");
         let (mut nodes, mut data) = (Vec::new(), Vec::new());
-        if raw.i_flags.get() & EXTENTS_FL != 0 {
-            self.walk_extents(&raw.i_block, &mut nodes, &mut data);
-        } else {
-            for slot in 0..indirect::SLOTS {
-                let (start, levels) =
-                    indirect::Geometry::new(self.geometry().block_size).slot_start(slot).expect("slot");
-                self.walk_pointer(word(&raw.i_block, slot * 4).into(), start, levels, &mut nodes, &mut data);
+        let walked = Reader::new(&self.dev, self.geometry()).walk(&inode, None, &mut |step| {
+            match step? {
+                Step::Node(child) => nodes.push(child.block.0),
+                Step::Run(run) => {
+                    data.extend((0..u64::from(run.len)).map(|k| (u64::from(run.lblk.0) + k, run.pblk.0 + k)));
+                }
+                Step::Damage(..) => {}
             }
-        }
+            Ok::<_, ReadError>(true)
+        });
+        walked.expect("a map that can be read");
         (nodes, data)
-    }
-
-    fn walk_extents(&self, node: &[u8], nodes: &mut Vec<u64>, data: &mut Vec<(u64, u64)>) {
-        let node = extent::NodeRef::parse(node, 0).expect("a sound extent node");
-        for i in 0..node.len() {
-            if node.depth() == 0 {
-                let e = node.extent(i).expect("an extent");
-                data.extend((0..u64::from(e.len)).map(|k| (u64::from(e.lblk.0) + k, e.pblk.0 + k)));
-            } else {
-                let child = node.index(i).expect("an index").child.0;
-                nodes.push(child);
-                self.walk_extents(&self.read(child * self.block_size() as u64, self.block_size()), nodes, data);
-            }
-        }
-    }
-
-    fn walk_pointer(&self, block: u64, start: u64, levels: usize, nodes: &mut Vec<u64>, data: &mut Vec<(u64, u64)>) {
-        if block == 0 {
-            return;
-        }
-        if levels == 0 {
-            return data.push((start, block));
-        }
-        nodes.push(block);
-        let bytes = self.read(block * self.block_size() as u64, self.block_size());
-        let span = indirect::Geometry::new(self.geometry().block_size).span(levels - 1);
-        for (i, pointer) in bytes.chunks_exact(4).enumerate() {
-            self.walk_pointer(word(pointer, 0).into(), start + i as u64 * span, levels - 1, nodes, data);
-        }
     }
 
     /// The `index`th block of an inode's map below the inode, in the order of [`Edit::nodes`].
@@ -418,13 +383,11 @@ impl Edit {
         for (_, block) in self.data(dir) {
             let bytes = self.read(block * self.block_size() as u64, self.block_size());
             let mut at = 0;
-            while at + 8 <= bytes.len() {
-                let (raw, rest) = RawDirent::ref_from_prefix(&bytes[at..]).expect("in the block");
-                let len = usize::from(raw.name_len);
-                if raw.inode.get() != 0 && rest.get(..len) == Some(name) {
+            while let Some(entry) = StoredEntry::at(&bytes, at) {
+                if entry.ino != 0 && entry.name == name {
                     return (block, at);
                 }
-                at += usize::from(raw.rec_len.get()).max(8);
+                at += entry.rec_len.max(HEADER_LEN);
             }
         }
         panic!("directory {dir} has no {}", String::from_utf8_lossy(name));

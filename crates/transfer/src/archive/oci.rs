@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use extant_build::source::architecture;
+use extant_build::source::{HIDES, architecture};
 use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
 use serde_json::{Value, json};
@@ -23,8 +23,6 @@ use tempfile::NamedTempFile;
 const BLOBS: &str = "blobs/sha256";
 /// The key of an image's tag in the index.
 const TAG: &str = "org.opencontainers.image.ref.name";
-/// The prefix of a name that hides one of a lower layer.
-const HIDES: &[u8] = b".wh.";
 
 /// Whether a path in a layer would hide another one, or has a special meaning.
 pub fn hides(path: &[u8]) -> bool {

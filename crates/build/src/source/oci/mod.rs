@@ -28,7 +28,7 @@ use crate::tree::Builder;
 use crate::{Error, Result};
 
 /// The prefix of a name that hides one of a lower layer.
-const HIDES: &[u8] = b".wh.";
+pub const HIDES: &[u8] = b".wh.";
 /// A name that hides everything in its directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 /// The prefix of names that union file systems reserve.

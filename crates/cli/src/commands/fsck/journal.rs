@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use extant_block::BlockDevice;
 use extant_check::{JournalDevice, Options};
-use extant_fs::{Filesystem, MountOptions, probe_superblock};
+use extant_fs::{Filesystem, MountOptions};
+use extant_image::probe;
 use extant_ondisk::superblock::FsState;
 use extant_recovery::locate::{read_super, write_super};
 use extant_recovery::{Accept, Error, JournalFile, JournalState, Replay, journal_state};
@@ -33,7 +34,7 @@ pub fn open(
 ) -> Result<Option<JournalDevice>> {
     let Some(at) = &args.letters.journal else { return Ok(None) };
     let name = spec.shown();
-    let sb = probe_superblock(device).ok().map(|(sb, _)| sb);
+    let sb = probe(device).ok().map(|(sb, _)| sb);
     let Some((sb, uuid)) = sb.and_then(|sb| sb.external_journal().map(|uuid| (sb, uuid))) else {
         warn(&format!("{name}: -j: the journal is not on another device; it is not used"));
         return Ok(None);
@@ -54,7 +55,7 @@ fn not_checked(name: &str, e: &Error) -> Failure {
 pub fn replay(args: &FsckArgs, device: &Arc<dyn BlockDevice>, check: &Options, spec: &ImageSpec) -> Result<usize> {
     let name = spec.shown();
     // Damage of the superblock is for the repair.
-    let Ok((sb, backup)) = probe_superblock(&**device) else { return Ok(0) };
+    let Ok((sb, backup)) = probe(&**device) else { return Ok(0) };
     // A backup does not say whether the log has to be replayed; the log itself does.
     let recover = sb.needs_recovery() || backup.is_some();
     let Some(uuid) = sb.external_journal() else { return Ok(0) };

@@ -20,7 +20,7 @@ use extant_base::clock::Clock;
 use extant_base::task;
 use extant_block::BlockDevice;
 use extant_check::{Note, Options};
-use extant_fs::probe_superblock;
+use extant_image::probe;
 use extant_ondisk::superblock::FsState;
 use serde_json::json;
 
@@ -193,7 +193,7 @@ fn check(args: &FsckArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
 
 /// The message for an image that is marked clean and therefore not checked; `None` if it must be checked.
 fn clean(device: &dyn BlockDevice) -> Option<String> {
-    let (sb, backup) = probe_superblock(device).ok()?;
+    let (sb, backup) = probe(device).ok()?;
     let state = sb.state();
     if backup.is_some() || sb.needs_recovery() || !state.contains(FsState::VALID) || state.contains(FsState::ERROR) {
         return None;

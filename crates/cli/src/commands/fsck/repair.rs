@@ -15,7 +15,8 @@ use std::sync::Arc;
 use extant_block::BlockDevice;
 use extant_block::device::{CowDevice, FileDevice};
 use extant_check::{Note, Options, Problem, Report};
-use extant_fs::{Filesystem, MountOptions, probe_superblock};
+use extant_fs::{Filesystem, MountOptions};
+use extant_image::probe;
 use extant_recovery::Replay;
 use extant_recovery::locate::open_journal;
 use extant_repair::{Decision, End, How, Layers, Outcome, Sharing, Stands, Step, prove, unfinished};
@@ -49,7 +50,7 @@ pub fn plan(device: &Arc<dyn BlockDevice>, check: &Options) -> Option<Outcome> {
 fn ground(device: &Arc<dyn BlockDevice>, layers: &Layers) -> Arc<CowDevice> {
     let plain = || Arc::new(layers.over(device.clone()));
     let fast = || {
-        let (sb, _) = probe_superblock(&**device).ok()?;
+        let (sb, _) = probe(&**device).ok()?;
         let journal = open_journal(device.clone(), &sb).ok()??;
         let replay = Replay::load(&journal, &**device, &mut |_| {}).ok()?;
         (sb.needs_recovery() && !replay.fast_commits.is_empty()).then_some(())

@@ -11,8 +11,8 @@
 
 use std::collections::BTreeMap;
 
-use extant_ondisk::extent::{Extent, capacity, pack_tree};
-use extant_ondisk::indirect::{DIRECT, POINTER_END, set_pointer};
+use extant_ondisk::extent::{Extent, PackedTree, capacity, pack_tree};
+use extant_ondisk::indirect::{self, Stream, pack_pointers};
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::jbd2::default_blocks;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
@@ -69,8 +69,10 @@ impl Layout {
                 false => extra,
             };
             if needed == extra {
-                let map = if extents { by_extents(sb, &runs, &nodes)? } else { by_pointers(sb, &runs, &nodes) };
-                return Ok(map.map(|(i_block, nodes)| Layout { runs, nodes, i_block, flags: map_flags(extents) }));
+                let map = map_of(sb, &runs, &nodes, extents)?;
+                let layout =
+                    |map: PackedTree| Layout { runs, nodes: map.blocks, i_block: map.root, flags: map_flags(extents) };
+                return Ok(map.map(layout));
             }
             extra = needed;
         }
@@ -121,10 +123,6 @@ pub(super) fn by_group(
         }
     }
     Ok(out)
-}
-
-fn blocks_of(runs: &[(BlockNr, u32)]) -> impl Iterator<Item = BlockNr> + '_ {
-    runs.iter().flat_map(|(start, len)| (0..u64::from(*len)).map(|i| BlockNr(start.0 + i)))
 }
 
 /// Removes the last `n` blocks from the runs.
@@ -196,62 +194,30 @@ fn collect_runs(groups: &Groups, geo: &Geometry, want: u32, least: u32) -> Resul
     Ok(None)
 }
 
-type Map = ([u8; 60], Vec<(BlockNr, Vec<u8>)>);
-
-fn by_extents(sb: &SuperBlock, runs: &[(BlockNr, u32)], nodes: &[BlockNr]) -> Result<Option<Map>> {
-    let mut lblk = 0;
-    let extents: Vec<Extent> = runs
-        .iter()
-        .map(|(pblk, len)| {
-            let extent = Extent { lblk: LogicalBlock(lblk), pblk: *pblk, len: *len, unwritten: false };
-            lblk += len;
-            extent
-        })
-        .collect();
-    let seed = sb.metadata_csum.then(|| sb.checksum_seed().for_inode(InodeNr::JOURNAL, 0).raw());
+/// The map of `runs` with `nodes` as its blocks. `None`: it needs another number of them, or cannot be.
+fn map_of(sb: &SuperBlock, runs: &[(BlockNr, u32)], nodes: &[BlockNr], extents: bool) -> Result<Option<PackedTree>> {
     let mut free = nodes.iter().copied();
-    let tree = pack_tree(&extents, sb.block_size, seed, || free.next())?;
-    Ok((tree.blocks.len() == nodes.len()).then_some((tree.root, tree.blocks)))
+    let tree = if extents {
+        let mut lblk = 0;
+        let extent = |(pblk, len): &(BlockNr, u32)| {
+            lblk += len;
+            Extent { lblk: LogicalBlock(lblk - len), pblk: *pblk, len: *len, unwritten: false }
+        };
+        let extents: Vec<Extent> = runs.iter().map(extent).collect();
+        let seed = sb.metadata_csum.then(|| sb.checksum_seed().for_inode(InodeNr::JOURNAL, 0).raw());
+        Some(pack_tree(&extents, sb.block_size, seed, || free.next())?)
+    } else {
+        let blocks = runs.iter().flat_map(|(start, len)| (0..u64::from(*len)).map(|i| BlockNr(start.0 + i)));
+        pack_pointers(sb.block_size, (0..).map(LogicalBlock).zip(blocks), |_| free.next()).ok()
+    };
+    Ok(tree.filter(|tree| tree.blocks.len() == nodes.len()))
 }
 
 /// Pointer blocks for `len` blocks with `per_block` pointers in each.
 fn pointer_blocks(len: u32, per_block: u32) -> u32 {
-    match len.saturating_sub(DIRECT) {
-        0 => 0,
-        rest if rest <= per_block => 1,
-        rest => 2 + (rest - per_block).div_ceil(per_block),
-    }
-}
-
-/// Block pointers; two levels are enough for the largest journal.
-fn by_pointers(sb: &SuperBlock, runs: &[(BlockNr, u32)], nodes: &[BlockNr]) -> Option<Map> {
-    let per_block = (sb.block_size / 4) as usize;
-    let mut i_block = [0; 60];
-    let mut data = Vec::new();
-    for block in blocks_of(runs) {
-        data.push(u32::try_from(block.0).ok().filter(|b| u64::from(*b) < POINTER_END)?);
-    }
-    let mut out = Vec::with_capacity(nodes.len());
-    let mut free = nodes.iter().copied();
-    let mut node = |pointers: &[u32]| -> Option<u32> {
-        let block = free.next()?;
-        let mut bytes = vec![0; per_block * 4];
-        pointers.iter().enumerate().all(|(i, p)| set_pointer(&mut bytes, i, *p)).then_some(())?;
-        out.push((block, bytes));
-        u32::try_from(block.0).ok()
-    };
-    let (direct, rest) = data.split_at(data.len().min(DIRECT as usize));
-    let (single, double) = rest.split_at(rest.len().min(per_block));
-    let mut slots = direct.to_vec();
-    if !single.is_empty() {
-        slots.push(node(single)?);
-    }
-    if !double.is_empty() {
-        let leaves: Vec<u32> = double.chunks(per_block).map(&mut node).collect::<Option<_>>()?;
-        slots.push(node(&leaves)?);
-    }
-    slots.iter().enumerate().all(|(i, p)| set_pointer(&mut i_block, i, *p)).then_some(())?;
-    Some((i_block, out))
+    let whole = 0..len;
+    let stream = Stream::new(indirect::Geometry { per_block }, std::slice::from_ref(&whole));
+    stream.map_or(0, |stream| stream.blocks() as u32 - len)
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@ use extant_ondisk::superblock::{FsState, JournalPlace, SuperBlock};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr};
 use extant_recovery::locate::{journal_blocks, journal_inode};
+use extant_recovery::read::Reader;
 use extant_recovery::{Accept, Replay, locate};
 
 use crate::error::{Damage, Error, Result};
@@ -189,7 +190,7 @@ fn log_allocation(
 
 /// Writes inode 8 into its table, durably.
 fn write_inode(dev: &Arc<dyn BlockDevice>, sb: &SuperBlock, layout: &Layout, size: u64, clock: &Clock) -> Result<()> {
-    let (block, offset) = locate::inode_place(&**dev, sb, InodeNr::JOURNAL)?;
+    let (block, offset) = Reader::new(&**dev, sb).inode_place(InodeNr::JOURNAL)?;
     let bs = u64::from(sb.block_size);
     let mut bytes = vec![0; bs as usize];
     dev.read_at(block.0 * bs, &mut bytes, BioFlags::META)?;

@@ -12,7 +12,8 @@ use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
 use extant_ondisk::inode::update_checksum;
 use extant_ondisk::superblock::SuperBlock;
 use extant_ondisk::{BlockNr, InodeNr, bitmap};
-use extant_recovery::{JournalMap, locate};
+use extant_recovery::JournalMap;
+use extant_recovery::read::Reader;
 
 use super::layout::by_group;
 use crate::error::{Damage, Error, Result};
@@ -83,7 +84,7 @@ impl Release {
             let slot = bytes.get_mut(offset..offset + geo.desc_size);
             desc.encode_into(slot.ok_or_else(|| Error::corrupt(Damage::GroupDescriptor, "a short block"))?, group, geo);
         }
-        let (block, offset) = locate::inode_place(dev, sb, InodeNr::JOURNAL)?;
+        let (block, offset) = Reader::new(dev, sb).inode_place(InodeNr::JOURNAL)?;
         let table = release.block(dev, sb, block)?;
         let slot = table.get_mut(offset..offset + geo.inode_size);
         let slot = slot.ok_or_else(|| Error::corrupt(Damage::Inode, "no slot").of(InodeNr::JOURNAL))?;
