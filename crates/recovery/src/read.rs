@@ -124,7 +124,7 @@ fn damaged_super(device: &dyn BlockDevice, byte: u64) -> Result<(SuperBlock, Vec
     Ok(SuperBlock::decode_damaged(&super_bytes(device, byte)?, byte)?)
 }
 
-/// What a walk over the map of a file comes to, in the order of the file.
+/// A step of a walk over the map of a file, in the order of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Blocks of the file.

@@ -4,8 +4,12 @@
 //! each file of the same crate whose items its code names by path (including `use`). Re-exports are no arrows: a module
 //! that re-exports its children does not depend on them. Test files and items under `#[cfg(test)]` do not count.
 //!
-//! What it does not do: it does not resolve methods, or names made by macros. Dependencies between crates are checked
-//! by [`super::floors`].
+//! Cycles are counted a second time with calls of methods: a type whose methods stand in many files ties those files
+//! together, although none imports another. The type of a receiver is taken from declarations: `self`, a parameter, or
+//! a field whose name means one type in the whole crate. These knots are larger; [`WITH_CALLS`] lets none grow.
+//!
+//! What it does not do: infer types, or see names made by macros. Dependencies between crates are checked by
+//! [`super::floors`].
 //!
 //! # Locking
 //! None.
@@ -18,6 +22,10 @@ use super::{Finding, SourceFile};
 
 /// The maximum number of files that may form a cycle.
 const MOST: usize = 6;
+
+/// The same with calls of methods, for crates where it is more than [`MOST`]. When a knot becomes smaller, so does its
+/// number here.
+const WITH_CALLS: [(&str, usize); 2] = [("crates/fs", 37), ("crates/mballoc", 7)];
 
 /// The path of a module in its crate: `["ops", "sync"]`; empty for the root.
 type Module = Vec<String>;
@@ -95,9 +103,125 @@ struct Names {
     /// Paths from the crate's root that the code uses.
     used: BTreeSet<Module>,
     imports: BTreeMap<String, Vec<String>>,
+    /// The type whose methods are being read.
+    this: Option<String>,
+    /// Parameters of the function that is being read, and their types.
+    parameters: BTreeMap<String, String>,
+    /// Inherent methods by type.
+    methods: BTreeSet<(String, String)>,
+    /// Fields and their types.
+    fields: BTreeSet<(String, String)>,
+    /// Called methods, each with its receiver.
+    calls: BTreeSet<(Receiver, String)>,
+}
+
+/// The receiver of a call, as far as declarations show its type.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Receiver {
+    Of(String),
+    Field(String),
+}
+
+/// The name of a type without references and the pointers that lend it.
+fn bare(ty: &syn::Type) -> Option<String> {
+    match ty {
+        syn::Type::Reference(reference) => bare(&reference.elem),
+        syn::Type::Path(path) => {
+            let last = path.path.segments.last()?;
+            let inner = match &last.arguments {
+                syn::PathArguments::AngleBracketed(all) => all.args.iter().find_map(|argument| match argument {
+                    syn::GenericArgument::Type(ty) => Some(ty),
+                    _ => None,
+                }),
+                _ => None,
+            };
+            match inner {
+                Some(inner) if ["Arc", "Rc", "Box", "Option"].iter().any(|pointer| last.ident == pointer) => {
+                    bare(inner)
+                }
+                _ => Some(last.ident.to_string()),
+            }
+        }
+        _ => None,
+    }
+}
+
+impl Names {
+    fn new(module: Module) -> Names {
+        let (used, imports, parameters) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        let (methods, fields, calls) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        Names { module, used, imports, this: None, parameters, methods, fields, calls }
+    }
+
+    fn receiver(&self, expression: &syn::Expr) -> Option<Receiver> {
+        match expression {
+            syn::Expr::Path(path) => {
+                let name = path.path.get_ident()?.to_string();
+                let of = if name == "self" { self.this.clone() } else { self.parameters.get(&name).cloned() };
+                of.map(Receiver::Of)
+            }
+            syn::Expr::Field(field) => match &field.member {
+                syn::Member::Named(name) => Some(Receiver::Field(name.to_string())),
+                syn::Member::Unnamed(_) => None,
+            },
+            syn::Expr::Reference(reference) => self.receiver(&reference.expr),
+            syn::Expr::Paren(paren) => self.receiver(&paren.expr),
+            _ => None,
+        }
+    }
+
+    fn with_parameters(&mut self, signature: &syn::Signature, read: impl FnOnce(&mut Names)) {
+        let typed = signature.inputs.iter().filter_map(|input| match input {
+            syn::FnArg::Typed(typed) => match &*typed.pat {
+                syn::Pat::Ident(name) => Some((name.ident.to_string(), bare(&typed.ty)?)),
+                _ => None,
+            },
+            syn::FnArg::Receiver(_) => None,
+        });
+        let outer = std::mem::replace(&mut self.parameters, typed.collect());
+        read(self);
+        self.parameters = outer;
+    }
 }
 
 impl<'ast> Visit<'ast> for Names {
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        let outer = std::mem::replace(&mut self.this, bare(&item.self_ty));
+        if let (None, Some(this)) = (&item.trait_, self.this.clone()) {
+            let methods = item.items.iter().filter_map(|item| match item {
+                syn::ImplItem::Fn(method) if method.sig.receiver().is_some() => Some(method.sig.ident.to_string()),
+                _ => None,
+            });
+            self.methods.extend(methods.map(|method| (this.clone(), method)));
+        }
+        visit::visit_item_impl(self, item);
+        self.this = outer;
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        if !is_test_only(&item.attrs) {
+            self.with_parameters(&item.sig, |names| visit::visit_impl_item_fn(names, item));
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.with_parameters(&item.sig, |names| visit::visit_item_fn(names, item));
+    }
+
+    fn visit_field(&mut self, field: &'ast syn::Field) {
+        if let (Some(name), Some(of)) = (&field.ident, bare(&field.ty)) {
+            self.fields.insert((name.to_string(), of));
+        }
+        visit::visit_field(self, field);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        if let Some(receiver) = self.receiver(&call.receiver) {
+            self.calls.insert((receiver, call.method.to_string()));
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+
     fn visit_item(&mut self, item: &'ast syn::Item) {
         let attributes = match item {
             syn::Item::Mod(i) => &i.attrs,
@@ -207,43 +331,79 @@ fn is_arrow(from: &str, to: &str) -> bool {
     from != to && !is_own_policy
 }
 
-/// The arrows between the files of each crate.
-fn arrows_of(files: &[SourceFile]) -> Result<BTreeMap<String, BTreeMap<String, BTreeSet<String>>>, Finding> {
+/// From each file of a crate to those on which it depends.
+type Arrows = BTreeMap<String, BTreeSet<String>>;
+
+/// The files that define the methods which each file of a crate calls.
+fn calls_between(all: &[(String, Names)]) -> Arrows {
+    let mut home: BTreeMap<(&str, &str), &String> = BTreeMap::new();
+    let mut fields: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (file, names) in all {
+        home.extend(names.methods.iter().map(|(of, method)| ((of.as_str(), method.as_str()), file)));
+        for (field, of) in &names.fields {
+            fields.entry(field).or_default().insert(of);
+        }
+    }
+    let type_of = |receiver: &Receiver| match receiver {
+        Receiver::Of(of) => Some(of.clone()),
+        Receiver::Field(field) => {
+            let mut types = fields.get(field.as_str())?.iter();
+            let only = types.next().map(|of| (*of).to_owned());
+            only.filter(|_| types.next().is_none())
+        }
+    };
+    let called = |names: &Names| -> BTreeSet<String> {
+        let files = names.calls.iter().filter_map(|(receiver, method)| {
+            home.get(&(type_of(receiver)?.as_str(), method.as_str())).map(|file| (*file).clone())
+        });
+        files.collect()
+    };
+    all.iter().map(|(file, names)| (file.clone(), called(names))).collect()
+}
+
+/// The arrows between the files of each crate: by path, and those of calls.
+fn arrows_of(files: &[SourceFile]) -> Result<BTreeMap<String, [Arrows; 2]>, Finding> {
     let mut crates: BTreeMap<String, (Crate, Vec<(String, Names)>)> = BTreeMap::new();
     for file in files.iter().filter(|file| file.is_rust() && !file.is_test()) {
         let Some((dir, module)) = module_of(&file.path) else { continue };
         let parsed =
             syn::parse_file(&file.text).map_err(|e| Finding::new(&file.path, 0, format!("cannot be parsed: {e}")))?;
-        let mut names = Names { module: module.clone(), used: BTreeSet::new(), imports: BTreeMap::new() };
+        let mut names = Names::new(module.clone());
         names.visit_file(&parsed);
         let (krate, all) = crates.entry(dir).or_default();
         krate.files.insert(module.clone(), file.path.clone());
         krate.imports.insert(module, std::mem::take(&mut names.imports));
         all.push((file.path.clone(), names));
     }
-    let mut arrows: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
-    for (dir, (krate, all)) in &crates {
-        let of_crate = arrows.entry(dir.clone()).or_default();
-        for (file, names) in all {
+    let arrows = crates.iter().map(|(dir, (krate, all))| {
+        let by_path = |(file, names): &(String, Names)| {
             let to = names.used.iter().filter_map(|path| krate.file_of(path, 0));
-            of_crate.insert(file.clone(), to.filter(|to| is_arrow(file, to)).cloned().collect());
-        }
-    }
-    Ok(arrows)
+            (file.clone(), to.filter(|to| is_arrow(file, to)).cloned().collect::<BTreeSet<_>>())
+        };
+        let mut calls = calls_between(all);
+        calls.iter_mut().for_each(|(file, to)| to.retain(|to| is_arrow(file, to)));
+        (dir.clone(), [all.iter().map(by_path).collect(), calls])
+    });
+    Ok(arrows.collect())
 }
 
-/// Cycles of more than [`MOST`] files.
+/// Cycles of more than [`MOST`] files; with calls of methods, of more than [`WITH_CALLS`] says.
 pub fn check(files: &[SourceFile]) -> Vec<Finding> {
     let arrows = match arrows_of(files) {
         Ok(arrows) => arrows,
         Err(finding) => return vec![finding],
     };
     let mut findings = Vec::new();
-    for of_crate in arrows.values() {
-        for knot in knots(of_crate) {
-            if knot.len() > MOST {
+    for (dir, [by_path, calls]) in &arrows {
+        let mut both = by_path.clone();
+        calls.iter().for_each(|(file, to)| both.entry(file.clone()).or_default().extend(to.iter().cloned()));
+        let with_calls = WITH_CALLS.iter().find(|(of, _)| of == dir).map_or(MOST, |(_, most)| *most);
+        let imports = knots(by_path);
+        let larger: Vec<_> = knots(&both).into_iter().filter(|knot| !imports.contains(knot)).collect();
+        for (knots, most, cycle) in [(imports, MOST, "an import cycle"), (larger, with_calls, "a knot of calls")] {
+            for knot in knots.into_iter().filter(|knot: &Vec<String>| knot.len() > most) {
                 let message =
-                    format!("an import cycle of {} files, at most {MOST} are allowed: {}", knot.len(), knot.join(", "));
+                    format!("{cycle} of {} files, at most {most} are allowed: {}", knot.len(), knot.join(", "));
                 findings.push(Finding::new(&knot[0], 0, message));
             }
         }
@@ -281,9 +441,28 @@ mod tests {
         let one = source("crates/x/src/a.rs", "pub fn f() { crate::b::g(); }\n");
         let back = source("crates/x/src/b.rs", "pub fn g() { super::a::f(); }\n");
         let tests = source("crates/x/src/b.rs", "pub fn g() {}\n#[cfg(test)]\nmod tests { use crate::a::f; }\n");
-        let knots_of = |files: &[SourceFile]| knots(&arrows_of(files).expect("parsed")["crates/x"]).len();
+        let knots_of = |files: &[SourceFile]| knots(&arrows_of(files).expect("parsed")["crates/x"][0]).len();
         assert_eq!(knots_of(&[one.clone(), back]), 1);
         assert_eq!(knots_of(&[one, tests]), 0);
+    }
+
+    /// Methods of one type in many files tie these together, whether through `self`, a parameter, or a field.
+    #[test]
+    fn a_knot_of_calls_is_found() {
+        let call = ["self.m{}()", "whole.m{}()", "part.whole.m{}()"];
+        let ring = |n: usize| -> Vec<SourceFile> {
+            let file = |i: usize| {
+                let call = call[i % 3].replace("{}", &((i + 1) % n).to_string());
+                let text = format!("impl Whole {{ fn m{i}(&self, whole: &Arc<Whole>, part: &Part) {{ {call}; }} }}\n");
+                source(&format!("crates/x/src/m{i}.rs"), &text)
+            };
+            let types = source("crates/x/src/types.rs", "struct Whole; struct Part { whole: Arc<Whole> }\n");
+            (0..n).map(file).chain([types]).collect()
+        };
+        assert!(check(&ring(MOST)).is_empty());
+        let findings = check(&ring(MOST + 3));
+        assert_eq!(findings.len(), 1);
+        assert!(findings[0].message.starts_with("a knot of calls of 9 files"), "{}", findings[0]);
     }
 
     /// A name that the root re-exports leads to the file that defines it, and re-exporting it is no arrow.
@@ -295,7 +474,7 @@ mod tests {
             source("crates/x/src/b.rs", "use crate::T;\npub struct U;\n"),
         ];
         let arrows = arrows_of(&files).expect("parsed");
-        let knots = knots(&arrows["crates/x"]);
+        let knots = knots(&arrows["crates/x"][0]);
         assert_eq!(knots, [["crates/x/src/a.rs".to_owned(), "crates/x/src/b.rs".to_owned()]]);
     }
 }

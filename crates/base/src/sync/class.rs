@@ -193,9 +193,9 @@ impl LockClass {
     }
 }
 
-/// The class of a lock and, by its address, the lock itself in a [`crate::sim`] run. When it is dropped, the run forgets
-/// which processor has the lock's cache line: another lock may be at the same address soon, and where memory is reused
-/// must not decide how long something takes.
+/// The class of a lock and, by its address, the lock itself in a [`crate::sim`] run. When it is dropped, the run
+/// forgets which processor has the lock's cache line: another lock may be at the same address soon, and the reuse of
+/// memory must not decide how long something takes.
 pub(super) struct Identity(pub &'static LockClass);
 
 impl Identity {

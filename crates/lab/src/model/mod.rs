@@ -8,7 +8,8 @@
 //!
 //! Trials have the form of those of workloads, so `compare` and `report` take both.
 //!
-//! What it does not do: I/O. Only `engine` has a whole file system, in memory. Workloads show the effect of a policy on a whole one.
+//! What it does not do: I/O. Only `engine` has a whole file system, in memory. Workloads show the effect of a policy on
+//! a whole one.
 //!
 //! # Locking
 //! None of its own.
