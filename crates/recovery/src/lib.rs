@@ -2,9 +2,9 @@
 //!
 //! Main types: [`JournalFile`] (a journal as a run of blocks on a device, with its superblock), [`Replay`] (the log's
 //! contents: the newest copy of each block), [`OverlayDevice`] (the replayed view over a device that is not written),
-//! [`JournalState`] (the recovery that a journal needs). [`read`] reads a file system without an engine, and [`locate`]
-//! finds its journal; [`transaction`] writes one transaction; [`wipe`] empties a log without reading it; [`History`] has
-//! the older copies of blocks, too.
+//! [`JournalState`] (the recovery that a journal needs). [`read`] reads a file system without an engine, and
+//! [`locate`] finds its journal; [`transaction`] writes one transaction; [`wipe`] empties a log without reading it;
+//! [`History`] has the older copies of blocks, too.
 //!
 //! The steps: open the [`JournalFile`]; [`Replay::load`] reads the log and changes nothing; then either
 //! [`Replay::apply`] writes the copies home and empties the log, or an [`OverlayDevice`] shows them in memory.

@@ -2,8 +2,8 @@
 //! of pointer blocks.
 //!
 //! Main types: [`Geometry`] (sizes implied by the block size), [`IndirectPath`] (the place of a logical block's
-//! pointer), [`IndirectDamage`] (one fault of a block of pointers), [`Stream`] and [`pack_pointers`] (both lay out whole
-//! files). A pointer is a little-endian u32; 0 is a hole. Linux: `ext4_block_to_path` and `Indirect`,
+//! pointer), [`IndirectDamage`] (one fault of a block of pointers), [`Stream`] and [`pack_pointers`] (both lay out
+//! whole files). A pointer is a little-endian u32; 0 is a hole. Linux: `ext4_block_to_path` and `Indirect`,
 //! fs/ext4/indirect.c.
 //!
 //! What it does not do: I/O, checksums (pointer blocks have none).

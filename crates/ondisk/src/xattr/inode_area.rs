@@ -1,8 +1,8 @@
 //! Attributes inside the inode: from byte `128 + i_extra_isize` to the inode's end (Linux: `struct
 //! ext4_xattr_ibody_header`).
 //!
-//! The functions take exactly those bytes, but for [`area_of`], which finds them. Inodes of 128 bytes, and inodes whose `i_extra_isize` is 0, have no such
-//! area: pass an empty slice.
+//! The functions take exactly those bytes, but for [`area_of`], which finds them. Inodes of 128 bytes, and inodes
+//! whose `i_extra_isize` is 0, have no such area: pass an empty slice.
 //!
 //! # Locking
 //! None.
