@@ -2,7 +2,7 @@
 //! it, descriptors, inodes, and the maps of files.
 //!
 //! Main types: [`FoundSuper`] (made by [`find_super`]), [`Reader`] (the rest, by the layout that a superblock states),
-//! [`Step`] (what a walk over a map comes to). Replay finds its journal with it, and so do the tools that open, measure
+//! [`Step`] (of a walk over a map). Replay finds its journal with it, and so do the tools that open, measure
 //! and damage images.
 //!
 //! Nothing is believed. A read takes whole sectors inside the file system, and nothing else: a neighbour that cannot be
