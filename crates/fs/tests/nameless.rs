@@ -496,7 +496,7 @@ fn compare_with_debugfs(dev: &MemDevice, what: &str) -> usize {
 
 fn mutants(seeds: std::ops::Range<u64>) {
     // A log that waits for its replay shows debugfs an older state.
-    let kinds = mixed::KINDS.into_iter().filter(|kind| *kind != Image::Dirty);
+    let kinds = mixed::kinds_on_one_disk().filter(|kind| *kind != Image::Dirty);
     let mut names = 0;
     for kind in kinds {
         for seed in seeds.clone() {
