@@ -17,7 +17,7 @@ use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task;
 use extant_block::device::{CrashDevice, Crowded, Fault, FaultyDevice, LateDevice};
 use extant_block::{Bio, BioFlags, BioOp, BlockDevice, Wrapper};
-use extant_fs::{Filesystem, MountOptions};
+use extant_fs::{Filesystem, JournalDevice, MountOptions};
 
 use crate::sched::check;
 use crate::sched::client::{Ack, Client, Covers, Record, Shared};
@@ -98,6 +98,8 @@ pub struct Left {
     pub unmounted: bool,
     pub struck: bool,
     pub homeward: u64,
+    /// For the changes of stripes.
+    pub shared: Arc<Shared>,
 }
 
 /// Runs the plan and checks its result.
@@ -120,9 +122,10 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         let base = config.base();
         let device = Arc::new(CrashDevice::from_image(&base.device));
         crate::crash::workload::declare_atomic(&device, &config.image);
+        let (disk, journal) = crate::crash::workload::disks(&device, &config.image);
         let below: Arc<dyn BlockDevice> = match trick {
-            Trick::None | Trick::AnswerOneEarly | Trick::AnswerManyEarly => device.clone(),
-            _ => Arc::new(Liar { below: device.clone(), trick }),
+            Trick::None | Trick::AnswerOneEarly | Trick::AnswerManyEarly => disk,
+            _ => Arc::new(Liar { below: disk, trick }),
         };
         let faulty = Arc::new(FaultyDevice::new(below));
         let armed = Arc::new(AtomicBool::new(false));
@@ -137,6 +140,10 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
             Box::new(strike) as Crowded
         });
         let late = Arc::new(LateDevice::new(faulty.clone(), lateness, reset).expect("threads"));
+        // Its requests complete late as well, in an order of their own.
+        let late_journal = journal.map(|disk| Arc::new(LateDevice::new(disk, lateness, None).expect("threads")));
+        let journal_device = late_journal.clone().map(|disk| JournalDevice(disk));
+        let mount_options = MountOptions { journal_device, ..mount_options };
         let fs = Filesystem::mount(late.clone(), mount_options).expect("mount");
         let mounted = device.write_log();
         let shared = Shared::new(config, device.clone(), faulty.clone(), late.clone(), clients.len(), trick);
@@ -178,8 +185,21 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
             }
         };
         late.stop();
+        if let Some(late) = late_journal {
+            late.stop();
+        }
         let told = shared.told();
-        Left { acks: shared.acks(), told, struck: shared.struck(), device, records, mounted, unmounted, homeward }
+        Left {
+            acks: shared.acks(),
+            told,
+            struck: shared.struck(),
+            device,
+            records,
+            mounted,
+            unmounted,
+            homeward,
+            shared,
+        }
     });
     judge(plan, outcome, details.cuts)
 }
