@@ -1,5 +1,5 @@
-//! Damaged images of every kind of `mixed::KINDS`, beside e2fsck: damage wherever e2fsck finds some, none where it finds
-//! none, and the objects that it names.
+//! Damaged images of every kind of `mixed::KINDS`, beside e2fsck: damage wherever e2fsck finds some, none where it
+//! finds none, and the objects that it names.
 //!
 //! `EXTANT_SEED=KIND:SEED` checks one image and prints both answers, KIND by its place in `mixed::KINDS`;
 //! `EXTANT_SAVE=FILE` also stores it.
@@ -126,7 +126,7 @@ fn has_only_orphans(named: &BTreeSet<Named>) -> bool {
     !named.is_empty() && named.iter().all(|one| one.code == waiting)
 }
 
-/// What e2fsck names in a sound image of a kind, because of a pair of features.
+/// The objects that e2fsck names in a sound image of a kind, because of a pair of features.
 fn of_faults(kind: Image, dir: &Path) -> &'static BTreeSet<Named> {
     static NAMED: [OnceLock<BTreeSet<Named>>; mixed::KINDS.len()] = [const { OnceLock::new() }; mixed::KINDS.len()];
     let at = mixed::KINDS.iter().position(|one| *one == kind).expect("one of the list");

@@ -317,7 +317,7 @@ fn tune_gives_a_file_system_a_journal_on_another_device_and_takes_it_away() {
     extant(&["mkdir", &format!("{image}:/d")]).ok();
     let device = format!("device={log}");
     let before = fs::read(&image).expect("read");
-    // What does not fit is refused, and nothing changes.
+    // A journal that does not fit is refused, and nothing changes.
     let small = dir.text("small.img");
     extant(&["mkfs", "-q", "-O", "^has_journal", "-b", "1024", &small, "16M"]).ok();
     extant(&["tune", "-J", &device, &small]).fails(1, &["blocks of the journal have 4096 bytes"]);

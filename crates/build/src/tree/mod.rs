@@ -117,8 +117,8 @@ impl Tree {
         (&self.names[start as usize..end as usize], id)
     }
 
-    /// Makes a directory and all directories below it ignore case, as chattr(1) and inheritance would. False: the tree has
-    /// no directory of this path.
+    /// Makes a directory and all directories below it ignore case, as chattr(1) and inheritance would. False: the tree
+    /// has no directory of this path.
     pub fn ignore_case(&mut self, path: &[u8]) -> bool {
         let mut top = Id(0);
         for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {

@@ -116,15 +116,15 @@ pub struct TuneLetters {
     /// Add a journal
     #[arg(short = 'j')]
     pub journal: bool,
-    /// The journal's size: size=MEGABYTES, or with K, M or G; or device=DEVICE, one that 'extant mkfs -O journal_dev' has
-    /// made. With -O ^has_journal, device=DEVICE is the journal that is removed
+    /// The journal's size: size=MEGABYTES, or with K, M or G; or device=DEVICE, one that 'extant mkfs -O journal_dev'
+    /// has made. With -O ^has_journal, device=DEVICE is the journal that is removed
     #[arg(short = 'J', value_name = "size=SIZE|device=DEVICE")]
     pub journal_options: Option<String>,
     /// Write the old blocks to this file, which 'extant fsck --undo' and e2undo(8) take, and keep it
     #[arg(short = 'z', value_name = "FILE")]
     pub undo_file: Option<PathBuf>,
-    /// With -J device=, take the journal from another file system; with -O ^has_journal, leave the journal's device as it
-    /// is. An image in use is never changed
+    /// With -J device=, take the journal from another file system; with -O ^has_journal, leave the journal's device as
+    /// it is. An image in use is never changed
     #[arg(short = 'f', action = ArgAction::Count)]
     pub force: u8,
     /// Another inode size, which requires a new image

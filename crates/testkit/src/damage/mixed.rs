@@ -123,19 +123,23 @@ fn overlay(image: &MemDevice, sound: &MemDevice, other: &MemDevice) {
     }
 }
 
+/// Changes, now and then, an object that only this kind has, and returns its name.
+fn special(kind: Image, edit: &mut Edit, rng: &mut Rng) -> Option<&'static str> {
+    match kind {
+        Image::JournalDev if rng.one_in(4) => Some(journal_device(edit, kind.journal_at()?, rng)),
+        Image::Mmp if rng.one_in(6) => {
+            edit.mmp(|bytes| fields(&mut bytes[..256], rng));
+            Some("block of multi-mount protection")
+        }
+        _ => None,
+    }
+}
+
 /// A sound image with one changed object, and the name of that object.
 fn object(kind: Image, rng: &mut Rng) -> (String, MemDevice) {
     let mut edit = Edit::new(kind.made());
-    match kind {
-        Image::JournalDev if rng.one_in(4) => {
-            let what = journal_device(&mut edit, kind.journal_at().expect("a disk of its own"), rng);
-            return (what.to_owned(), edit.finish());
-        }
-        Image::Mmp if rng.one_in(6) => {
-            edit.mmp(|bytes| fields(&mut bytes[..256], rng));
-            return ("block of multi-mount protection".to_owned(), edit.finish());
-        }
-        _ => {}
+    if let Some(what) = special(kind, &mut edit, rng) {
+        return (what.to_owned(), edit.finish());
     }
     if rng.one_in(8) {
         edit.leave_checksums();

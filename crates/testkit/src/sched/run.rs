@@ -102,6 +102,16 @@ pub struct Left {
     pub shared: Arc<Shared>,
 }
 
+/// Fails a data write that is in progress together with others, once, while `armed`.
+fn bus_reset(armed: Arc<AtomicBool>, faulty: Arc<FaultyDevice>) -> Crowded {
+    Box::new(move |bio: &Bio| {
+        let hit = bio.op == BioOp::Write && !bio.flags.contains(BioFlags::META) && sim::choose(3) == 0;
+        if hit && armed.swap(false, Ordering::Relaxed) {
+            faulty.inject(Fault::eio().op(BioOp::Write).data().range(bio.offset..bio.offset + bio.len).once());
+        }
+    })
+}
+
 /// Runs the plan and checks its result.
 pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
     let details = plan.details();
@@ -113,8 +123,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
     let (rest_ms, focus, fault, lateness) = (details.rest_ms, details.focus, details.fault, details.lateness);
     let (queue_depth, tag_policy) = (details.queue_depth, details.tag_policy);
     let (sync_policy, dirty_bytes) = (details.sync_policy, details.dirty_bytes);
-    let checkpoint_blocks = details.checkpoint_blocks;
-    let settles = details.settles;
+    let (checkpoint_blocks, settles) = (details.checkpoint_blocks, details.settles);
     let outcome = sim::run(&options, move || {
         let options = config.options(seed);
         let mount_options =
@@ -129,16 +138,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         };
         let faulty = Arc::new(FaultyDevice::new(below));
         let armed = Arc::new(AtomicBool::new(false));
-        let reset: Option<Crowded> = crowded.then(|| {
-            let (armed, faulty) = (armed.clone(), faulty.clone());
-            let strike = move |bio: &Bio| {
-                let hit = bio.op == BioOp::Write && !bio.flags.contains(BioFlags::META) && sim::choose(3) == 0;
-                if hit && armed.swap(false, Ordering::Relaxed) {
-                    faulty.inject(Fault::eio().op(BioOp::Write).data().range(bio.offset..bio.offset + bio.len).once());
-                }
-            };
-            Box::new(strike) as Crowded
-        });
+        let reset = crowded.then(|| bus_reset(armed.clone(), faulty.clone()));
         let late = Arc::new(LateDevice::new(faulty.clone(), lateness, reset).expect("threads"));
         // Its requests complete late as well, in an order of their own.
         let late_journal = journal.map(|disk| Arc::new(LateDevice::new(disk, lateness, None).expect("threads")));
@@ -174,24 +174,18 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         }
         let result = fs.unmount();
         drop(fs);
-        let unmounted = match result {
-            Ok(()) => {
-                shared.acknowledge(upto, Covers::Everything, "unmount");
-                true
-            }
-            Err(e) => {
-                assert!(shared.struck(), "unmount: {e}");
-                false
-            }
-        };
+        let unmounted = result.is_ok();
+        match result {
+            Ok(()) => shared.acknowledge(upto, Covers::Everything, "unmount"),
+            Err(e) => assert!(shared.struck(), "unmount: {e}"),
+        }
         late.stop();
         if let Some(late) = late_journal {
             late.stop();
         }
-        let told = shared.told();
         Left {
             acks: shared.acks(),
-            told,
+            told: shared.told(),
             struck: shared.struck(),
             device,
             records,

@@ -1,6 +1,6 @@
-//! One file that all clients write to, each its own stripes of it: writers that meet in one cluster, one extent, one map.
+//! One file that all clients write to, each its own stripes of it: writers that meet in one cluster, extent and map.
 //!
-//! Main types: [`Stripes`] (the changes of a run, and the acknowledgements of fsyncs of the file), [`Stripe`] (a change).
+//! Main types: [`Stripes`] (the changes of a run, and acknowledged fsyncs of the file), [`Stripe`] (a change).
 //! A row has a stripe of one block for each client, one behind the other, so with clusters of several blocks clients
 //! allocate, punch and write back parts of one cluster at the same time. [`Stripes::check`] compares the file after a
 //! power cut: each sector has the last acknowledged content of its stripe, or that of a later change.
@@ -22,7 +22,7 @@ static CLASS: LockClass = LockClass::new("schedule stripes", 0);
 pub const NAME: &str = "stripes";
 /// The stripes of each client.
 pub const ROWS: usize = 6;
-/// What a disk writes as a whole.
+/// The bytes that a disk writes as a whole.
 const SECTOR: usize = 512;
 
 /// The byte at which a stripe begins.
@@ -171,7 +171,7 @@ mod tests {
         assert!(found(&of(0), 26).is_ok() && found(&of(3), 26).is_err() && found(&of(7), 26).is_err());
         let half = [&of(7)[..SECTOR], &of(0)[SECTOR..]].concat();
         assert!(found(&half, 40).is_ok() && found(&of(7), 40).is_ok() && found(&of(3), 40).is_err());
-        // What nobody wrote, and what another client wrote.
+        // Bytes that no client wrote, and those of another client.
         assert!(found(pattern::POISON, 40).is_err());
         assert!(found(&content(0, 2, 7, BLOCK), 40).is_err());
         // A file that ends early ends with zeros.

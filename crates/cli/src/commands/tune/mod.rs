@@ -193,7 +193,7 @@ struct Asked {
     journal: JournalAsked,
 }
 
-/// What a command line says of the journal.
+/// The journal that a command line requests.
 enum JournalAsked {
     /// Nothing but whether there is to be one.
     Default,

@@ -18,7 +18,7 @@ impl Client {
         }
     }
 
-    /// Reads a piece of the file with a Merkle tree, after an eviction if memory is to be scarce, or tries to change it.
+    /// Reads a piece of the file with a Merkle tree, at times after an eviction, and tries to change it.
     pub(super) fn read_protected(&mut self, rng: &mut Rng) {
         let file = self.fs.lookup(&self.root, PROTECTED.as_bytes()).expect("a file of the image");
         let content = protected_content();
