@@ -529,8 +529,16 @@ impl Client {
         if dir.is_empty() {
             return (self.root.clone(), name);
         }
-        let whole = self.shared.config.path(dir);
+        let whole = self.spelled(&self.shared.config.path(dir));
         (self.fs.walk(whole.as_bytes(), false).unwrap_or_else(|e| panic!("client {}: walk {dir}: {e}", self.nr)), name)
+    }
+
+    /// Another spelling of an existing path, where directories ignore case.
+    fn spelled(&self, path: &str) -> String {
+        match (self.op_nr() + path.len()) % 3 {
+            0 if self.shared.config.image.ignores_case() => path.to_uppercase(),
+            _ => path.to_owned(),
+        }
     }
 
     // ---- names ----
@@ -607,7 +615,7 @@ impl Client {
         let replaced = self.names.paths.get(&new).copied();
         let text = format!("rename {old} (node {id}) to {new} (over {replaced:?})");
         let done = self.op(text, None, &[], |c| {
-            c.fs.rename(&old_dir, old_name.as_bytes(), &new_dir, new_name.as_bytes(), RenameFlags::default())
+            c.fs.rename(&old_dir, c.spelled(old_name).as_bytes(), &new_dir, new_name.as_bytes(), RenameFlags::default())
         });
         if done.is_none() || replaced == Some(id) {
             return;
@@ -652,7 +660,10 @@ impl Client {
         let (id, path) = (self.files[at].id, self.files[at].path.clone());
         let (dir, name) = self.dir_of(&path);
         let kept = (rng.below(3) == 0).then(|| self.files[at].inode.clone());
-        if self.op(format!("unlink {path} (node {id})"), None, &[], |c| c.fs.unlink(&dir, name.as_bytes())).is_some() {
+        if self
+            .op(format!("unlink {path} (node {id})"), None, &[], |c| c.fs.unlink(&dir, c.spelled(name).as_bytes()))
+            .is_some()
+        {
             self.rename_names(|n| _ = n.paths.remove(&path));
             self.touch(id);
             self.drop_name(id);
@@ -828,7 +839,8 @@ impl Client {
         let paths: Vec<String> = self.names.paths.iter().filter(|(_, i)| **i == id).map(|(p, _)| p.clone()).collect();
         for path in paths {
             let (dir, name) = self.dir_of(&path);
-            let done = self.op(format!("unlink {path} (node {id})"), None, &[], |c| c.fs.unlink(&dir, name.as_bytes()));
+            let done = self
+                .op(format!("unlink {path} (node {id})"), None, &[], |c| c.fs.unlink(&dir, c.spelled(name).as_bytes()));
             if done.is_none() {
                 return;
             }
