@@ -497,8 +497,8 @@ fn compare_with_debugfs(dev: &MemDevice, what: &str) -> usize {
 }
 
 fn mutants(seeds: std::ops::Range<u64>) {
-    // A log that waits for its replay shows debugfs an older state. debugfs reads a file without a real Merkle tree, and
-    // encrypted names as they are stored.
+    // A log that waits for its replay shows debugfs an older state. debugfs reads a file without a real Merkle tree,
+    // and encrypted names as they are stored.
     let left_out = [Image::Dirty, Image::Verity, Image::Encrypt];
     let kinds = mixed::kinds_on_one_disk().filter(|kind| !left_out.contains(kind));
     let mut names = 0;
