@@ -288,3 +288,100 @@ fn journals_that_do_not_fit_are_refused_and_nothing_changes() {
     extant(&["mkdir", "--journal", &pair.journal, &format!("{new}:/d")]).ok();
     clean(&new, &pair.journal);
 }
+
+/// The users that the journal's superblock lists, as dumpe2fs prints them.
+fn users(journal: &str) -> String {
+    let (_, said) = run_command("dumpe2fs", &[journal]).expect("dumpe2fs");
+    // It prints the number only if it is not 1.
+    let line = said.lines().find_map(|line| line.strip_prefix("Journal number of users:"));
+    let number = line.map_or("1", str::trim);
+    let named = said.lines().find_map(|line| line.strip_prefix("Journal users:")).unwrap_or("").trim();
+    format!("{number} {named}").trim().to_owned()
+}
+
+fn uuid_of(image: &str) -> String {
+    let (_, said) = run_command("dumpe2fs", &["-h", image]).expect("dumpe2fs");
+    let line = said.lines().find_map(|line| line.strip_prefix("Filesystem UUID:"));
+    line.unwrap_or_else(|| panic!("{said}")).trim().to_owned()
+}
+
+/// Beside tune2fs, which does the same if the journal is a block device.
+#[test]
+fn tune_gives_a_file_system_a_journal_on_another_device_and_takes_it_away() {
+    let dir = Dir::new();
+    let (log, image, other) = (dir.text("log.img"), dir.text("fs.img"), dir.text("other.img"));
+    extant(&["mkfs", "-q", "-O", "journal_dev", &log, "16M"]).ok();
+    for file in [&image, &other] {
+        extant(&["mkfs", "-q", "-O", "^has_journal", "-b", "4096", file, "64M"]).ok();
+    }
+    extant(&["mkdir", &format!("{image}:/d")]).ok();
+    let device = format!("device={log}");
+    let before = fs::read(&image).expect("read");
+    // A journal that does not fit is refused, and nothing changes.
+    let small = dir.text("small.img");
+    extant(&["mkfs", "-q", "-O", "^has_journal", "-b", "1024", &small, "16M"]).ok();
+    extant(&["tune", "-J", &device, &small]).fails(1, &["blocks of the journal have 4096 bytes"]);
+    extant(&["tune", "-J", &format!("device={other}"), &image]).fails(1, &["not a journal device"]);
+    assert_eq!(users(&log), "0");
+    assert!(fs::read(&image).expect("read") == before);
+
+    extant(&["tune", "-j", "-J", &device, &image]).ok();
+    assert_eq!(users(&log), format!("1 {}", uuid_of(&image)));
+    clean(&image, &log);
+    extant(&["mkdir", &format!("{image}:/e")]).fails(8, &["on another device", "--journal DEVICE"]);
+    extant(&["mkdir", "--journal", &log, &format!("{image}:/e")]).ok();
+    clean(&image, &log);
+    extant(&["tune", "-J", &device, &image]).fails(1, &["it has a journal already"]);
+    // Another file system takes it only by force.
+    extant(&["tune", "-J", &device, &other]).fails(1, &["it is the journal of the file system", "-f takes it"]);
+    assert_eq!(users(&log), format!("1 {}", uuid_of(&image)));
+
+    extant(&["tune", "-O", "^has_journal", &image]).fails(1, &["on another device", "-J device=DEVICE", "-f"]);
+    let foreign = dir.text("foreign.img");
+    extant(&["mkfs", "-q", "-O", "journal_dev", &foreign, "16M"]).ok();
+    extant(&["tune", "-O", "^has_journal", "-J", &format!("device={foreign}"), &image])
+        .fails(1, &["of another file system"]);
+    assert_eq!(users(&log), format!("1 {}", uuid_of(&image)));
+    extant(&["tune", "-O", "^has_journal", "-J", &device, &image]).ok();
+    assert_eq!(users(&log), "0");
+    let (code, said) = run_command("e2fsck", &["-fn", &image]).expect("e2fsck");
+    assert_eq!(code, Some(0), "{said}");
+    let (_, said) = run_command("dumpe2fs", &["-h", &image]).expect("dumpe2fs");
+    assert!(
+        !said.contains("has_journal") && !said.contains("Journal UUID") && !said.contains("Journal device"),
+        "{said}"
+    );
+    assert!(debugfs(&image, "ls /").contains(") e "), "the files are there");
+
+    // A lost device is left by force, and the journal's next owner takes it by force.
+    extant(&["tune", "-J", &device, &image]).ok();
+    extant(&["tune", "-f", "-O", "^has_journal", &image]).ok();
+    assert_eq!(users(&log), format!("1 {}", uuid_of(&image)));
+    extant(&["tune", "-f", "-J", &device, &other]).ok();
+    assert_eq!(users(&log), format!("1 {}", uuid_of(&other)));
+    clean(&other, &log);
+    extant(&["mkdir", "--journal", &log, &format!("{other}:/d")]).ok();
+    clean(&other, &log);
+}
+
+/// A log that has to be replayed keeps its file system.
+#[test]
+fn tune_takes_no_journal_away_whose_log_has_to_be_replayed() {
+    if !works() {
+        return;
+    }
+    let pair = Pair::new(&["-b", "4096"], &[]);
+    pair.mount(&pair.image, &pair.journal);
+    fs::create_dir(format!("{}/d", pair.mnt)).expect("directory");
+    write_synced(&format!("{}/d/f", pair.mnt), "in the log");
+    let (image, log) = pair.cut("cut");
+    extant(&["unmount", &pair.mnt]).ok();
+    let before = (fs::read(&image).expect("read"), fs::read(&log).expect("read"));
+    let device = format!("device={log}");
+    extant(&["tune", "-O", "^has_journal", "-J", &device, &image]).fails(1, &["cannot be checked"]);
+    extant(&["tune", "-f", "-O", "^has_journal", &image]).fails(1, &["cannot be checked"]);
+    assert!((fs::read(&image).expect("read"), fs::read(&log).expect("read")) == before);
+    extant(&["fsck", "-p", "-j", &log, &image]);
+    extant(&["tune", "-O", "^has_journal", "-J", &device, &image]).ok();
+    assert_eq!((extant(&["cat", &image, "/d/f"]).ok().as_str(), users(&log).as_str()), ("in the log", "0"));
+}

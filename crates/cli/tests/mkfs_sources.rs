@@ -510,3 +510,97 @@ fn owners_without_a_source_are_refused() {
     extant(&["mkfs", "--owners", "/dev/null", &image, "8M"]).fails(1, &["--owners: ", advice]);
     assert!(!Path::new(&image).exists());
 }
+
+/// From a host's directory, an image, and by an option; names are found in any case through the index, too.
+#[test]
+fn directories_that_ignore_case_stay_so_in_a_new_image() {
+    let dir = Dir::new();
+    fs::create_dir_all(dir.path("src/games/Deep")).expect("directories");
+    fs::create_dir(dir.path("src/plain")).expect("directory");
+    for i in 0..300 {
+        for at in ["games", "games/Deep", "plain"] {
+            let name = format!("src/{at}/Straße-{i:03}-{}", "N".repeat(60));
+            fs::write(dir.path(&name), name.as_bytes()).expect("written");
+        }
+    }
+    let one = dir.text("one.img");
+    let made = ["mkfs", "-q", "-b", "1024", "-O", "casefold", "--casefold", "games", "-d", &dir.text("src")];
+    extant(&[&made[..], &[&one, "32M"]].concat()).ok();
+    let found = |image: &str, path: &str| extant(&["cat", image, path]).code == Some(0);
+    let name = |case: &str, i: u32| format!("{case}-{i:03}-{}", "n".repeat(60));
+    let check = |image: &str| {
+        // It compares every hash with that of the folded name.
+        fsck_clean(image);
+        extant(&["fsck", "-fn", image]).ok();
+        for i in [0, 150, 299] {
+            assert!(found(image, &format!("/games/{}", name("strasse", i))), "{image} {i}");
+            assert!(found(image, &format!("/games/DEEP/{}", name("STRASSE", i))), "{image} {i}");
+            assert!(!found(image, &format!("/plain/{}", name("strasse", i))), "{image} {i}");
+        }
+        let flags = |path: &str| debugfs(image, &format!("stat {path}"));
+        assert!(flags("/games").contains("Flags: 0x40081000"), "{}", flags("/games"));
+        assert!(flags("/plain").contains("Flags: 0x81000"), "{}", flags("/plain"));
+    };
+    check(&one);
+    // Another block size and inode, so that all is made anew.
+    let two = dir.text("two.img");
+    extant(&[
+        "mkfs",
+        "-q",
+        "-b",
+        "1024",
+        "-I",
+        "512",
+        "-O",
+        "casefold",
+        "--from",
+        &format!("image:{one}"),
+        &two,
+        "40M",
+    ])
+    .ok();
+    check(&two);
+    // Without the feature, names are as they are.
+    let three = dir.text("three.img");
+    extant(&["mkfs", "-q", "--from", &format!("image:{one}"), &three, "32M"]).ok();
+    fsck_clean(&three);
+    assert!(!found(&three, &format!("/games/{}", name("strasse", 0))));
+    extant(&["mkfs", "-q", "--casefold", "/", "-d", &dir.text("src"), &three, "32M"]).fails(1, &["needs -O casefold"]);
+    extant(&[&made[..5], &["casefold", "--casefold", "none", "-d", &dir.text("src"), &three, "32M"]].concat())
+        .fails(1, &["--casefold none: no such directory"]);
+    // An empty file system whose root ignores case.
+    extant(&["mkfs", "-qF", "-O", "casefold", "--casefold", "/", &three, "32M"]).ok();
+    extant(&["mkdir", &format!("{three}:/Dir")]).ok();
+    fsck_clean(&three);
+    extant(&["mkdir", &format!("{three}:/dIR")]).fails(8, &["exists"]);
+    // Names that become one.
+    fs::write(dir.path("src/games/STRASSE-000-nn"), "").expect("written");
+    fs::write(dir.path("src/games/strasse-000-NN"), "").expect("written");
+    extant(&[&made[..], &[&dir.text("four.img"), "32M"]].concat()).fails(1, &["/games", "ignores case", "one name"]);
+    assert!(!dir.path("four.img").exists());
+}
+
+/// The host's kernel may lack the feature.
+#[test]
+fn a_folder_of_the_host_that_ignores_case_stays_so() {
+    if !loop_mounts_work() {
+        eprintln!("skipped: needs loop mounts");
+        return;
+    }
+    let dir = Dir::new();
+    let (host, mnt, made) = (dir.text("host.img"), dir.text("mnt"), dir.text("made.img"));
+    extant(&["mkfs", "-q", "-O", "casefold", "--casefold", "/", &host, "16M"]).ok();
+    fs::create_dir(&mnt).expect("directory");
+    let mounted = common::run("mount", &["-o", "loop", &host, &mnt]);
+    if mounted.code != Some(0) {
+        eprintln!("skipped: the kernel does not mount images with casefold");
+        return;
+    }
+    let worked = fs::create_dir(format!("{mnt}/Dir")).and_then(|()| fs::write(format!("{mnt}/Dir/File"), "x"));
+    let done = extant(&["mkfs", "-q", "-O", "casefold", "-d", &mnt, &made, "16M"]);
+    common::umount(&[&mnt]);
+    worked.expect("written");
+    done.ok();
+    fsck_clean(&made);
+    assert_eq!(extant(&["cat", &made, "/dIR/fILE"]).ok(), "x");
+}

@@ -134,7 +134,9 @@ fn compare(dev: &MemDevice, what: &str) -> Shown {
 /// No name leads to one of the file system's own inodes, but they are not lost.
 #[test]
 fn a_rescue_of_a_sound_image_adds_nothing() {
-    let own: Vec<MemDevice> = Image::ALL.iter().map(|image| image.made().snapshot()).collect();
+    // The content of a file without a real Merkle tree cannot be read.
+    let own = Image::ALL.iter().filter(|image| **image != Image::Verity);
+    let own: Vec<MemDevice> = own.map(|image| image.made().snapshot()).collect();
     let crashed = random::KINDS.iter().map(|(kind, crashed)| random::filled(kind, *crashed));
     for (i, dev) in own.into_iter().chain(crashed).chain(images().iter().map(MemDevice::snapshot)).enumerate() {
         let plain = Filesystem::mount(Arc::new(dev.snapshot()), options(false)).expect("mounted");
@@ -495,8 +497,10 @@ fn compare_with_debugfs(dev: &MemDevice, what: &str) -> usize {
 }
 
 fn mutants(seeds: std::ops::Range<u64>) {
-    // A log that waits for its replay shows debugfs an older state.
-    let kinds = mixed::KINDS.into_iter().filter(|kind| *kind != Image::Dirty);
+    // A log that waits for its replay shows debugfs an older state. debugfs reads a file without a real Merkle tree,
+    // and encrypted names as they are stored.
+    let left_out = [Image::Dirty, Image::Verity, Image::Encrypt];
+    let kinds = mixed::kinds_on_one_disk().filter(|kind| !left_out.contains(kind));
     let mut names = 0;
     for kind in kinds {
         for seed in seeds.clone() {

@@ -238,6 +238,69 @@ fn soft_limits_hold_after_their_time_of_grace() {
 }
 
 #[test]
+fn limits_that_the_superblock_names_do_not_hold_with_noquota() {
+    let dev = Arc::new(tools::edited(&made("4096"), &["set_super_value mount_opts usrquota"]));
+    for (word, holds) in [(None, true), (Some("noquota"), false), (Some("prjquota"), true)] {
+        let mut options = options();
+        if let Some(word) = word {
+            assert_eq!(options.set_word(word, None), Some(Ok(())));
+        }
+        let fs = Filesystem::mount(dev.clone(), options).expect("mounted");
+        fs.set_quota(QuotaKind::User, ANN.uid, limits(0, 100, 0, 0)).expect("set");
+        let f = file(&fs, &format!("f-{word:?}"), ANN).expect("file");
+        let written = caller(ANN).run(|| fs.write(&f, 0, &[1; 200 << 10], WriteFlags::default()));
+        let is_whole = written.as_ref().is_ok_and(|n| *n == 200 << 10);
+        assert_eq!(is_whole, !holds, "{word:?}: {written:?}");
+        fs.setattr(&f, &SetAttr { size: Some(0), ..SetAttr::default() }).expect("cut");
+        drop(f);
+        unmounted(fs, &dev);
+    }
+}
+
+#[test]
+fn the_time_of_grace_begins_with_the_write_that_exceeds_a_soft_limit() {
+    const START: u64 = 1_800_000_000;
+    let dev = made("4096");
+    let clock = Clock::virtual_at(START as i64);
+    let fs = Filesystem::mount(dev.clone(), MountOptions { clock: clock.clone(), ..limited() }).expect("mounted");
+    fs.set_quota_grace(QuotaKind::User, [100, 200]).expect("set");
+    fs.set_quota(QuotaKind::User, ANN.uid, limits(100, 0, 0, 0)).expect("set");
+    let f = file(&fs, "f", ANN).expect("file");
+    let write = |at: u64, kib: usize| {
+        let written = caller(ANN).run(|| fs.write(&f, at << 10, &vec![1; kib << 10], WriteFlags::default()));
+        assert_eq!(written.expect("within the time of grace"), kib << 10);
+    };
+    let cut = || caller(ANN).run(|| fs.setattr(&f, &SetAttr { size: Some(0), ..SetAttr::default() })).expect("cut");
+    let until = || fs.quota_from(QuotaKind::User, ANN.uid).expect("an entry").1.blocks_until;
+    write(0, 60);
+    assert_eq!(until(), 0);
+    clock.advance(Duration::from_secs(5));
+    write(60, 60);
+    assert_eq!(until(), START + 105, "it is not allocated yet");
+    clock.advance(Duration::from_secs(20));
+    fs.sync().expect("synced");
+    assert_eq!(until(), START + 105, "allocated later");
+    // Data that is deleted before it is allocated leaves no time behind.
+    cut();
+    fs.sync().expect("synced");
+    assert_eq!(until(), 0);
+    write(0, 120);
+    assert_eq!(until(), START + 125);
+    cut();
+    assert_eq!(until(), 0);
+    clock.advance(Duration::from_secs(7));
+    write(0, 120);
+    assert_eq!(until(), START + 132);
+    clock.advance(Duration::from_secs(100));
+    let late = caller(ANN).run(|| fs.write(&f, 120 << 10, &[1; 4096], WriteFlags::default()));
+    assert!(matches!(late, Err(Error::QuotaExceeded)), "{late:?}");
+    fs.sync().expect("synced");
+    assert_eq!(until(), START + 132);
+    drop(f);
+    unmounted(fs, &dev);
+}
+
+#[test]
 fn owners_come_and_go_by_the_thousand() {
     let dev = Arc::new(tools::made(
         &["-t", "ext4", "-b", "1024", "-O", "quota", "-E", "quotatype=usrquota", "-N", "4096"],

@@ -6,64 +6,20 @@ use std::sync::Arc;
 
 use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
-use extant_fs::{Cred, Error, FallocateMode, Filesystem, MountOptions, Mounted, NewNode, SetAttr, WriteFlags};
-use sha2::{Digest, Sha256, Sha512};
+use extant_fs::{Error, FallocateMode, Filesystem, MountOptions, Mounted, SetAttr, WriteFlags};
+use extant_testkit::verity::with_protected_file;
 
-const BLOCK: usize = 4096;
+const BLOCK: usize = extant_testkit::verity::BLOCK;
 
 fn options() -> MountOptions {
     MountOptions { threads: false, seed: Some(1), ..MountOptions::default() }
 }
 
-fn hash(algorithm: u8, salt: &[u8], block: &[u8]) -> Vec<u8> {
-    let mut salt = salt.to_vec();
-    salt.resize(salt.len().next_multiple_of(if algorithm == 1 { 64 } else { 128 }), 0);
-    let all = [&salt[..], block].concat();
-    if algorithm == 1 { Sha256::digest(all).to_vec() } else { Sha512::digest(all).to_vec() }
-}
-
-/// The tree of a content, its root first, and the hash of the root.
-fn tree(algorithm: u8, salt: &[u8], content: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    let padded = |bytes: &[u8]| {
-        let mut block = bytes.to_vec();
-        block.resize(BLOCK, 0);
-        block
-    };
-    let mut level: Vec<Vec<u8>> = content.chunks(BLOCK).map(padded).collect();
-    let mut tree = Vec::new();
-    while level.len() > 1 {
-        let hashes: Vec<u8> = level.iter().flat_map(|block| hash(algorithm, salt, block)).collect();
-        level = hashes.chunks(BLOCK).map(padded).collect();
-        tree = [level.concat(), tree].concat();
-    }
-    (tree, level.first().map_or(Vec::new(), |block| hash(algorithm, salt, block)))
-}
-
 /// An image with a protected file, and its content.
 fn protected(algorithm: u8, salt: &[u8], size: usize) -> (Arc<MemDevice>, Vec<u8>) {
-    let dev = Arc::new(tools::made(&["-t", "ext4", "-b", "4096", "-O", "verity"], "24M"));
+    let dev = tools::made(&["-t", "ext4", "-b", "4096", "-O", "verity"], "24M");
     let content: Vec<u8> = (0..size).map(|i| (i / 7 + i / BLOCK) as u8).collect();
-    let (tree, root) = tree(algorithm, salt, &content);
-    let mut descriptor = vec![0; 256];
-    descriptor[..4].copy_from_slice(&[1, algorithm, 12, salt.len() as u8]);
-    descriptor[8..16].copy_from_slice(&(size as u64).to_le_bytes());
-    descriptor[16..16 + root.len()].copy_from_slice(&root);
-    descriptor[80..80 + salt.len()].copy_from_slice(salt);
-    descriptor.resize(BLOCK - 4, 0);
-    descriptor.extend(256u32.to_le_bytes());
-    let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
-    let f = fs.create(&fs.root().expect("root"), b"f", NewNode::file(0o644), Cred::default()).expect("created");
-    let behind = [tree, descriptor].concat();
-    for (at, bytes) in [(0, &content), (size.next_multiple_of(64 << 10), &behind)] {
-        let mut done = 0;
-        while done < bytes.len() {
-            done += fs.write(&f, (at + done) as u64, &bytes[done..], WriteFlags::default()).expect("written");
-        }
-    }
-    drop(f);
-    fs.unmount().expect("unmounted");
-    let requests = [format!("sif /f size {size}"), "sif /f flags 0x180000".to_owned()];
-    let dev = Arc::new(tools::edited(&dev, &requests.each_ref().map(String::as_str)));
+    let dev = Arc::new(with_protected_file(dev, "f", &content, algorithm, salt));
     tools::assert_clean(&dev);
     (dev, content)
 }

@@ -165,7 +165,8 @@ fn a_cut_leaves_the_old_size_or_the_new_one() {
 #[ignore = "some minutes: make soak"]
 fn soak_a_cut_of_every_kind_leaves_the_old_size_or_the_new_one() {
     let mut tally = Tally::default();
-    for kind in Image::ALL.into_iter().filter(|kind| !matches!(kind, Image::LargeBlocks | Image::ManyInodes)) {
+    let left_out = |kind: &Image| matches!(kind, Image::LargeBlocks | Image::ManyInodes) || !is_sound_alone(*kind);
+    for kind in Image::ALL.into_iter().filter(|kind| !left_out(kind)) {
         cut(&format!("{kind:?}"), kind.made(), Smaller::Least, 1, &mut tally);
     }
     for args in [&["-t", "ext2"][..], &["-t", "ext3"], &["-t", "ext4"], &["-t", "ext4", "-O", "^flex_bg,inline_data"]] {
@@ -224,11 +225,16 @@ fn inodes_of_groups_that_go_get_other_numbers_and_keep_their_names() {
     }
 }
 
+/// Whether e2fsck finds nothing in the image, and needs no other disk for that.
+fn is_sound_alone(kind: Image) -> bool {
+    kind.faults().is_empty() && kind.journal_at().is_none()
+}
+
 #[test]
 fn every_kind_of_image_shrinks_to_the_least_and_keeps_its_files() {
     let dir = state_files();
     let (mut done, mut refused) = (0, Vec::new());
-    for kind in Image::ALL {
+    for kind in Image::ALL.into_iter().filter(|kind| is_sound_alone(*kind)) {
         let (image, name) = (kind.made(), format!("{kind:?}"));
         let base: Arc<dyn BlockDevice> = Arc::new(image.snapshot().into_read_only());
         match shrunk(&base, Smaller::Least) {

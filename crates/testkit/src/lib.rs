@@ -11,6 +11,7 @@
 //! - [`mount`]: its mounts, which end when their value is dropped;
 //! - [`tree`]: the fingerprint of a directory tree, and the differences between two;
 //! - [`shown`]: what a mount shows of a damaged image;
+//! - [`verity`]: files with a Merkle tree;
 //! - [`workload`]: operations from a seed;
 //! - [`differential`]: the same workload through a mount under test and through the kernel, compared;
 //! - [`kinds`]: the images to try;
@@ -30,6 +31,7 @@ pub mod latency;
 pub mod sched;
 pub mod shown;
 pub mod tree;
+pub mod verity;
 pub mod workload;
 
 pub use extant_oracle as oracle;

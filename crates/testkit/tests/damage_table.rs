@@ -8,10 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use extant_base::task;
-use extant_testkit::damage::{Image, Mutation, PROBLEMS, Shown, WITHOUT, fsck, table};
+use extant_testkit::damage::{Image, Mutation, PROBLEMS, Shown, WITHOUT, fsck, problem, table};
 
 /// The document that lists the problems without a mutation.
 const DOCUMENT: &str = include_str!("../../../docs/fsck.md");
+
+/// Lines of e2fsck's log that frame those of [`Image::faults`]: differences of a bitmap begin and end, and a range of
+/// blocks has a number of its own.
+const OF_FAULTS: [u32; 3] = [0x05_0003, 0x05_0006, 0x05_0014];
 
 /// Runs the cases on as many threads as there are processors. Returns the failures.
 fn in_parallel<T: Send + Sync + 'static>(cases: Vec<T>, run: fn(&T) -> Option<String>) -> Vec<String> {
@@ -66,8 +70,11 @@ fn images_are_sound_before_damage() {
         let dir = tempfile::tempdir().expect("tempdir");
         // A check does not replay the journal; a repair does.
         let flags = if *image == Image::Dirty { "-fy" } else { "-fn" };
-        let answer = fsck::e2fsck(image.made(), dir.path(), flags, true);
-        (answer.code != Some(0) || !answer.codes.is_empty())
+        let answer = fsck::e2fsck_of(*image, image.made(), dir.path(), flags, true);
+        let faults: BTreeSet<u32> = image.faults().iter().map(|name| problem::named(name).code).collect();
+        let known = |code: &u32| faults.contains(code) || OF_FAULTS.contains(code);
+        let is_sound = if faults.is_empty() { answer.code == Some(0) } else { faults.is_subset(&answer.codes) };
+        (!is_sound || !answer.codes.iter().all(known))
             .then(|| format!("{image:?}: {:?} {:x?}\n{}", answer.code, answer.codes, answer.output))
     });
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));

@@ -32,21 +32,41 @@ fn six_hundred_schedules() {
     report.expect_clean();
 }
 
-/// Configurations that no series selects. For a sample, e2fsck compares the usage of owners with the inodes.
+/// The configurations of single features, which no series selects.
+const FEATURES: &[&str] = &[
+    "quota",
+    "large-blocks",
+    "inline",
+    "bigalloc",
+    "bigalloc-full",
+    "bigalloc-through",
+    "values",
+    "casefold",
+    "together",
+    "encrypted",
+    "journal-dev",
+    "mmp",
+    "verity",
+    "uninit-csum",
+    "meta-bg-resize",
+];
+
+/// The first ones of the two thousand of each that `make soak` tries. For a sample, e2fsck compares the usage of owners
+/// with the inodes.
 #[test]
 fn schedules_of_single_features() {
-    for name in [
-        "quota",
-        "large-blocks",
-        "inline",
-        "bigalloc",
-        "bigalloc-full",
-        "bigalloc-through",
-        "values",
-        "casefold",
-        "together",
-    ] {
-        let report = explore(&Search { only: Some(name.to_owned()), ..search(50) });
+    of_features(30);
+}
+
+#[test]
+#[ignore = "long: minutes"]
+fn soak_two_thousand_schedules_of_each_feature() {
+    of_features(2000);
+}
+
+fn of_features(each: u64) {
+    for name in FEATURES {
+        let report = explore(&Search { only: Some((*name).to_owned()), ..search(each) });
         println!("{name}: {}", report.summary());
         report.expect_clean();
     }

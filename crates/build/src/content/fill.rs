@@ -76,12 +76,10 @@ impl ContentPlan<'_> {
         let dot = [self.placement.numbers.ino(id).0, self.placement.numbers.ino(*parent).0];
         let seed = self.placement.inode_seed(id);
         let block_size = self.placement.geometry().block_size as usize;
+        let format = self.placement.format(id);
         self.walk(id, from, buf, |first, blocks| {
             for (number, block) in (first..).zip(blocks.chunks_exact_mut(block_size)) {
-                self.placement
-                    .directories
-                    .fill(&whole, number, block, dot, entry, seed)
-                    .map_err(|e| self.placement.entry(id, e))?;
+                format.fill(&whole, number, block, dot, entry, seed).map_err(|e| self.placement.entry(id, e))?;
             }
             Ok(())
         })

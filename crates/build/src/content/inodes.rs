@@ -27,6 +27,7 @@ impl Placement<'_> {
         let mut desc = InodeDesc::new(node.mode, geo);
         (desc.uid, desc.gid) = (node.uid, node.gid);
         desc.flags |= node.flags;
+        desc.flags.set(InodeFlags::CASEFOLD, self.folds(id));
         (desc.atime, desc.ctime, desc.mtime) = (node.mtime, node.mtime, node.mtime);
         desc.crtime = desc.crtime.map(|_| node.mtime);
         desc.links = match &node.body {

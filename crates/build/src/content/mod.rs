@@ -25,17 +25,19 @@ pub use digest::digest;
 pub use place::Object;
 pub use size::{Spare, fit};
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use extant_base::sync::{LockClass, Mutex};
 use extant_ondisk::dirent::{DirBlockFormat, DirRule, Whole, WholeFormat};
-use extant_ondisk::features::{Compat, RoCompat};
+use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::htree::{HashVersion, Hasher};
-use extant_ondisk::indirect;
-use extant_ondisk::inode::{FAST_SYMLINK_LIMIT, InodeDesc, LINK_MAX};
+use extant_ondisk::inode::{FAST_SYMLINK_LIMIT, InodeDesc, InodeFlags, LINK_MAX};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
+use extant_ondisk::{casefold, indirect};
 
+use crate::error::shown;
 use crate::options::Options;
 use crate::plan::{Piece, Plan};
 use crate::skeleton::{self, Finished, Owned, Skeleton, Usage};
@@ -252,6 +254,9 @@ impl<'a> Placement<'a> {
         if node.xattrs.is_some() && !self.superblock.compat().contains(Compat::EXT_ATTR) {
             return refuse("has extended attributes, which need the feature ext_attr".into());
         }
+        if is_directory && self.folds(id) {
+            self.check_folded(id)?;
+        }
         match &node.body {
             Body::Symlink(target) if target.len() >= geo.block_size as usize => {
                 let (len, most) = (target.len(), geo.block_size - 1);
@@ -308,13 +313,43 @@ impl<'a> Placement<'a> {
         }
     }
 
+    /// Whether a directory ignores case. Without the feature, none does.
+    fn folds(&self, id: Id) -> bool {
+        let has = self.superblock.incompat().contains(Incompat::CASEFOLD);
+        has && self.tree.node(id).flags.contains(InodeFlags::CASEFOLD)
+    }
+
+    /// How a directory is written: the index of one that ignores case has hashes of folded names.
+    fn format(&self, id: Id) -> WholeFormat {
+        let hasher = self.directories.hasher.map(|hasher| hasher.folding(self.folds(id)));
+        WholeFormat { hasher, ..self.directories }
+    }
+
+    /// Refuses names that a directory which ignores case cannot have.
+    fn check_folded(&self, id: Id) -> Result<()> {
+        let strict = self.superblock.raw().s_encoding_flags.get() & casefold::STRICT != 0;
+        let mut names: HashMap<Vec<u8>, &[u8]> = HashMap::new();
+        for place in self.entries(id) {
+            let (name, _) = self.tree.entry(place);
+            if !casefold::may_be_written(name, strict) {
+                let why = format!("ignores case, and cannot have the name '{}'", shown(name));
+                return Err(self.entry(id, why));
+            }
+            if let Some(other) = names.insert(casefold::fold(name), name) {
+                let why = format!("ignores case, but '{}' and '{}' are then one name", shown(other), shown(name));
+                return Err(self.entry(id, why));
+            }
+        }
+        Ok(())
+    }
+
     /// The layout of a directory.
     fn lay_out(&self, id: Id) -> Result<Whole> {
         let block_size = self.geometry().block_size;
         let blocks_min = if self.numbers.is_lost_found(id) { (LOST_FOUND_BYTES / block_size).clamp(2, 12) } else { 0 };
         let entries = self.entries(id);
         let name = |number| self.tree.entry(entries.start + number).0;
-        self.directories.lay_out(entries.len() as u32, name, blocks_min).map_err(|damage| match damage.what {
+        self.format(id).lay_out(entries.len() as u32, name, blocks_min).map_err(|damage| match damage.what {
             DirRule::IndexFull => self.entry(
                 id,
                 format!(

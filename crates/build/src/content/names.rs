@@ -7,13 +7,6 @@ use crate::error::shown;
 use crate::tree::{Body, Id, Tree};
 
 impl Tree {
-    /// An entry of some directory by its place in the list of all: the name and the inode.
-    pub(super) fn entry(&self, place: u32) -> (&[u8], Id) {
-        let (end, id) = self.entries[place as usize];
-        let start = place.checked_sub(1).map_or(0, |before| self.entries[before as usize].0);
-        (&self.names[start as usize..end as usize], id)
-    }
-
     /// How many sets of attributes there are.
     pub(super) fn xattr_sets(&self) -> usize {
         self.xattrs.len()

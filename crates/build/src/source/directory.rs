@@ -22,12 +22,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::mpsc;
 
-use extant_ondisk::inode::FileType;
+use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::time::Timestamp;
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{
-    AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Stat, fgetxattr, flistxattr, fstat, lgetxattr, llistxattr, major, minor,
-    openat, readlinkat, seek, stat, statat,
+    AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Stat, fgetxattr, flistxattr, fstat, ioctl_getflags, lgetxattr,
+    llistxattr, major, minor, openat, readlinkat, seek, stat, statat,
 };
 use rustix::io::Errno;
 use rustix::process::fchdir;
@@ -133,7 +133,7 @@ pub(super) fn read(path: &Path, options: Options) -> Result<Source> {
     let mut lister = Lister::new(&below);
     let xattrs = lister.xattrs(&below.root, b".", b"")?;
     let left_out = lister.left_out;
-    builder.directory(b".", attributes(&stat, xattrs))?;
+    builder.directory(b".", Attributes { flags: case_flag(&below.root), ..attributes(&stat, xattrs) })?;
     let mut walk = Walk {
         builder,
         bytes: Vec::new(),
@@ -363,7 +363,13 @@ impl Lister<'_> {
             }
         };
         let several = stat.st_nlink > 1 && kind != Some(FileType::Directory);
-        Ok(Found { name: name.into(), attributes: attributes(&stat, xattrs), id: id(&stat), several, what })
+        let mut attributes = attributes(&stat, xattrs);
+        if kind == Some(FileType::Directory)
+            && let Ok(dir) = openat(fd, os(name), OPEN | OFlags::DIRECTORY, Mode::empty())
+        {
+            attributes.flags = case_flag(&dir);
+        }
+        Ok(Found { name: name.into(), attributes, id: id(&stat), several, what })
     }
 
     /// The ranges with data of a file with holes; `None`: everywhere, as far as the host knows.
@@ -547,6 +553,12 @@ impl ReadAt for Reader<'_> {
         let stat = fstat(&self.file).map_err(|e| entry_error(self.below.shown(&self.path), "cannot be examined", e))?;
         self.below.compare(self.fingerprint, &stat, &self.path)
     }
+}
+
+/// The flag of a directory that ignores case, if the host's does: the one flag that is a part of what names mean.
+fn case_flag(dir: &OwnedFd) -> InodeFlags {
+    let flags = ioctl_getflags(dir).map_or(0, |flags| flags.bits());
+    InodeFlags::from_bits_retain(flags as u32) & InodeFlags::CASEFOLD
 }
 
 fn os(bytes: &[u8]) -> &Path {

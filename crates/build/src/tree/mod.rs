@@ -110,6 +110,41 @@ pub struct Tree {
 }
 
 impl Tree {
+    /// An entry of some directory by its place in the list of all: the name and the inode.
+    pub(crate) fn entry(&self, place: u32) -> (&[u8], Id) {
+        let (end, id) = self.entries[place as usize];
+        let start = place.checked_sub(1).map_or(0, |before| self.entries[before as usize].0);
+        (&self.names[start as usize..end as usize], id)
+    }
+
+    /// Makes a directory and all directories below it ignore case, as chattr(1) and inheritance would. False: the tree
+    /// has no directory of this path.
+    pub fn ignore_case(&mut self, path: &[u8]) -> bool {
+        let mut top = Id(0);
+        for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
+            let Some(place) = self.places(top).find(|place| self.entry(*place).0 == part) else { return false };
+            top = self.entry(place).1;
+        }
+        let mut pending = vec![top];
+        while let Some(id) = pending.pop() {
+            let node = &mut self.nodes[id.0 as usize];
+            if !matches!(node.body, Body::Directory { .. }) {
+                continue;
+            }
+            node.flags |= InodeFlags::CASEFOLD;
+            pending.extend(self.places(id).map(|place| self.entry(place).1));
+        }
+        matches!(self.nodes[top.0 as usize].body, Body::Directory { .. })
+    }
+
+    /// The places of a directory's entries in the list of all.
+    fn places(&self, id: Id) -> Range<u32> {
+        match &self.nodes[id.0 as usize].body {
+            Body::Directory { entries, .. } => entries.clone(),
+            _ => 0..0,
+        }
+    }
+
     /// The number of inodes; at least 1.
     pub fn len(&self) -> usize {
         self.nodes.len()

@@ -187,6 +187,10 @@ fn extent(
         }
         D::Length { .. } | D::Magic { .. } | D::Room { .. } | D::Entries { .. } | D::TooDeep { .. } => {
             let is_root = part.node.is_none();
+            if is_root && part.tally.ino == BAD_BLOCKS_INO {
+                // No kernel reads the list of bad blocks.
+                return None;
+            }
             let problem = if is_root { Problem::MissingExtentHeader } else { Problem::ExtentHeaderInvalid };
             return whole(problem, 0, 0);
         }
@@ -336,7 +340,8 @@ fn bad_blocks(walker: &mut Walker<'_>, tally: &mut Tally, node: BlockNr, (lblk, 
 /// The blocks of the primary superblock and of the descriptors behind it.
 fn primary_blocks(geo: &Geometry) -> Range<u64> {
     let first = geo.super_location(GroupNr(0)).0.0;
-    let behind = geo.first_meta_bg.map_or(geo.desc_blocks, |first| first.min(geo.desc_blocks));
+    // With meta block groups from the first one on, its descriptors are there as well.
+    let behind = geo.first_meta_bg.map_or(geo.desc_blocks, |first| first.clamp(1, geo.desc_blocks));
     first..first + 1 + u64::from(behind)
 }
 

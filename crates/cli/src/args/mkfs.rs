@@ -70,6 +70,9 @@ pub struct MkfsSource {
     /// Change owners as this file specifies: lines 'uid FROM TO COUNT', 'gid FROM TO COUNT' and 'PATH USER:GROUP'
     #[arg(long, value_name = "FILE")]
     pub owners: Option<PathBuf>,
+    /// Make this directory of the source, and those below it, ignore case (needs -O casefold); / is all of them
+    #[arg(long, value_name = "DIR")]
+    pub casefold: Vec<OsString>,
     /// The format of the image file
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub format: MkfsFormat,

@@ -20,6 +20,7 @@ use clap::{ArgAction, Args, Parser};
   extant tune -m 0 -e remount-ro disk.img
   extant tune -O metadata_csum,^resize_inode disk.img
   extant tune -O ^has_journal whole-disk.img@2
+  extant tune -J device=journal.img disk.img
 
 Features that can be added: dir_index, dir_nlink, ea_inode, encrypt, ext_attr, extent, extra_isize, fast_commit, filetype, \
 has_journal, huge_file, large_dir, large_file, metadata_csum, metadata_csum_seed, mmp, orphan_file, read-only, stable_inodes, \
@@ -115,14 +116,16 @@ pub struct TuneLetters {
     /// Add a journal
     #[arg(short = 'j')]
     pub journal: bool,
-    /// The journal's size: size=MEGABYTES, or with K, M or G
-    #[arg(short = 'J', value_name = "size=SIZE")]
+    /// The journal's size: size=MEGABYTES, or with K, M or G; or device=DEVICE, one that 'extant mkfs -O journal_dev'
+    /// has made. With -O ^has_journal, device=DEVICE is the journal that is removed
+    #[arg(short = 'J', value_name = "size=SIZE|device=DEVICE")]
     pub journal_options: Option<String>,
     /// Write the old blocks to this file, which 'extant fsck --undo' and e2undo(8) take, and keep it
     #[arg(short = 'z', value_name = "FILE")]
     pub undo_file: Option<PathBuf>,
-    /// Accepted for tune2fs's command lines, without effect: an image in use is never changed
-    #[arg(short = 'f', hide = true, action = ArgAction::Count)]
+    /// With -J device=, take the journal from another file system; with -O ^has_journal, leave the journal's device as
+    /// it is. An image in use is never changed
+    #[arg(short = 'f', action = ArgAction::Count)]
     pub force: u8,
     /// Another inode size, which requires a new image
     #[arg(short = 'I', value_name = "BYTES", hide = true)]

@@ -7,7 +7,6 @@
 //! # Locking
 //! None.
 
-mod journal;
 mod old_image;
 mod origin;
 mod target;
@@ -15,7 +14,7 @@ mod unfinished;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use extant_base::clock::Clock;
@@ -31,14 +30,15 @@ use extant_build::source::{self, Form, Source, Word};
 use extant_build::tree::Content;
 use extant_build::tree::{self, IdKind, Owners};
 use extant_build::write;
+use extant_ondisk::features::Incompat;
 use extant_ondisk::superblock::SuperBlock;
 use extant_ondisk::time::Timestamp;
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::unistd::{Group, User};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use self::journal::Journal;
 use self::target::Target;
+use super::journal_device::Journal;
 use crate::args::{MkfsArgs, MkfsFormat, MkfsLetters, MkfsProgram, MkfsSource};
 use crate::failure::{Failure, Result, USAGE, warn};
 use crate::image::{ImageSpec, Part};
@@ -151,7 +151,7 @@ impl Job {
         }
         let forced = self.letters.force > 0 || !self.guarded;
         let journal = request.journal_device().map_err(failed)?;
-        let mut journal = journal.map(|path| Journal::open(&path, forced, self.letters.dry)).transpose()?;
+        let mut journal = journal.map(|path| Journal::open(&path, None, forced, self.letters.dry)).transpose()?;
         request.external_journal = journal.as_ref().map(Journal::external);
         let reproducible = SourceDate::from_environment()?.is_some();
         let mut fact = self.facts(&target, request.label.as_deref().unwrap_or_default())?;
@@ -176,6 +176,10 @@ impl Job {
             }
             Some(source) => {
                 let plan = ContentPlan::new(&options, &source.tree, &*source.content).map_err(|e| target.failed(e))?;
+                let can_fold = plan.superblock().incompat().contains(Incompat::CASEFOLD);
+                if !self.source.casefold.is_empty() && !can_fold {
+                    return Err(Failure::usage(format!("{}: --casefold needs -O casefold", target.name)));
+                }
                 if let Some(warning) = plan.warning().filter(|_| !self.letters.quiet) {
                     warn(&format!("{}: {warning}", target.name));
                 }
@@ -199,7 +203,9 @@ impl Job {
             Some(word) => Some(self.read(&word, tree)?),
             // The empty file system that mke2fs would make cannot have these options, so a source without files
             // replaces it.
-            None if root_perms.is_some() || root_selinux.is_some() => Some(self.no_files(tree)?),
+            None if root_perms.is_some() || root_selinux.is_some() || !self.source.casefold.is_empty() => {
+                Some(self.no_files(tree)?)
+            }
             None => None,
         };
         if let (Some(source), Some(permissions)) = (&mut source, root_perms) {
@@ -208,6 +214,13 @@ impl Job {
         if let (Some(source), Some(label)) = (&mut source, root_selinux) {
             // With a trailing NUL, as Linux stores a label.
             source.tree.set_root_xattr(b"security.selinux", &[label.as_bytes(), b"\0"].concat());
+        }
+        for path in &self.source.casefold {
+            let found = source.as_mut().is_some_and(|source| source.tree.ignore_case(path.as_bytes()));
+            if !found {
+                let path = path.display();
+                return Err(Failure::usage(format!("{}: --casefold {path}: no such directory", target.name)));
+            }
         }
         let root_owner = request.root_owner(fact).map_err(|e| target.failed(e))?;
         if let (Some(source), Some(owner)) = (&mut source, root_owner) {

@@ -42,6 +42,7 @@ pub mod find;
 pub mod freeze;
 pub mod fsck;
 pub mod info;
+pub mod journal_device;
 pub mod lab;
 pub mod ln;
 pub mod ls;

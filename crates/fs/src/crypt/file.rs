@@ -132,3 +132,28 @@ impl Crypt {
 pub(super) fn no_key(ino: InodeNr) -> Error {
     Error::Unsupported(Unsupported::Content { ino })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_ondisk::encryption::Mode;
+
+    /// The kernel, with which other tests compare, may lack encryption.
+    #[test]
+    fn each_unit_of_contents_is_encrypted_under_its_own_number() {
+        let cipher = || Cipher::new(Mode::Aes256Xts, &std::array::from_fn::<u8, 64, _>(|i| i as u8)).expect("a key");
+        for (block_bits, unit_bits, vary, high) in
+            [(12, 12, Vary::Nothing, 0), (12, 9, Vary::Nothing, 0), (10, 10, Vary::Inode(77), 77u128 << 32)]
+        {
+            let key = FileKey { cipher: cipher(), vary, block_bits, unit_bits, padding: 32 };
+            let plain: Vec<u8> = (0..3 << block_bits).map(|i| (i / 5) as u8).collect();
+            let mut sealed = plain.clone();
+            key.apply(Way::Encrypt, 6, &mut sealed);
+            let first = 6u128 << (block_bits - unit_bits);
+            for (number, unit) in (first..).zip(sealed.chunks_mut(1 << unit_bits)) {
+                cipher().apply(Way::Decrypt, (high | number).to_le_bytes(), unit);
+            }
+            assert!(sealed == plain, "{block_bits} {unit_bits}");
+        }
+    }
+}

@@ -73,7 +73,10 @@ impl Filesystem {
                 let detail = format!("its encryption context has the version {}", stored[0]);
                 Error::Unsupported(Unsupported::Cipher { ino: inode.ino, detail })
             })?;
-        Ok(Some(inode.crypt.get_or_init(|| Box::new(self.crypt_of(inode, context)))))
+        // This takes ranked locks, which must not be taken inside the cell: a second thread would wait for the first
+        // one outside the order of locks. It makes the same value instead, and the first one stays.
+        let made = Box::new(self.crypt_of(inode, context));
+        Ok(Some(inode.crypt.get_or_init(|| made)))
     }
 
     fn crypt_of(&self, inode: &Inode, context: Context) -> Crypt {

@@ -230,6 +230,8 @@ pub struct MountOptions {
     /// Whether the limits of users, groups and projects hold (Linux: `usrquota`, `grpquota`, `prjquota`). Their usage
     /// is counted in any case if the image has the feature `quota`.
     pub quota_limits: [bool; 3],
+    /// Limits that the superblock names do not hold (Linux: `noquota`).
+    pub only_these_limits: bool,
     /// Cache clean file data in the page cache. Off under FUSE, where the kernel caches it.
     pub keep_clean: bool,
     /// Writes of at least this many bytes, and overwrites, go to the device at once instead of into folios. For
@@ -296,6 +298,7 @@ impl Default for MountOptions {
             acls: None,
             user_xattrs: None,
             quota_limits: [false; 3],
+            only_these_limits: false,
             keep_clean: true,
             write_through_bytes: None,
             keys: KeyRing::default(),

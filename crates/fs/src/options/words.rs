@@ -87,7 +87,7 @@ impl MountOptions {
             "quota" | "usrquota" => bare().map(|()| self.quota_limits[QuotaKind::User as usize] = true),
             "grpquota" => bare().map(|()| self.quota_limits[QuotaKind::Group as usize] = true),
             "prjquota" => bare().map(|()| self.quota_limits[QuotaKind::Project as usize] = true),
-            "noquota" => bare().map(|()| self.quota_limits = [false; 3]),
+            "noquota" => bare().map(|()| (self.quota_limits, self.only_these_limits) = ([false; 3], true)),
             "resuid" => owner(value).map(|uid| self.resuid = Some(uid)),
             "resgid" => owner(value).map(|gid| self.resgid = Some(gid)),
             "commit" => seconds(value).map(|seconds| self.commit_interval_s = seconds),
@@ -120,7 +120,7 @@ impl MountOptions {
             )),
         }
         // An image whose superblock asks for limits that it cannot record is mounted all the same.
-        let limits = sb.ro_compat().contains(RoCompat::QUOTA);
+        let limits = sb.ro_compat().contains(RoCompat::QUOTA) && !self.only_these_limits;
         MountOptions {
             quota_limits: [0, 1, 2].map(|i| self.quota_limits[i] || limits && defaults.quota_limits[i]),
             commit_interval_s: self.commit_interval_s.or(defaults.commit_interval_s),
@@ -191,6 +191,21 @@ mod tests {
             assert!(matches!(o.set_word(word, value), Some(Err(_))), "{word} {value:?}");
         }
         assert_eq!(o.set_word("stripe", Some("16")), None);
+    }
+
+    #[test]
+    fn noquota_ends_the_limits_that_were_named_before_it() {
+        let mut o = MountOptions::default();
+        for (word, expected) in [
+            ("usrquota", [true, false, false]),
+            ("prjquota", [true, false, true]),
+            ("noquota", [false; 3]),
+            ("grpquota", [false, true, false]),
+        ] {
+            assert_eq!(o.set_word(word, None), Some(Ok(())), "{word}");
+            assert_eq!(o.quota_limits, expected, "{word}");
+        }
+        assert!(o.only_these_limits, "nor do those of the superblock hold");
     }
 
     #[test]

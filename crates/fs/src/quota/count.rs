@@ -163,32 +163,46 @@ impl Filesystem {
                 usage.bytes = usage.bytes.saturating_sub(charge.bytes);
                 usage.inodes = usage.inodes.saturating_sub(charge.inodes);
             };
+            let since = quotas.since(file.kind, to);
             let mut known = true;
             if from == to {
                 known &= self.change_quota(handle, file, to, |owner, grace, now| {
                     add(&mut owner.usage, after);
                     subtract(&mut owner.usage, before);
-                    judge_times(owner, grace, now);
+                    judge_times(owner, grace, now, since);
                 })?;
             } else {
                 if before.inodes > 0 {
                     known &= self.change_quota(handle, file, from, |owner, grace, now| {
                         subtract(&mut owner.usage, before);
-                        judge_times(owner, grace, now);
+                        judge_times(owner, grace, now, 0);
                     })?;
                 }
                 if after.inodes > 0 {
                     known &= self.change_quota(handle, file, to, |owner, grace, now| {
                         add(&mut owner.usage, after);
-                        judge_times(owner, grace, now);
+                        judge_times(owner, grace, now, since);
                     })?;
                 }
+            }
+            if since > 0 {
+                self.settle_since(quotas, file, to)?;
             }
             if !known {
                 // It had no entry when the image was mounted. The file system goes on; the count is not right.
                 let detail = format!("an owner of {ino} has no entry");
                 self.groups.keep_damage(Error::corrupt(Damage::Quota, detail).of(file.ino));
             }
+        }
+        Ok(())
+    }
+
+    /// Forgets when delayed data exceeded the soft limit of an owner, once that is stored or not true any more.
+    fn settle_since(&self, quotas: &Quotas, file: &File, id: u32) -> Result<()> {
+        let Some(owner) = self.read_quota(file, id)? else { return Ok(()) };
+        let promise = quotas.promises.lock().get(&(file.kind, id)).copied().unwrap_or_default();
+        if owner.limits.blocks_until > 0 || !promise.exceeds(&owner) {
+            quotas.forget_since(file.kind, id);
         }
         Ok(())
     }
@@ -205,7 +219,7 @@ impl Filesystem {
         meta.charge = after;
         let delayed = inode.promised_blocks() << self.geo.block_bits;
         if meta.promised > 0 || delayed > 0 {
-            let promise = |bytes| Promise { bytes, inodes: 0 };
+            let promise = Promise::of_bytes;
             quotas.move_promise((before.owners, promise(meta.promised)), (after.owners, promise(delayed)));
             meta.promised = delayed;
         }
@@ -218,9 +232,12 @@ impl Filesystem {
         let mut meta = inode.meta.write();
         let delayed = inode.promised_blocks() << self.geo.block_bits;
         if meta.promised != delayed {
-            let (owners, promise) = (meta.charge.owners, |bytes| Promise { bytes, inodes: 0 });
+            let (owners, promise) = (meta.charge.owners, Promise::of_bytes);
             quotas.move_promise((owners, promise(meta.promised)), (owners, promise(delayed)));
             meta.promised = delayed;
+            if delayed == 0 {
+                quotas.forget_idle(owners);
+            }
         }
     }
 
@@ -231,10 +248,12 @@ impl Filesystem {
 
     /// Bytes and inodes that the limits leave to an owner.
     pub(super) fn quota_left(&self, file: &File, id: u32, promise: Promise) -> Result<(u64, u64)> {
-        let Some(Owner { usage, limits }) = self.read_quota(file, id)? else { return Ok((u64::MAX, u64::MAX)) };
+        let Some(owner) = self.read_quota(file, id)? else { return Ok((u64::MAX, u64::MAX)) };
+        let until = promise.blocks_until(&owner, file.content.read().tree.grace[0]);
+        let Owner { usage, limits } = owner;
         let now = self.now().seconds.max(0) as u64;
         let (hard, soft) = (bytes(limits.blocks_hard), bytes(limits.blocks_soft));
-        let space = left(hard, soft, limits.blocks_until, usage.bytes.saturating_add(promise.bytes), now);
+        let space = left(hard, soft, until, usage.bytes.saturating_add(promise.bytes), now);
         let used = usage.inodes.saturating_add(promise.inodes);
         Ok((space, left(limits.inodes_hard, limits.inodes_soft, limits.inodes_until, used, now)))
     }
@@ -267,7 +286,19 @@ impl Filesystem {
         let got = u64::from(blocks).min(space >> self.geo.block_bits);
         let taken = got << self.geo.block_bits;
         for file in &quotas.files {
-            promises.entry((file.kind, owners[file.kind as usize])).or_default().bytes += taken;
+            let id = owners[file.kind as usize];
+            let promise = promises.entry((file.kind, id)).or_default();
+            let before = *promise;
+            promise.bytes += taken;
+            // The time of grace begins with the write that exceeds the limit, as in Linux (`dquot_add_space`).
+            if self.options.quota_limits[file.kind as usize]
+                && let Some(owner) = self.read_quota(file, id)?
+                && owner.limits.blocks_until == 0
+                && promise.exceeds(&owner)
+                && (promise.since == 0 || !before.exceeds(&owner))
+            {
+                promise.since = self.now().seconds.max(0) as u64;
+            }
         }
         meta.promised += taken;
         Ok(got as u32)

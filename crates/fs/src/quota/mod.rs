@@ -74,6 +74,32 @@ impl Charge {
 struct Promise {
     bytes: u64,
     inodes: u64,
+    /// The second in which it exceeded the soft limit of blocks, until a charge has stored that; 0: it does not.
+    since: u64,
+}
+
+impl Promise {
+    fn of_bytes(bytes: u64) -> Promise {
+        Promise { bytes, ..Promise::default() }
+    }
+
+    fn is_empty(&self) -> bool {
+        (self.bytes, self.inodes, self.since) == (0, 0, 0)
+    }
+
+    /// Whether it exceeds the soft limit of blocks, together with what is stored.
+    fn exceeds(&self, owner: &Owner) -> bool {
+        let soft = bytes(owner.limits.blocks_soft);
+        soft > 0 && owner.usage.bytes.saturating_add(self.bytes) > soft
+    }
+
+    /// The end of the soft limit of blocks: the stored one, or the one that delayed data has begun.
+    fn blocks_until(&self, owner: &Owner, grace: u32) -> u64 {
+        match owner.limits.blocks_until {
+            0 if self.since > 0 && self.exceeds(owner) => self.since + u64::from(grace),
+            stored => stored,
+        }
+    }
 }
 
 /// One quota file.
@@ -161,13 +187,41 @@ fn bytes(kibibytes: u64) -> u64 {
     kibibytes.saturating_mul(1024)
 }
 
-fn judge_times(owner: &mut Owner, grace: [u32; 2], now: u64) {
+/// `since`: when delayed data exceeded the limit of blocks; 0: it did not.
+fn judge_times(owner: &mut Owner, grace: [u32; 2], now: u64, since: u64) {
     let Owner { usage, limits } = owner;
-    limits.blocks_until = until(bytes(limits.blocks_soft), usage.bytes, limits.blocks_until, now, grace[0]);
+    let start = if since > 0 { since } else { now };
+    limits.blocks_until = until(bytes(limits.blocks_soft), usage.bytes, limits.blocks_until, start, grace[0]);
     limits.inodes_until = until(limits.inodes_soft, usage.inodes, limits.inodes_until, now, grace[1]);
 }
 
 impl Quotas {
+    /// When the delayed data of an owner exceeded its soft limit of blocks; 0: it did not.
+    fn since(&self, kind: QuotaKind, id: u32) -> u64 {
+        self.promises.lock().get(&(kind, id)).map_or(0, |promise| promise.since)
+    }
+
+    /// Forgets that time: it is stored, or the limit is not exceeded any more.
+    fn forget_since(&self, kind: QuotaKind, id: u32) {
+        let mut promises = self.promises.lock();
+        if let Some(promise) = promises.get_mut(&(kind, id)) {
+            promise.since = 0;
+            if promise.is_empty() {
+                promises.remove(&(kind, id));
+            }
+        }
+    }
+
+    /// As [`Quotas::forget_since`], for owners without delayed data.
+    fn forget_idle(&self, owners: [u32; 3]) {
+        for file in &self.files {
+            let id = owners[file.kind as usize];
+            if self.promises.lock().get(&(file.kind, id)).is_some_and(|promise| promise.bytes == 0) {
+                self.forget_since(file.kind, id);
+            }
+        }
+    }
+
     fn file(&self, kind: QuotaKind) -> Option<&File> {
         self.files.iter().find(|file| file.kind == kind)
     }
@@ -184,7 +238,7 @@ impl Quotas {
             to.bytes += after.1.bytes;
             to.inodes += after.1.inodes;
             for owner in [before.0, after.0].map(|owners| (kind, owners[kind as usize])) {
-                if promises.get(&owner).is_some_and(|promise| promise.bytes == 0 && promise.inodes == 0) {
+                if promises.get(&owner).is_some_and(Promise::is_empty) {
                     promises.remove(&owner);
                 }
             }
@@ -201,7 +255,7 @@ pub(crate) struct NewInode<'fs> {
 impl Drop for NewInode<'_> {
     fn drop(&mut self) {
         if let Some(quotas) = self.quotas {
-            let one = Promise { bytes: 0, inodes: 1 };
+            let one = Promise { inodes: 1, ..Promise::default() };
             quotas.move_promise((self.owners, one), (self.owners, Promise::default()));
         }
     }

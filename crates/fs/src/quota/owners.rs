@@ -162,7 +162,8 @@ impl Filesystem {
             match self.read_quota(file, id)? {
                 Some(owner) if !tree::is_empty(&owner) || promise.bytes > 0 => {
                     let usage = Usage { bytes: owner.usage.bytes + promise.bytes, ..owner.usage };
-                    return Ok((usage, owner.limits));
+                    let until = promise.blocks_until(&owner, file.content.read().tree.grace[0]);
+                    return Ok((usage, Limits { blocks_until: until, ..owner.limits }));
                 }
                 _ => from = id.checked_add(1).ok_or(Error::NotFound)?,
             }
@@ -183,7 +184,7 @@ impl Filesystem {
             let set = |owner: &mut Owner, grace, now| {
                 let QuotaLimits { blocks_soft, blocks_hard, inodes_soft, inodes_hard } = new;
                 owner.limits = Limits { blocks_soft, blocks_hard, inodes_soft, inodes_hard, ..owner.limits };
-                judge_times(owner, grace, now);
+                judge_times(owner, grace, now, 0);
             };
             self.change_quota(handle, file, id, set).map(drop)
         })

@@ -360,6 +360,12 @@ impl JournalSuperBlock {
         self.nr_users = 1;
     }
 
+    /// No file system uses the journal.
+    pub fn clear_users(&mut self) {
+        self.raw.s_users[..SUPER_BLOCK_LIVE_BYTES - USERS_AT].fill(0);
+        self.nr_users = 0;
+    }
+
     /// The UUID of a borrowed journal; `random` prevents the checksums of one borrowed journal from matching
     /// another's.
     pub fn borrowed_uuid(random: [u8; 8]) -> [u8; 16] {

@@ -186,9 +186,6 @@ impl Plan {
             }
             return refuse("has_journal", false, "fast commits need a journal; remove fast_commit, too");
         }
-        if self.go.compat.contains(Compat::HAS_JOURNAL) && before.journal_inode().is_none() {
-            return refuse("has_journal", false, "the journal is on another device");
-        }
         if self.go.compat.contains(Compat::ORPHAN_FILE) && before.ro_compat().contains(RoCompat::ORPHAN_PRESENT) {
             return refuse("orphan_file", false, "it has entries; a mount or 'extant fsck -p' removes them");
         }
@@ -225,6 +222,10 @@ impl Plan {
         }
         if self.go.compat.contains(Compat::RESIZE_INODE) {
             raw.s_reserved_gdt_blocks.set(0);
+        }
+        if self.go.compat.contains(Compat::HAS_JOURNAL) && before.external_journal().is_some() {
+            raw.s_journal_uuid = [0; 16];
+            raw.s_journal_dev.set(0);
         }
         if self.come.incompat.contains(Incompat::MMP) && raw.s_mmp_update_interval.get() == 0 {
             raw.s_mmp_update_interval.set(extant_ondisk::mmp::INTERVAL);
@@ -276,7 +277,7 @@ pub fn apply(old: &Image, new: &mut Image, plan: &Plan, journal_blocks: Option<u
     if plan.go.incompat.contains(Incompat::MMP) {
         new.change_super(|raw| raw.s_mmp_block.set(0))?;
     }
-    if plan.come.compat.contains(Compat::HAS_JOURNAL) {
+    if plan.come.compat.contains(Compat::HAS_JOURNAL) && new.sb.external_journal().is_none() {
         journal::create(new, journal_blocks)?;
         let clusters = clusters_of(new, InodeNr::JOURNAL)?;
         new.change_super(|raw| {

@@ -63,6 +63,19 @@ pub fn apply(raw: &mut RawSuperBlock, before: &SuperBlock, change: &Change) -> R
             flags.set(SuperFlags::TEST_FILESYS, *on);
             raw.s_flags.set(flags.bits());
         }
+        Change::ExternalJournal { uuid, number, block_size } => {
+            if before.compat().contains(Compat::HAS_JOURNAL) {
+                return refuse("it has a journal already, which '-O ^has_journal' removes".to_owned());
+            }
+            if *block_size != before.block_size {
+                let own = before.block_size;
+                return refuse(format!("the blocks of the journal have {block_size} bytes, and its own {own}"));
+            }
+            set_feature(raw, Feature::Compat(Compat::HAS_JOURNAL), true);
+            raw.s_journal_uuid = *uuid;
+            raw.s_journal_dev.set(*number);
+            raw.s_journal_inum.set(0);
+        }
         Change::Feature { feature, on } => set_feature(raw, *feature, *on),
     }
     Ok(())

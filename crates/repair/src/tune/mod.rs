@@ -118,6 +118,15 @@ pub enum Change {
     ForceCheck,
     /// Whether it is made for development code.
     TestFs(bool),
+    /// A journal on another device, which names this file system as its user, is added.
+    ExternalJournal {
+        /// Its UUID.
+        uuid: [u8; 16],
+        /// The number of its device in Linux, a hint; 0: not known.
+        number: u32,
+        /// The bytes of its blocks.
+        block_size: u32,
+    },
     /// A feature is added or removed.
     Feature {
         /// The feature.

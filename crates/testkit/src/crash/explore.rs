@@ -401,13 +401,13 @@ fn with_journal(
 }
 
 /// A state of a file system and its journal, each in a file. The files are removed with it.
-struct TwoDisks {
+pub(crate) struct TwoDisks {
     disk: PathBuf,
     journal: PathBuf,
 }
 
 impl TwoDisks {
-    fn save(kind: &CrashImage, image: &Arc<MemDevice>, dir: &Path, name: &str) -> Result<TwoDisks, String> {
+    pub(crate) fn save(kind: &CrashImage, image: &Arc<MemDevice>, dir: &Path, name: &str) -> Result<TwoDisks, String> {
         let (disk, journal) = kind.disks(image.clone());
         let files = TwoDisks { disk: dir.join(name), journal: dir.join(format!("{name}-journal")) };
         for (part, path) in [(Some(disk), &files.disk), (journal, &files.journal)] {
@@ -423,7 +423,8 @@ impl TwoDisks {
         if f.code <= most { Ok(()) } else { Err(format!("{when}: e2fsck {arg}: exit code {}\n{}", f.code, f.output)) }
     }
 
-    fn clean(&self, when: &str) -> Result<(), String> {
+    /// e2fsck finds nothing.
+    pub(crate) fn clean(&self, when: &str) -> Result<(), String> {
         self.fsck("-fn", 0, when)
     }
 

@@ -46,6 +46,9 @@ pub struct CrashImage {
     pub room: u64,
     /// Additional arguments of mke2fs.
     pub more: &'static [&'static str],
+    /// Requests to debugfs, for pairs of features that mke2fs refuses, and those that take them back.
+    pub edits: &'static [&'static str],
+    pub without: &'static [&'static str],
 }
 
 /// The size of an image in bytes. With blocks of 4 KiB and a borrowed journal, the free space must be four times the
@@ -183,6 +186,8 @@ pub(crate) const EXT4: CrashImage = CrashImage {
     inodes: 1024,
     room: 0,
     more: &[],
+    edits: &[],
+    without: &[],
 };
 pub(crate) const EXT2: CrashImage = CrashImage { fs_type: "ext2", block_size: 1024, extents: false, ..EXT4 };
 
@@ -329,6 +334,9 @@ impl CrashImage {
         if self.ignores_case() {
             // As chattr +F would leave it, were it not for lost+found. New directories inherit the flag.
             debugfs_write(&path, "set_inode_field / flags 0x40080000\n")?;
+        }
+        if !self.edits.is_empty() {
+            debugfs_write(&path, &self.edits.join("\n"))?;
         }
         let longer = || std::fs::File::options().write(true).open(&path)?.set_len(self.size + self.room);
         longer().map_err(Error::io("lengthen"))?;

@@ -272,6 +272,11 @@ pub enum Echo {
     InodeChecksum,
     /// A count or a bitmap in the outdated descriptors of a backup.
     Backup,
+    /// Everything, because the superblock says that the descriptors are where there are none.
+    Descriptors,
+    /// The directory with the name of an encrypted file whose context is missing: e2fsck takes the file for a plain one
+    /// from then on.
+    Context,
 }
 
 /// Leaves out objects that are named only because of others. `backup`: e2fsck uses a backup of the superblock, and so
@@ -287,6 +292,8 @@ pub fn leave_out_echoes(named: &mut BTreeSet<Named>, backup: bool) -> BTreeMap<O
     let holes = Index::new(with(&["DIRECTORY_HOLE"]).into_iter());
     let (unusable, wrong) = (with(UNUSABLE_INDEX), with(&["INODE_ONLY_CSUM_INVALID"]));
     let (index_blocks, by_inode) = (codes(OF_INDEX_BLOCKS), codes(BY_INODE));
+    let plain = codes(&["UNENCRYPTED_FILE"]);
+    let without_context = !with(&["MISSING_ENCRYPTION_XATTR"]).is_empty();
     let mut left_out = BTreeMap::new();
     named.retain(|one| {
         let inode = match one.object {
@@ -298,6 +305,7 @@ pub fn leave_out_echoes(named: &mut BTreeSet<Named>, backup: bool) -> BTreeMap<O
             () if backup && one.code >> 16 == 5 => Echo::Backup,
             () if index_blocks.contains(&one.code) && (hole || unusable.contains(&inode)) => Echo::Index,
             () if by_inode.contains(&one.code) && wrong.contains(&inode) => Echo::InodeChecksum,
+            () if without_context && plain.contains(&one.code) => Echo::Context,
             () => return true,
         };
         left_out.insert(one.object, echo);

@@ -60,6 +60,7 @@ pub(super) enum Touched {
     InodeBitmap(u32),
     Group { group: u32, at: u64 },
     Superblock { at: u64 },
+    Mmp { block: u64 },
 }
 
 /// An image that is being changed.
@@ -417,6 +418,13 @@ impl Edit {
         let ino = self.ino_of_orphans();
         let block = self.data(ino).into_iter().find(|d| d.0 == lblk).expect("a block of the orphan file").1;
         self.touched.insert(Touched::Orphans { ino, block });
+        self.block(block, change)
+    }
+
+    /// The block of multi-mount protection.
+    pub fn mmp<R>(&mut self, change: impl FnOnce(&mut [u8]) -> R) -> R {
+        let block = self.superblock.raw().s_mmp_block.get();
+        self.touched.insert(Touched::Mmp { block });
         self.block(block, change)
     }
 

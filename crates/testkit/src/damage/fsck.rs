@@ -10,6 +10,7 @@ use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
+use super::Image;
 use super::edit::word;
 use super::problem::{Problem, Shown};
 use crate::oracle::{run_bounded, run_command};
@@ -48,17 +49,44 @@ pub fn version() -> u32 {
 /// # Panics
 /// If it cannot be started.
 pub fn e2fsck(image: &MemDevice, dir: &Path, flags: &str, log: bool) -> Answer {
-    image.save(&dir.join("image")).expect("saved");
+    save(image, None, dir);
     run(dir, &[flags], log)
 }
 
-/// Runs e2fsck on the image in `dir`.
+/// As [`e2fsck`], for an image of `kind`, which may have a disk for its journal.
+///
+/// # Panics
+/// If it cannot be started.
+pub fn e2fsck_of(kind: Image, image: &MemDevice, dir: &Path, flags: &str, log: bool) -> Answer {
+    save(image, kind.journal_at(), dir);
+    run(dir, &[flags], log)
+}
+
+/// Saves the image in `dir`, and the journal's disk, which begins at byte `journal_at`.
+fn save(image: &MemDevice, journal_at: Option<u64>, dir: &Path) {
+    let (path, journal) = (dir.join("image"), dir.join("journal"));
+    image.save(&path).expect("saved");
+    let _ = std::fs::remove_file(&journal);
+    if let Some(at) = journal_at {
+        let mut bytes = vec![0; (image.size_bytes() - at) as usize];
+        image.read_at(at, &mut bytes, BioFlags::empty()).expect("memory");
+        std::fs::write(&journal, bytes).expect("saved");
+        let file = std::fs::File::options().write(true).open(&path).expect("opened");
+        file.set_len(at).expect("cut off");
+    }
+}
+
+/// Runs e2fsck on the image in `dir`, with the journal there.
 fn run(dir: &Path, flags: &[&str], log: bool) -> Answer {
     let (path, list) = (dir.join("image"), dir.join("log"));
     let _ = std::fs::remove_file(&list);
     let option = format!("problem_log={}", list.display());
     let program = program();
     let mut args = flags.to_vec();
+    let journal = dir.join("journal");
+    if journal.exists() {
+        args.extend(["-j", journal.to_str().expect("UTF-8")]);
+    }
     if log {
         args.extend(["-E", &option]);
     }
@@ -77,7 +105,21 @@ fn run(dir: &Path, flags: &[&str], log: bool) -> Answer {
 /// # Panics
 /// If it cannot be started.
 pub fn judged(image: &MemDevice, dir: &Path) -> Answer {
-    image.save(&dir.join("image")).expect("saved");
+    save(image, None, dir);
+    judged_in(image, dir)
+}
+
+/// As [`judged`], for an image of `kind`, which may have a disk for its journal.
+///
+/// # Panics
+/// If it cannot be started.
+pub fn judged_of(kind: Image, image: &MemDevice, dir: &Path) -> Answer {
+    save(image, kind.journal_at(), dir);
+    judged_in(image, dir)
+}
+
+/// The problems of the image that is saved in `dir`.
+fn judged_in(image: &MemDevice, dir: &Path) -> Answer {
     let mut replay = None;
     if waits_for_replay(image) {
         let log = run(dir, &["-y", "-E", "journal_only"], false);

@@ -23,13 +23,18 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use extant_block::device::MemDevice;
+use extant_block::device::{MemDevice, OffsetDevice};
+use extant_block::{BioFlags, BlockDevice};
+use extant_ondisk::features::{Incompat, RoCompat};
 use extant_ondisk::inode::InodeFlags;
+use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+use extant_recovery::JournalFile;
+use extant_recovery::locate::read_super;
 
 use super::edit::{Edit, set_half, set_word};
-use crate::oracle::{debugfs_write, e2fsck, mke2fs};
+use crate::oracle::{arg, debugfs_write, e2fsck, mke2fs, run_ok};
 
 /// A kind of image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,11 +77,28 @@ pub enum Image {
     ManyInodes,
     /// ext2 with blocks of 64 KiB, with `/file` only.
     LargeBlocks,
+    /// ext4 with blocks of 8 KiB.
+    Blocks8k,
+    /// ext4 with blocks of 64 KiB, too small for a journal.
+    Blocks64k,
+    /// `verity`, with `/protected`, whose tree is behind its end.
+    Verity,
+    /// `uninit_bg` beside `metadata_csum`, which mke2fs refuses and the kernel mounts.
+    UninitCsum,
+    /// `resize_inode` beside `meta_bg`, all groups being those of `resize_inode`. As above.
+    MetaBgResize,
+    /// ext4 with its journal on a disk of its own, which is behind the file system's in the image.
+    JournalDev,
 }
+
+/// The bytes of every file system.
+const BYTES: u64 = 32 << 20;
+/// The blocks of a journal on a disk of its own, the two before its superblock included.
+const JOURNAL_BLOCKS: u64 = 1026;
 
 impl Image {
     /// All kinds.
-    pub const ALL: [Image; 19] = [
+    pub const ALL: [Image; 25] = [
         Image::Ext2,
         Image::Ext2Rev0,
         Image::Ext3,
@@ -96,6 +118,12 @@ impl Image {
         Image::Dirty,
         Image::ManyInodes,
         Image::LargeBlocks,
+        Image::Blocks8k,
+        Image::Blocks64k,
+        Image::Verity,
+        Image::UninitCsum,
+        Image::MetaBgResize,
+        Image::JournalDev,
     ];
 
     /// mke2fs's arguments.
@@ -106,7 +134,7 @@ impl Image {
             Image::Ext3 => "-t ext3 -b 1024",
             Image::Ext4Plain => "-t ext4 -b 1024 -O ^metadata_csum,^64bit,^uninit_bg,^flex_bg,^huge_file,^dir_nlink",
             Image::Ext4Gdt => "-t ext4 -b 1024 -O ^metadata_csum,uninit_bg,^flex_bg",
-            Image::Ext4 | Image::Dirty | Image::Mmp => "-t ext4 -b 1024",
+            Image::Ext4 | Image::Dirty | Image::Mmp | Image::UninitCsum | Image::MetaBgResize => "-t ext4 -b 1024",
             Image::Ext4Large => "-t ext4 -b 4096",
             Image::MetaBg => "-t ext4 -b 1024 -O meta_bg,^resize_inode,^has_journal",
             Image::OrphanFile => "-t ext4 -b 1024 -O orphan_file",
@@ -118,10 +146,50 @@ impl Image {
             Image::Encrypt => "-t ext4 -b 1024 -O encrypt",
             Image::ManyInodes => "-t ext4 -b 1024 -N 66000 -O inline_data,^metadata_csum,^uninit_bg,^dir_nlink",
             Image::LargeBlocks => "-t ext2 -b 65536",
+            Image::Blocks8k => "-t ext4 -b 8192",
+            Image::Blocks64k => "-t ext4 -b 65536",
+            Image::Verity => "-t ext4 -b 1024 -O verity",
+            Image::JournalDev => "-t ext4 -b 1024 -O ^has_journal",
         }
     }
 
-    /// The image, in which e2fsck finds no problem.
+    /// The block size.
+    fn block_size(self) -> usize {
+        match self {
+            Image::Ext4Large => 4096,
+            Image::Blocks8k => 8192,
+            Image::LargeBlocks | Image::Blocks64k => 65_536,
+            _ => 1024,
+        }
+    }
+
+    /// The byte at which the journal's disk begins, if there is one.
+    pub fn journal_at(self) -> Option<u64> {
+        (self == Image::JournalDev).then_some(BYTES)
+    }
+
+    /// The disks of an image of this kind: the file system's, and that of its journal.
+    pub fn disks(self, image: MemDevice) -> (Arc<dyn BlockDevice>, Option<Arc<dyn BlockDevice>>) {
+        let bytes = image.size_bytes();
+        let image = Arc::new(image);
+        let Some(at) = self.journal_at() else { return (image, None) };
+        let part = |start, len| -> Arc<dyn BlockDevice> {
+            Arc::new(OffsetDevice::new(image.clone(), start, len).expect("within the image"))
+        };
+        (part(0, at), Some(part(at, bytes - at)))
+    }
+
+    /// The problems that e2fsck finds in the image of this kind: pairs of features that it takes for a fault, and the
+    /// counts that it makes otherwise because of them.
+    pub fn faults(self) -> &'static [&'static str] {
+        match self {
+            Image::UninitCsum => &["META_AND_GDT_CSUM_SET"],
+            Image::MetaBgResize => &["DISABLE_RESIZE_INODE", "FREE_BLOCK_COUNT_GROUP", "FREE_BLOCK_COUNT"],
+            _ => &[],
+        }
+    }
+
+    /// The image, in which e2fsck finds nothing but [`Image::faults`].
     ///
     /// # Panics
     /// If a tool of e2fsprogs fails.
@@ -159,12 +227,25 @@ impl Image {
             debugfs(&format!("jo -c -v 3\njw -b 5000 {plain}\njc\njo -c -v 3\njw -b 5001 {plain}\njc"));
         }
         let made = MemDevice::load(&image).expect("loaded");
-        if self == Image::Mmp {
-            let mut edit = Edit::new(&made);
-            protect(&mut edit);
-            return edit.finish();
+        let mut edit = Edit::new(&made);
+        match self {
+            Image::Mmp => protect(&mut edit),
+            Image::UninitCsum => edit.superblocks(|s| {
+                let features = RoCompat::from_bits_retain(s.s_feature_ro_compat.get()) | RoCompat::GDT_CSUM;
+                s.s_feature_ro_compat.set(features.bits());
+            }),
+            Image::MetaBgResize => {
+                let first = edit.groups().div_ceil(edit.geometry().descs_per_block());
+                edit.superblocks(|s| {
+                    let features = Incompat::from_bits_retain(s.s_feature_incompat.get()) | Incompat::META_BG;
+                    s.s_feature_incompat.set(features.bits());
+                    s.s_first_meta_bg.set(first);
+                });
+            }
+            Image::JournalDev => return with_journal_device(&made, dir.path()),
+            _ => return made,
         }
-        made
+        edit.finish()
     }
 
     /// The commands for debugfs. Source files are in `dir`.
@@ -200,6 +281,7 @@ impl Image {
         let _ = writeln!(s, "mknod chr c 1 3\nmknod blk b 8 1\nmknod fifo p\nmknod sock p\nsif /sock mode 0140644");
         // 45 and 520 names of one file, whose links e2fsck then counts.
         for (dir, names, len, blocks) in [("h1", 45, 200, 14), ("h2", 520, 245, 175)] {
+            let blocks = if self.block_size() > 4096 { (blocks << 10) / self.block_size() } else { blocks };
             s.push_str(&format!("expand_dir /{dir}\n").repeat(blocks));
             for i in 0..names {
                 let _ = writeln!(s, "ln /file /{dir}/{i:03}{}", "n".repeat(len));
@@ -235,6 +317,13 @@ impl Image {
                     let _ = writeln!(s, "ln /file /foldindex/{i:03}{}", "\u{c4}n\u{17d}N\u{3a3}\u{1fb3}".repeat(20));
                 }
             }
+            Image::Verity => {
+                // The tree begins at the next multiple of 64 KiB, and the size leaves it out.
+                let protected = source("protected", &[(0, 20_480), (64 << 10, 1500)]);
+                let flags = InodeFlags::EXTENTS | InodeFlags::VERITY;
+                let _ = writeln!(s, "write {protected} /protected\nsif /protected flags {:#x}", flags.bits());
+                let _ = writeln!(s, "sif /protected size 20480");
+            }
             Image::Encrypt => {
                 let _ = writeln!(s, "mkdir /secret\nwrite {plain} /secret/abcdefghijklmnop\nwrite {plain} /plain");
                 let path = SECRET_IN_BLOCK;
@@ -268,6 +357,34 @@ impl Image {
 
 /// The encrypted file whose context is in its attribute block.
 pub(super) const SECRET_IN_BLOCK: &str = "/secret/qrstuvwxyz012345";
+
+/// Adds a journal on a disk of its own behind the file system `made`, as mke2fs does if that disk is a block device.
+fn with_journal_device(made: &MemDevice, dir: &Path) -> MemDevice {
+    let (path, blocks) = (dir.join("journal"), JOURNAL_BLOCKS.to_string());
+    run_ok("mke2fs", &["-q", "-F", "-O", "journal_dev", "-b", "1024", arg(&path), &blocks]).expect("a journal");
+    let log = Arc::new(MemDevice::load(&path).expect("loaded"));
+    let mut sb = read_super(made).expect("a superblock");
+    let (mut journal, uuid) = JournalFile::open_any_external(log.clone(), 1024).expect("a journal");
+    let mut journal_sb = journal.super_block().clone();
+    journal_sb.set_user(sb.uuid());
+    journal.write_super(journal_sb).expect("memory");
+    sb.set_external_journal(uuid, 0);
+    let both = MemDevice::new(BYTES + log.size_bytes());
+    let mut piece = vec![0; 64 << 10];
+    for (from, start) in [(made, 0), (&*log, BYTES)] {
+        for at in (0..from.size_bytes()).step_by(piece.len()) {
+            let len = piece.len().min((from.size_bytes() - at) as usize);
+            from.read_at(at, &mut piece[..len], BioFlags::empty()).expect("memory");
+            if piece[..len].iter().any(|byte| *byte != 0) {
+                both.write_at(start + at, &[&piece[..len]], BioFlags::empty()).expect("memory");
+            }
+        }
+    }
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    sb.encode_into(&mut bytes);
+    both.write_at(SUPERBLOCK_OFFSET, &[&bytes], BioFlags::empty()).expect("memory");
+    both
+}
 
 /// Turns on multi-mount protection. mke2fs could do it, but then each writing tool would wait for eleven seconds.
 fn protect(e: &mut Edit) {

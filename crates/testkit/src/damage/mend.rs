@@ -10,6 +10,9 @@ use zerocopy::FromBytes;
 
 use super::edit::{Edit, Touched, set_word};
 
+/// The bytes of the block of multi-mount protection before its checksum.
+const MMP_CHECKED: usize = 1020;
+
 /// Computes an index block's checksum from its own fields, even if they are wrong: the block need not decode.
 fn seal_index(b: &mut [u8], seed: ChecksumSeed) {
     let first = usize::from(u16::from_le_bytes([b[4], b[5]]));
@@ -37,6 +40,7 @@ impl Edit {
                 Touched::InodeBitmap(group) => self.mend_bitmap(group, false),
                 Touched::Group { group, at } => self.mend_group(group, at),
                 Touched::Superblock { at } => self.mend_superblock(at),
+                Touched::Mmp { block } => self.mend_mmp(block),
             }
         }
     }
@@ -130,6 +134,16 @@ impl Edit {
             desc.encode_into(&mut bytes, GroupNr(group), &geometry);
         }
         self.write(at, &bytes);
+    }
+
+    fn mend_mmp(&mut self, block: u64) {
+        if self.has_checksums() {
+            let seed = self.geometry().seed;
+            self.block(block, |b| {
+                let sum = seed.checksum(&b[..MMP_CHECKED]);
+                set_word(b, MMP_CHECKED, sum);
+            });
+        }
     }
 
     fn mend_superblock(&mut self, at: u64) {

@@ -11,13 +11,14 @@ use extant_base::rng::Rng;
 use extant_block::device::MemDevice;
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::inode::{FileType, InodeFlags};
+use extant_ondisk::superblock::SUPERBLOCK_OFFSET;
 use extant_ondisk::{InodeNr, bitmap};
 
 use super::edit::{Edit, set_half, set_word};
 use super::{Image, Mutation, random, table};
 
-/// The kinds of images to damage.
-pub const KINDS: [Image; 12] = [
+/// The kinds of images to damage. Together they have every feature that Extant writes.
+pub const KINDS: [Image; 21] = [
     Image::Ext2,
     Image::Ext3,
     Image::Ext4,
@@ -30,13 +31,28 @@ pub const KINDS: [Image; 12] = [
     Image::Dirty,
     Image::Ext4Plain,
     Image::Quota,
+    Image::Encrypt,
+    Image::Mmp,
+    Image::Verity,
+    Image::Blocks8k,
+    Image::Blocks64k,
+    Image::MetaBg,
+    Image::UninitCsum,
+    Image::MetaBgResize,
+    Image::JournalDev,
 ];
+
+/// Those of [`KINDS`] whose images are on one disk, and have no fault for e2fsck before they are damaged.
+pub fn kinds_on_one_disk() -> impl Iterator<Item = Image> {
+    KINDS.into_iter().filter(|kind| kind.journal_at().is_none() && kind.faults().is_empty())
+}
 
 /// The image of `kind` with the damage of `seed`, and a description of it. Every second seed uses the next mutation of
 /// the table, while there are any.
 pub fn damaged(kind: Image, seed: u64) -> (MemDevice, String) {
     let mut rng = Rng::new(seed << 8 | kind as u64);
-    let fitting: Vec<&Mutation> = table().filter(|mutation| mutation.images.contains(&kind)).collect();
+    let of = like(kind);
+    let fitting: Vec<&Mutation> = table().filter(|mutation| mutation.images.contains(&of)).collect();
     let any = |rng: &mut Rng| fitting[rng.below(fitting.len() as u64) as usize];
     if let Some(mutation) = fitting.get((seed / 2) as usize).filter(|_| seed.is_multiple_of(2)) {
         return (mutation.on(kind), mutation.name.to_owned());
@@ -47,7 +63,8 @@ pub fn damaged(kind: Image, seed: u64) -> (MemDevice, String) {
         overlay(&image, kind.made(), other);
         what.push(name);
     };
-    match rng.below(6) {
+    let sort = if fitting.is_empty() { 2 + rng.below(4) } else { rng.below(6) };
+    match sort {
         0 => {
             for _ in 0..2 + rng.below(2) {
                 let mutation = any(&mut rng);
@@ -75,6 +92,15 @@ pub fn damaged(kind: Image, seed: u64) -> (MemDevice, String) {
     (image, what.join(" + "))
 }
 
+/// The kind whose mutations fit another one: what they change is the same in both.
+fn like(kind: Image) -> Image {
+    match kind {
+        Image::Verity | Image::UninitCsum | Image::MetaBgResize => Image::Ext4,
+        Image::Blocks8k => Image::Ext4Large,
+        other => other,
+    }
+}
+
 /// Applies to `image` the differences of `other` from `sound`.
 fn overlay(image: &MemDevice, sound: &MemDevice, other: &MemDevice) {
     const STEP: usize = 64 << 10;
@@ -97,9 +123,24 @@ fn overlay(image: &MemDevice, sound: &MemDevice, other: &MemDevice) {
     }
 }
 
+/// Changes, now and then, an object that only this kind has, and returns its name.
+fn special(kind: Image, edit: &mut Edit, rng: &mut Rng) -> Option<&'static str> {
+    match kind {
+        Image::JournalDev if rng.one_in(4) => Some(journal_device(edit, kind.journal_at()?, rng)),
+        Image::Mmp if rng.one_in(6) => {
+            edit.mmp(|bytes| fields(&mut bytes[..256], rng));
+            Some("block of multi-mount protection")
+        }
+        _ => None,
+    }
+}
+
 /// A sound image with one changed object, and the name of that object.
 fn object(kind: Image, rng: &mut Rng) -> (String, MemDevice) {
     let mut edit = Edit::new(kind.made());
+    if let Some(what) = special(kind, &mut edit, rng) {
+        return (what.to_owned(), edit.finish());
+    }
     if rng.one_in(8) {
         edit.leave_checksums();
     }
@@ -176,6 +217,34 @@ fn object(kind: Image, rng: &mut Rng) -> (String, MemDevice) {
         }
     };
     (what, edit.finish())
+}
+
+/// Changes a field of the file system's superblock that leads to its journal's disk, or one of that disk's two
+/// superblocks, which begins at byte `at`.
+fn journal_device(edit: &mut Edit, at: u64, rng: &mut Rng) -> &'static str {
+    match rng.below(3) {
+        0 => {
+            edit.superblock(|sb| {
+                let bytes = zerocopy::IntoBytes::as_mut_bytes(sb);
+                // From `s_journal_uuid` to `s_journal_dev`.
+                fields(&mut bytes[0xD0..0xE8], rng);
+            });
+            "way to the journal"
+        }
+        1 => {
+            // Its label, and what tools alone look at, are as long as all else.
+            let mut bytes = edit.read(at + SUPERBLOCK_OFFSET, 256);
+            fields(&mut bytes, rng);
+            edit.write(at + SUPERBLOCK_OFFSET, &bytes);
+            "superblock of the journal's disk"
+        }
+        _ => {
+            let mut bytes = edit.read(at + 2 * SUPERBLOCK_OFFSET, 352);
+            fields(&mut bytes, rng);
+            edit.write(at + 2 * SUPERBLOCK_OFFSET, &bytes);
+            "superblock of the journal"
+        }
+    }
 }
 
 /// The inodes in use. Those with their own blocks occur more often than their number would suggest.

@@ -12,18 +12,19 @@ use std::sync::Arc;
 
 use extant_base::rng::Rng;
 use extant_block::device::{CrashMode, MemDevice};
-use extant_fs::{Filesystem, WriteFlags};
+use extant_fs::{Filesystem, JournalDevice, MountOptions, Mounted, WriteFlags};
 
-use crate::crash::explore::state_files;
+use crate::crash::explore::{TwoDisks, state_files};
 use crate::crash::history::{Cut, Floor, NodeKind};
 use crate::crash::oracle;
 use crate::crash::pattern;
 use crate::crash::seen::{self, Seen};
-use crate::oracle::{e2fsck, expect_clean};
+use crate::oracle::{debugfs_write, e2fsck, expect_clean};
 use crate::sched::client::{Covers, Record};
 use crate::sched::config::Config;
 use crate::sched::plan::Plan;
 use crate::sched::run::Left;
+use crate::sched::stripes;
 
 /// A time after the end of any run.
 const LATER_S: i64 = 1_800_000_000;
@@ -109,7 +110,7 @@ fn check_cut(
     let two_waves = !config.image.has_journal() && !ended;
     let image = if two_waves { mended(image)? } else { image };
     let image = Arc::new(image);
-    let fs = Filesystem::mount(image.clone(), config.quiet(LATER_S)).map_err(|e| format!("recovery: mount: {e}"))?;
+    let fs = mounted(&image, config).map_err(|e| format!("recovery: mount: {e}"))?;
     let clients = left.records.len();
     let taking_part = |path: &str| (0..clients).any(|c| path.starts_with(&format!("t{c}")));
     let seen = seen::by_extant_where(&fs, &taking_part).map_err(|e| format!("recovery: {e}"))?;
@@ -128,7 +129,12 @@ fn check_cut(
             stats(left, record, &mine, cut, &told).map_err(|e| by_whom(left, record.client, cut, &e))?;
         }
     }
-    let grown = if grow { grow_files(&fs, &seen)? } else { Vec::new() };
+    if config.stripes && !left.struck {
+        let content = whole(&fs, &config.path(stripes::NAME))?;
+        let block = config.image.block_size.into();
+        left.shared.stripes.check(&content, block, clients, events, &left.acks)?;
+    }
+    let grown = if grow { grow_files(&fs, &seen, config)? } else { Vec::new() };
     drop(seen);
     fs.unmount().map_err(|e| format!("recovery: unmount: {e}"))?;
     drop(fs);
@@ -138,22 +144,47 @@ fn check_cut(
     // A failed request marks the file system as damaged, and only e2fsck clears that mark.
     if (fsck && !left.struck) || two_waves {
         let dir = state_files();
+        if config.image.external {
+            return TwoDisks::save(&config.image, &image, dir.path(), "state")?.clean("after recovery");
+        }
         let file = dir.path().join("state");
         image.save(&file).map_err(|e| e.to_string())?;
+        if !config.image.edits.is_empty() {
+            // e2fsck takes the pair for a fault, and counts otherwise because of it.
+            debugfs_write(&file, &config.image.without.join("\n")).map_err(|e| format!("after recovery: {e}"))?;
+        }
         expect_clean(&file).map_err(|e| format!("after recovery: {e}"))?;
     }
     Ok(())
+}
+
+/// The mount of one thread, of the disks of a state.
+fn mounted(image: &Arc<MemDevice>, config: &Config) -> extant_fs::Result<Mounted> {
+    let (disk, journal) = config.image.disks(image.clone());
+    let options = MountOptions { journal_device: journal.map(JournalDevice), ..config.quiet(LATER_S) };
+    Filesystem::mount(disk, options)
+}
+
+/// The content of a file.
+fn whole(fs: &Filesystem, path: &str) -> Result<Vec<u8>, String> {
+    let failed = |e: extant_fs::Error| format!("after recovery: {path}: {e}");
+    let file = fs.walk(path.as_bytes(), false).map_err(failed)?;
+    let mut content = vec![0; fs.getattr(&file).size as usize];
+    let n = fs.read(&file, 0, &mut content).map_err(failed)?;
+    content.truncate(n);
+    Ok(content)
 }
 
 /// How far beyond the end a file is written to.
 const GAP: usize = 5000;
 
 /// Writes a byte far beyond the end of each file, whose content is known; returns the expected content.
-fn grow_files(fs: &Filesystem, seen: &Seen) -> Result<Vec<(String, Vec<u8>)>, String> {
+fn grow_files(fs: &Filesystem, seen: &Seen, config: &Config) -> Result<Vec<(String, Vec<u8>)>, String> {
     let (mut grown, mut done) = (Vec::new(), BTreeSet::new());
     // Each file once, however many names it has.
     for (path, node) in seen.iter().filter(|(_, n)| n.kind == NodeKind::File && done.insert(n.ino)) {
-        let file = fs.walk(path.as_bytes(), false).map_err(|e| format!("after recovery: {path}: {e}"))?;
+        let whole = config.path(path);
+        let file = fs.walk(whole.as_bytes(), false).map_err(|e| format!("after recovery: {path}: {e}"))?;
         let at = node.content.len() + GAP;
         match fs.write(&file, at as u64, b"!", WriteFlags::default()) {
             Ok(_) => {}
@@ -170,9 +201,10 @@ fn grow_files(fs: &Filesystem, seen: &Seen) -> Result<Vec<(String, Vec<u8>)>, St
 
 /// Checks that after a remount, the files have the expected content: zeros between the old end and the new byte.
 fn grown_as_expected(image: &Arc<MemDevice>, config: &Config, grown: &[(String, Vec<u8>)]) -> Result<(), String> {
-    let fs = Filesystem::mount(image.clone(), config.quiet(LATER_S)).map_err(|e| format!("mount again: {e}"))?;
+    let fs = mounted(image, config).map_err(|e| format!("mount again: {e}"))?;
     for (path, content) in grown {
-        let file = fs.walk(path.as_bytes(), false).map_err(|e| format!("after recovery: {path}: {e}"))?;
+        let whole = config.path(path);
+        let file = fs.walk(whole.as_bytes(), false).map_err(|e| format!("after recovery: {path}: {e}"))?;
         let mut found = vec![0xEE; content.len() + 1];
         let n = fs.read(&file, 0, &mut found).map_err(|e| format!("after recovery: {path}: {e}"))?;
         found.truncate(n);

@@ -9,6 +9,8 @@
 //! `schedule shared` (0) for the lists of acknowledgements and files, held for a moment.
 
 mod durability;
+mod looking;
+mod striped;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,15 +30,22 @@ use extant_ondisk::time::Timestamp;
 
 use crate::crash::history::{Change, History, Names, Node, NodeId, NodeKind, Op, What, split};
 use crate::crash::pattern;
-use crate::sched::config::{Base, CACHE_BYTES, Config, NODES};
+use crate::sched::config::{Base, CACHE_BYTES, Config, NODES, PROTECTED, protected_content};
 use crate::sched::plan::{Cmd, Verb};
 use crate::sched::run::Trick;
+use crate::sched::stripes::{self, Stripes};
 use durability::Asked;
 
 static CLASS: LockClass = LockClass::new("schedule shared", 0);
 
 /// The number of operations between growths, on images that grow.
 const GROWS_EVERY: u64 = 7;
+/// The number of operations between those on stripes, on images with such a file.
+const STRIPES_EVERY: u64 = 3;
+/// The number of operations between those on the file with a Merkle tree, on images that have one.
+const PROTECTED_EVERY: u64 = 3;
+/// The number of owners where the usage of each is counted, so that clients change the same counts.
+const OWNERS: u64 = 3;
 /// The maximum size of a file.
 const FILE_MAX: u64 = 200 << 10;
 
@@ -79,6 +88,8 @@ pub struct Shared {
     given: AtomicUsize,
     /// The device that lies, if there is one.
     trick: Trick,
+    /// The changes of the file that all clients write to.
+    pub stripes: Stripes,
     state: Mutex<State>,
 }
 
@@ -109,6 +120,7 @@ impl Shared {
             given: AtomicUsize::new(0),
             ended: (0..clients).map(|_| AtomicUsize::new(0)).collect(),
             trick,
+            stripes: Stripes::default(),
             state: Mutex::new(&CLASS, State::default()),
         })
     }
@@ -228,12 +240,15 @@ pub struct Client {
     clock: Clock,
     /// fsyncs that were started and whose replies are pending, with their files.
     asked: Vec<Asked>,
+    /// The file with a stripe for each client, and the last write of this one to each of its stripes; 0: zeros.
+    striped: Option<InodeRef>,
+    written: [u32; stripes::ROWS],
 }
 
 impl Client {
     /// Client `nr`, with its files in the image.
     pub fn new(nr: usize, fs: Arc<Filesystem>, shared: Arc<Shared>, base: &Base, focus: u64) -> Client {
-        let root = fs.root().expect("root");
+        let root = shared.config.top(&fs);
         let mut history = History { first: nr as u32 * NODES, ..History::default() };
         let mut names = Names::default();
         let mut files = Vec::new();
@@ -283,7 +298,22 @@ impl Client {
         let names = Arc::new(names);
         history.ops[0].names = names.clone();
         let record = Record { client: nr, history, touches: Vec::new(), looks, reserved, broken: false };
-        Client { nr, fs, shared, record, names, files, root, serial: 0, focus, clock: Clock::real(), asked: Vec::new() }
+        let striped = shared.config.stripes.then(|| fs.lookup(&root, stripes::NAME.as_bytes()).expect("a file"));
+        Client {
+            nr,
+            fs,
+            shared,
+            record,
+            names,
+            files,
+            root,
+            serial: 0,
+            focus,
+            clock: Clock::real(),
+            asked: Vec::new(),
+            striped,
+            written: [0; stripes::ROWS],
+        }
     }
 
     /// Runs `cmds`.
@@ -308,6 +338,12 @@ impl Client {
         let rng = &mut rng;
         if self.shared.config.image.room > 0 && rng.one_in(GROWS_EVERY) {
             return self.grow(rng);
+        }
+        if self.shared.config.has_protected() && rng.one_in(PROTECTED_EVERY) {
+            return self.read_protected(rng);
+        }
+        if self.shared.config.stripes && rng.one_in(STRIPES_EVERY) {
+            return self.stripe(rng);
         }
         match cmd.verb {
             Verb::Create => self.create(rng),
@@ -493,7 +529,16 @@ impl Client {
         if dir.is_empty() {
             return (self.root.clone(), name);
         }
-        (self.fs.walk(dir.as_bytes(), false).unwrap_or_else(|e| panic!("client {}: walk {dir}: {e}", self.nr)), name)
+        let whole = self.spelled(&self.shared.config.path(dir));
+        (self.fs.walk(whole.as_bytes(), false).unwrap_or_else(|e| panic!("client {}: walk {dir}: {e}", self.nr)), name)
+    }
+
+    /// Another spelling of an existing path, where directories ignore case.
+    fn spelled(&self, path: &str) -> String {
+        match (self.op_nr() + path.len()) % 3 {
+            0 if self.shared.config.image.ignores_case() => path.to_uppercase(),
+            _ => path.to_owned(),
+        }
     }
 
     // ---- names ----
@@ -570,7 +615,7 @@ impl Client {
         let replaced = self.names.paths.get(&new).copied();
         let text = format!("rename {old} (node {id}) to {new} (over {replaced:?})");
         let done = self.op(text, None, &[], |c| {
-            c.fs.rename(&old_dir, old_name.as_bytes(), &new_dir, new_name.as_bytes(), RenameFlags::default())
+            c.fs.rename(&old_dir, c.spelled(old_name).as_bytes(), &new_dir, new_name.as_bytes(), RenameFlags::default())
         });
         if done.is_none() || replaced == Some(id) {
             return;
@@ -615,7 +660,10 @@ impl Client {
         let (id, path) = (self.files[at].id, self.files[at].path.clone());
         let (dir, name) = self.dir_of(&path);
         let kept = (rng.below(3) == 0).then(|| self.files[at].inode.clone());
-        if self.op(format!("unlink {path} (node {id})"), None, &[], |c| c.fs.unlink(&dir, name.as_bytes())).is_some() {
+        if self
+            .op(format!("unlink {path} (node {id})"), None, &[], |c| c.fs.unlink(&dir, c.spelled(name).as_bytes()))
+            .is_some()
+        {
             self.rename_names(|n| _ = n.paths.remove(&path));
             self.touch(id);
             self.drop_name(id);
@@ -791,7 +839,8 @@ impl Client {
         let paths: Vec<String> = self.names.paths.iter().filter(|(_, i)| **i == id).map(|(p, _)| p.clone()).collect();
         for path in paths {
             let (dir, name) = self.dir_of(&path);
-            let done = self.op(format!("unlink {path} (node {id})"), None, &[], |c| c.fs.unlink(&dir, name.as_bytes()));
+            let done = self
+                .op(format!("unlink {path} (node {id})"), None, &[], |c| c.fs.unlink(&dir, c.spelled(name).as_bytes()));
             if done.is_none() {
                 return;
             }
@@ -819,10 +868,11 @@ impl Client {
     fn mode(&mut self, rng: &mut Rng) {
         let Some(at) = self.some_file(rng) else { return };
         let (id, inode) = (self.files[at].id, self.files[at].inode.clone());
+        let owners = if self.shared.config.image.features.contains("quota") { OWNERS } else { 100_000 };
         let set = SetAttr {
             mode: Some(0o400 + rng.below(0o377) as u16),
-            uid: Some(rng.below(100_000) as u32),
-            gid: Some(rng.below(100_000) as u32),
+            uid: Some(rng.below(owners) as u32),
+            gid: Some(rng.below(owners) as u32),
             ..SetAttr::default()
         };
         if self.op(format!("mode and owner of node {id}"), Some(id), &[], |c| c.fs.setattr(&inode, &set)).is_some() {
@@ -892,88 +942,5 @@ impl Client {
         if let Some(e) = self.fs.fsync(&inode, true).err().filter(|_| on) {
             self.sync_failed(&e, Some((self.nr, id)));
         }
-    }
-
-    // ---- looking ----
-
-    /// Makes memory scarce for a moment, so that the policy decides which frames to evict; or evicts everything that
-    /// can be evicted.
-    fn reclaim(&self, rng: &mut Rng) {
-        let budget = self.fs.budget();
-        if rng.one_in(4) {
-            let _ = budget.shrink_all();
-        } else {
-            budget.set_limit(budget.used() / 4 * (1 + rng.below(3)));
-            budget.set_limit(CACHE_BYTES);
-        }
-    }
-
-    /// Reads a file from the start, up to `most` bytes or completely.
-    fn read(&mut self, rng: &mut Rng, most: Option<usize>) {
-        if let Some(at) = self.some_file(rng) {
-            self.check_start(at, most.unwrap_or(usize::MAX));
-        }
-    }
-
-    /// Checks that the file has the bytes that were written to it.
-    fn check_read(&mut self, at: usize) {
-        self.check_start(at, usize::MAX);
-    }
-
-    /// Checks that the first `most` bytes of the file are those that were written to it.
-    fn check_start(&mut self, at: usize, most: usize) {
-        let f = &self.files[at];
-        let content = &f.content[..f.content.len().min(most)];
-        let beyond = if most < f.content.len() { 0 } else { 10 };
-        let mut found = vec![0xEE; content.len() + beyond];
-        let n = match self.fs.read(&f.inode, 0, &mut found) {
-            Ok(n) => n,
-            Err(e) => {
-                assert!(self.shared.struck(), "client {}: read {}: {e}", self.nr, f.path);
-                return;
-            }
-        };
-        found.truncate(n);
-        // Written data is never poison.
-        if found == content {
-            return;
-        }
-        if let Some(at) = (0..n).find(|i| pattern::is_poison(&found[*i..(*i + 8).min(n)], *i as u64) && n - i >= 8) {
-            let place = self.record.was_preallocated(f.id, at as u64);
-            let place = if place { "a preallocated block" } else { "a block that was not preallocated" };
-            let who = format!("client {}: read {} (node {})", self.nr, f.path, f.id);
-            panic!("{who}: never written, in {place}, at {at}\n{}", self.story(f.id));
-        }
-        if f.doubtful {
-            return;
-        }
-        if self.shared.struck() {
-            // Lost data may be missing, but nothing else may be in its place.
-            return;
-        }
-        let differs = found.iter().zip(content).position(|(a, b)| a != b);
-        let what = match differs {
-            Some(i) => {
-                let zeros = found[i..].iter().take_while(|b| **b == 0).count();
-                let run = found[i..].iter().zip(&content[i..]).take_while(|(a, b)| a != b).count();
-                format!("at {i} it reads {} for {}, {zeros} zeros, {run} bytes differ", found[i], content[i])
-            }
-            None => format!("{} bytes long, should be {}", found.len(), content.len()),
-        };
-        panic!("client {}: read {} (node {}): {what}\n{}", self.nr, f.path, f.id, self.story(f.id));
-    }
-
-    fn story(&self, id: NodeId) -> String {
-        let h = &self.record.history;
-        let node = &h.nodes[id as usize];
-        let mut out = String::new();
-        for c in &node.changes {
-            out.push_str(&format!("    op {} {:?} ({})\n", c.op, c.what, h.ops[c.op].text));
-        }
-        out
-    }
-
-    fn read_everything(&mut self) {
-        (0..self.files.len()).for_each(|at| self.check_read(at));
     }
 }

@@ -14,13 +14,16 @@ use extant_block::BioFlags;
 use extant_block::BlockDevice;
 use extant_block::device::{Lateness, Limits, MemDevice};
 use extant_fs::{
-    BorrowJournal, Cred, FallocateMode, Filesystem, MetaPolicy, MountOptions, NewNode, ReclaimPolicy, WriteFlags,
+    BorrowJournal, Cred, FallocateMode, Filesystem, InodeRef, JournalDevice, MetaPolicy, MountOptions, NewNode,
+    ReclaimPolicy, WriteFlags,
 };
 
 use crate::crash::explore::state_files;
 use crate::crash::history::NodeKind;
-use crate::crash::image::{CrashImage, EXT2, EXT4};
+use crate::crash::image::{CrashImage, ENCRYPTED, ENCRYPTED_TOP, EXT2, EXT4};
 use crate::crash::pattern;
+use crate::sched::stripes;
+use crate::verity;
 
 /// The maximum number of clients in a plan; the images contain files for each.
 pub const CLIENTS_MAX: usize = 8;
@@ -38,6 +41,15 @@ const DEEP_BLOCKS: u64 = 360;
 /// The number of bytes of a written and of a preallocated file in the image.
 const WRITTEN: u64 = 20_000;
 const ALLOCATED: u64 = 48 << 10;
+
+/// The file with a Merkle tree, where there is one, and its bytes: the tree has a root and two blocks below it.
+pub const PROTECTED: &str = "protected";
+const PROTECTED_BYTES: u32 = 700_001;
+
+/// Its content.
+pub fn protected_content() -> Vec<u8> {
+    (0..PROTECTED_BYTES).map(|i| (i / 7 + i / 4096) as u8).collect()
+}
 
 /// One way to use a file system.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +69,8 @@ pub struct Config {
     pub large_sectors: bool,
     /// Whether one request in the middle fails.
     pub faults: bool,
+    /// Whether clients also write into one file, each its own stripes of it: see [`crate::sched::stripes`].
+    pub stripes: bool,
     /// The number of plans, relative to the others, that use this configuration. 0: only plans that name it. This keeps
     /// the meaning of seeds in older series.
     pub weight: u64,
@@ -81,6 +95,7 @@ const MOUNT: Config = Config {
     lateness: RING,
     large_sectors: false,
     faults: false,
+    stripes: false,
     weight: 6,
 };
 const SMALL_BLOCKS: CrashImage = CrashImage {
@@ -160,6 +175,7 @@ pub static CONFIGS: &[Config] = &[
     Config {
         name: "quota",
         image: CrashImage { name: "ext4-quota", features: "quota,project", ..JOURNAL },
+        stripes: true,
         weight: 0,
         ..MOUNT
     },
@@ -185,6 +201,7 @@ pub static CONFIGS: &[Config] = &[
             more: &["-C", "8192"],
             ..JOURNAL
         },
+        stripes: true,
         weight: 0,
         ..MOUNT
     },
@@ -199,6 +216,7 @@ pub static CONFIGS: &[Config] = &[
             ..JOURNAL
         },
         free_blocks: Some(400),
+        stripes: true,
         weight: 0,
         ..MOUNT
     },
@@ -213,6 +231,7 @@ pub static CONFIGS: &[Config] = &[
         },
         through: Some(4096),
         faults: true,
+        stripes: true,
         weight: 0,
         ..MOUNT
     },
@@ -244,6 +263,7 @@ pub static CONFIGS: &[Config] = &[
             more: &["-C", "8192"],
             ..JOURNAL
         },
+        stripes: true,
         weight: 0,
         ..MOUNT
     },
@@ -272,6 +292,60 @@ pub static CONFIGS: &[Config] = &[
         weight: 0,
         ..MOUNT
     },
+    Config {
+        name: "encrypted",
+        image: CrashImage { name: "ext4-1k-encrypted", size: 8 << 20, inodes: 256, ..ENCRYPTED },
+        stripes: true,
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
+        name: "journal-dev",
+        image: CrashImage { name: "ext4-journal-dev", external: true, journal_blocks: 1026, ..JOURNAL },
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
+        name: "mmp",
+        image: CrashImage { name: "ext4-mmp", features: "mmp", ..JOURNAL },
+        stripes: true,
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
+        name: "verity",
+        image: CrashImage { name: "ext4-verity", features: "verity", ..JOURNAL },
+        weight: 0,
+        ..MOUNT
+    },
+    // Pairs of features that mke2fs refuses.
+    Config {
+        name: "uninit-csum",
+        image: CrashImage {
+            name: "ext4-1k-uninit-csum",
+            block_size: 1024,
+            size: 8 << 20,
+            edits: &["feature uninit_bg"],
+            without: &["feature -uninit_bg"],
+            ..JOURNAL
+        },
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
+        name: "meta-bg-resize",
+        image: CrashImage {
+            name: "ext4-1k-meta-bg-resize",
+            block_size: 1024,
+            size: 12 << 20,
+            // Both groups have their descriptors in one block.
+            edits: &["set_super_value first_meta_bg 1", "feature meta_bg"],
+            without: &["feature -meta_bg", "set_super_value first_meta_bg 0"],
+            ..JOURNAL
+        },
+        weight: 0,
+        ..MOUNT
+    },
 ];
 
 impl Config {
@@ -286,6 +360,7 @@ impl Config {
             write_through_bytes: self.through,
             cache_bytes: CACHE_BYTES,
             borrow_journal: self.lends(),
+            keys: self.image.keys(),
             reclaim_policy: ReclaimPolicy::ALL[seed as usize % ReclaimPolicy::ALL.len()],
             meta_policy: MetaPolicy::ALL[seed as usize / 8 % MetaPolicy::ALL.len()],
             seed: Some(seed),
@@ -300,6 +375,7 @@ impl Config {
             seed: Some(99),
             cache_bytes: CACHE_BYTES,
             borrow_journal: self.lends(),
+            keys: self.image.keys(),
             clock: Clock::virtual_at(epoch_s),
             ..MountOptions::default()
         }
@@ -309,9 +385,28 @@ impl Config {
         if self.image.borrows { BorrowJournal::IfClean } else { BorrowJournal::Never }
     }
 
+    /// Whether there is a file with a Merkle tree, [`PROTECTED`].
+    pub fn has_protected(&self) -> bool {
+        self.image.features.contains("verity")
+    }
+
+    /// The directory of the clients.
+    ///
+    /// # Panics
+    /// If there is none, as in an image that is not of this configuration.
+    pub fn top(&self, fs: &Filesystem) -> InodeRef {
+        let path = if self.image.is_encrypted() { ENCRYPTED_TOP } else { "" };
+        fs.walk(path.as_bytes(), false).expect("the directory of the clients")
+    }
+
+    /// A path of a client, from the root.
+    pub fn path(&self, path: &str) -> String {
+        if self.image.is_encrypted() { format!("{ENCRYPTED_TOP}/{path}") } else { path.to_owned() }
+    }
+
     /// The image, made at first use.
     pub fn base(&'static self) -> &'static Base {
-        static BASES: [OnceLock<Base>; 32] = [const { OnceLock::new() }; 32];
+        static BASES: [OnceLock<Base>; 40] = [const { OnceLock::new() }; 40];
         let at = CONFIGS.iter().position(|c| c.name == self.name).expect("one of the list");
         BASES[at].get_or_init(|| self.build())
     }
@@ -319,9 +414,18 @@ impl Config {
     fn build(&self) -> Base {
         let dir = state_files();
         let made = self.image.build(dir.path()).expect("an image");
+        let made = match self.has_protected() {
+            true => verity::with_protected_file(made, PROTECTED, &protected_content(), 1, b"pepper"),
+            false => made,
+        };
         let device = Arc::new(if self.large_sectors { with_large_sectors(&made) } else { made });
-        let fs = Filesystem::mount(device.clone(), self.quiet(MADE_S)).expect("mount");
-        let root = fs.root().expect("root");
+        let (disk, journal) = self.image.disks(device.clone());
+        let options = MountOptions { journal_device: journal.map(JournalDevice), ..self.quiet(MADE_S) };
+        let fs = Filesystem::mount(disk, options).expect("mount");
+        let root = self.top(&fs);
+        if self.stripes {
+            fs.create(&root, stripes::NAME.as_bytes(), NewNode::file(0o644), Cred::default()).expect("create");
+        }
         let mut files = BTreeMap::new();
         for client in 0..CLIENTS_MAX {
             let mut node = 0;

@@ -14,7 +14,7 @@
 //! What it does not do: it uses neither the kernel's recovery nor FUSE; other tests cover both.
 //!
 //! # Locking
-//! `schedule shared` (0): the state that clients share, held for a moment.
+//! `schedule shared`, `schedule stripes` (0): the state that clients share, held for a moment.
 
 pub mod check;
 pub mod client;
@@ -22,6 +22,7 @@ pub mod config;
 pub mod explore;
 pub mod plan;
 pub mod run;
+pub mod stripes;
 
 pub use config::{CONFIGS, Config};
 pub use explore::{Report, Search, explore, repeat_line, shrink};

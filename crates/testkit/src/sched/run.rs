@@ -17,7 +17,7 @@ use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_base::task;
 use extant_block::device::{CrashDevice, Crowded, Fault, FaultyDevice, LateDevice};
 use extant_block::{Bio, BioFlags, BioOp, BlockDevice, Wrapper};
-use extant_fs::{Filesystem, MountOptions};
+use extant_fs::{Filesystem, JournalDevice, MountOptions};
 
 use crate::sched::check;
 use crate::sched::client::{Ack, Client, Covers, Record, Shared};
@@ -98,6 +98,18 @@ pub struct Left {
     pub unmounted: bool,
     pub struck: bool,
     pub homeward: u64,
+    /// For the changes of stripes.
+    pub shared: Arc<Shared>,
+}
+
+/// Fails a data write that is in progress together with others, once, while `armed`.
+fn bus_reset(armed: Arc<AtomicBool>, faulty: Arc<FaultyDevice>) -> Crowded {
+    Box::new(move |bio: &Bio| {
+        let hit = bio.op == BioOp::Write && !bio.flags.contains(BioFlags::META) && sim::choose(3) == 0;
+        if hit && armed.swap(false, Ordering::Relaxed) {
+            faulty.inject(Fault::eio().op(BioOp::Write).data().range(bio.offset..bio.offset + bio.len).once());
+        }
+    })
 }
 
 /// Runs the plan and checks its result.
@@ -111,8 +123,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
     let (rest_ms, focus, fault, lateness) = (details.rest_ms, details.focus, details.fault, details.lateness);
     let (queue_depth, tag_policy) = (details.queue_depth, details.tag_policy);
     let (sync_policy, dirty_bytes) = (details.sync_policy, details.dirty_bytes);
-    let checkpoint_blocks = details.checkpoint_blocks;
-    let settles = details.settles;
+    let (checkpoint_blocks, settles) = (details.checkpoint_blocks, details.settles);
     let outcome = sim::run(&options, move || {
         let options = config.options(seed);
         let mount_options =
@@ -120,23 +131,19 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         let base = config.base();
         let device = Arc::new(CrashDevice::from_image(&base.device));
         crate::crash::workload::declare_atomic(&device, &config.image);
+        let (disk, journal) = crate::crash::workload::disks(&device, &config.image);
         let below: Arc<dyn BlockDevice> = match trick {
-            Trick::None | Trick::AnswerOneEarly | Trick::AnswerManyEarly => device.clone(),
-            _ => Arc::new(Liar { below: device.clone(), trick }),
+            Trick::None | Trick::AnswerOneEarly | Trick::AnswerManyEarly => disk,
+            _ => Arc::new(Liar { below: disk, trick }),
         };
         let faulty = Arc::new(FaultyDevice::new(below));
         let armed = Arc::new(AtomicBool::new(false));
-        let reset: Option<Crowded> = crowded.then(|| {
-            let (armed, faulty) = (armed.clone(), faulty.clone());
-            let strike = move |bio: &Bio| {
-                let hit = bio.op == BioOp::Write && !bio.flags.contains(BioFlags::META) && sim::choose(3) == 0;
-                if hit && armed.swap(false, Ordering::Relaxed) {
-                    faulty.inject(Fault::eio().op(BioOp::Write).data().range(bio.offset..bio.offset + bio.len).once());
-                }
-            };
-            Box::new(strike) as Crowded
-        });
+        let reset = crowded.then(|| bus_reset(armed.clone(), faulty.clone()));
         let late = Arc::new(LateDevice::new(faulty.clone(), lateness, reset).expect("threads"));
+        // Its requests complete late as well, in an order of their own.
+        let late_journal = journal.map(|disk| Arc::new(LateDevice::new(disk, lateness, None).expect("threads")));
+        let journal_device = late_journal.clone().map(|disk| JournalDevice(disk));
+        let mount_options = MountOptions { journal_device, ..mount_options };
         let fs = Filesystem::mount(late.clone(), mount_options).expect("mount");
         let mounted = device.write_log();
         let shared = Shared::new(config, device.clone(), faulty.clone(), late.clone(), clients.len(), trick);
@@ -167,19 +174,26 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         }
         let result = fs.unmount();
         drop(fs);
-        let unmounted = match result {
-            Ok(()) => {
-                shared.acknowledge(upto, Covers::Everything, "unmount");
-                true
-            }
-            Err(e) => {
-                assert!(shared.struck(), "unmount: {e}");
-                false
-            }
-        };
+        let unmounted = result.is_ok();
+        match result {
+            Ok(()) => shared.acknowledge(upto, Covers::Everything, "unmount"),
+            Err(e) => assert!(shared.struck(), "unmount: {e}"),
+        }
         late.stop();
-        let told = shared.told();
-        Left { acks: shared.acks(), told, struck: shared.struck(), device, records, mounted, unmounted, homeward }
+        if let Some(late) = late_journal {
+            late.stop();
+        }
+        Left {
+            acks: shared.acks(),
+            told: shared.told(),
+            struck: shared.struck(),
+            device,
+            records,
+            mounted,
+            unmounted,
+            homeward,
+            shared,
+        }
     });
     judge(plan, outcome, details.cuts)
 }

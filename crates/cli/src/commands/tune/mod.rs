@@ -17,18 +17,24 @@ use std::sync::Arc;
 
 use extant_base::clock::Clock;
 use extant_base::task;
+use extant_build::options::ExternalJournal;
 use extant_check::Options;
 use extant_image::probe;
-use extant_repair::tune::{CannotTune, Change, tune};
+use extant_ondisk::features::Compat;
+use extant_ondisk::superblock::SuperBlock;
+use extant_repair::tune::{CannotTune, Change, Feature, tune};
 use extant_repair::{How, Unsound};
 
 use super::change;
+use super::journal_device::Journal;
 use crate::args::{ImageArgs, LabelProgram, TuneArgs, TuneLetters, TuneProgram};
 use crate::beside;
-use crate::failure::{Failure, Result, warn};
+use crate::failure::{Failure, Result, plain_text, warn};
 use crate::image::{self, ImageSpec};
 use crate::text::{Output, argument};
 
+/// The feature that a journal comes and goes with.
+const HAS_JOURNAL: Feature = Feature::Compat(Compat::HAS_JOURNAL);
 /// As in tune2fs, the status of every failure.
 const FAILED: u8 = 1;
 
@@ -82,9 +88,9 @@ fn work(args: &TuneArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
         false => (image::open(spec, &how.access(false))?.device, None),
     };
     let (sb, backup) = probe(&*device)?;
-    let changes = words::changes(letters, &sb, spec)?;
+    let mut asked = words::changes(letters, &sb, spec)?;
     let mut out = Output::new();
-    if changes.changes.is_empty() {
+    if asked.changes.is_empty() && !matches!(asked.journal, JournalAsked::Device(_)) {
         if !letters.list {
             return Err(Failure::usage(format!("{name}: nothing to change: -l prints what there is")));
         }
@@ -92,7 +98,7 @@ fn work(args: &TuneArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
         drop(beside);
         return Ok(out.flush()?);
     }
-    if !changes.changes.iter().any(|change| matches!(change, Change::ClearMmp)) {
+    if !asked.changes.contains(&Change::ClearMmp) {
         change::refuse_elsewhere(&*device, spec)?;
     }
     change::refuse_unfinished(&*device, spec)?;
@@ -102,12 +108,24 @@ fn work(args: &TuneArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
             "{name}: not changed: its superblock cannot be used; 'extant fsck -fy {image}' repairs it"
         )));
     }
+    let journal_blocks = match asked.journal {
+        JournalAsked::Blocks(blocks) => Some(blocks),
+        _ => None,
+    };
+    let mut journal = open_journal(&mut asked, &sb, letters.force > 0, spec)?;
     let check = Options { threads: task::processors(), now: Clock::real().wall().sec, ..Options::default() };
     let overlay = Arc::new(change::layers().over(device.clone()));
-    let tuned = tune(overlay, &check, &changes.changes, changes.journal_blocks).map_err(|e| refusal(spec, &e))?;
+    let tuned = tune(overlay, &check, &asked.changes, journal_blocks).map_err(|e| refusal(spec, &e))?;
+    if let (JournalAsked::Device(_), Some(journal)) = (&asked.journal, &mut journal) {
+        journal.bind(sb.uuid()).map_err(|e| Failure::op(plain_text(&format!("{name}: not changed: {e}"))))?;
+    }
     let (written, record) = change::write(spec, &device, &tuned.outcome, letters.undo_file.as_deref(), false);
     let how = written.map_err(|e| change::failed(spec, &device, &tuned.before, record.as_deref(), &e))?;
-    for line in words::told(&changes.changes) {
+    if let (JournalAsked::Released(path), Some(journal)) = (&asked.journal, &mut journal) {
+        // The file system does not use it any more, whatever it says.
+        journal.release().map_err(|e| Failure::op(plain_text(&format!("{path}: it still names {name}: {e}"))))?;
+    }
+    for line in words::told(&asked.changes) {
         writeln!(out, "{name}: {line}")?;
     }
     match (how, record) {
@@ -148,8 +166,41 @@ fn refusal(spec: &ImageSpec, e: &CannotTune) -> Failure {
     Failure::op(format!("{}: not changed: {e}{next}", spec.shown()))
 }
 
+/// Opens the journal on another device that is added or removed. An added one becomes a change.
+fn open_journal(asked: &mut Asked, sb: &SuperBlock, forced: bool, spec: &ImageSpec) -> Result<Option<Journal>> {
+    let removes = Change::Feature { feature: HAS_JOURNAL, on: false };
+    match (&asked.journal, sb.external_journal()) {
+        (JournalAsked::Released(path), Some(uuid)) => Ok(Some(Journal::of(path, uuid, sb.uuid())?)),
+        (JournalAsked::Device(path), _) => {
+            let journal = Journal::open(path, Some(sb.uuid()), forced, false)?;
+            let ExternalJournal { uuid, number, block_size } = journal.external();
+            asked.changes.retain(|change| *change != Change::Feature { feature: HAS_JOURNAL, on: true });
+            asked.changes.push(Change::ExternalJournal { uuid, number, block_size });
+            Ok(Some(journal))
+        }
+        (_, Some(_)) if asked.changes.contains(&removes) && !forced => Err(Failure::op(format!(
+            "{}: not changed: its journal is on another device, which would still name it; '-J device=DEVICE' clears \
+             that, and '-f' leaves the device as it is",
+            spec.shown()
+        ))),
+        _ => Ok(None),
+    }
+}
+
 /// The changes that a command line requests.
 struct Asked {
     changes: Vec<Change>,
-    journal_blocks: Option<u32>,
+    journal: JournalAsked,
+}
+
+/// The journal that a command line requests.
+enum JournalAsked {
+    /// Nothing but whether there is to be one.
+    Default,
+    /// Its length, in the file system.
+    Blocks(u32),
+    /// It is on this device.
+    Device(String),
+    /// It is on this device, and is removed.
+    Released(String),
 }

@@ -15,7 +15,7 @@ use extant_ondisk::time::Timestamp;
 use extant_repair::tune::{Change, Feature};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::Asked;
+use super::{Asked, JournalAsked};
 use crate::args::TuneLetters;
 use crate::failure::{Failure, Result};
 use crate::image::ImageSpec;
@@ -65,6 +65,7 @@ pub fn has_changes(letters: &TuneLetters) -> bool {
         || mounts.is_some()
         || last_mounted.is_some()
         || *journal
+        || letters.journal_options.is_some()
         || letters.inode_size.is_some()
         || letters.quota.is_some()
         || !(letters.mount_options.is_empty() && letters.features.is_empty() && letters.extended.is_empty())
@@ -107,13 +108,22 @@ pub fn changes(letters: &TuneLetters, sb: &SuperBlock, spec: &ImageSpec) -> Resu
     changes.extend(letters.reserved_blocks.map(Change::ReservedBlocks));
     changes.extend(letters.mounts.map(Change::Mounts));
     changes.extend([label, errors, max, interval, last, user, group, mounted, uuid].into_iter().flatten());
-    let journal_blocks = letters.journal_options.as_deref().map(|text| journal_blocks(text, sb)).transpose()?;
-    let comes =
-        |change: &Change| matches!(change, Change::Feature { feature: Feature::Compat(Compat::HAS_JOURNAL), on: true });
-    if journal_blocks.is_some() && !changes.iter().any(comes) {
-        return Err(Failure::usage(format!("{image}: -J: it is for a journal that is added with -j")));
+    let journal = Compat::HAS_JOURNAL;
+    let has = |on: bool| changes.contains(&Change::Feature { feature: Feature::Compat(journal), on });
+    let (comes, goes) = (has(true), has(false));
+    let journal = match letters.journal_options.as_deref() {
+        None => JournalAsked::Default,
+        Some(text) => match text.strip_prefix("device=") {
+            Some(path) if goes => JournalAsked::Released(path.to_owned()),
+            Some(path) => JournalAsked::Device(path.to_owned()),
+            None if comes => JournalAsked::Blocks(journal_blocks(text, sb)?),
+            None => return Err(Failure::usage(format!("{image}: -J: it is for a journal that is added with -j"))),
+        },
+    };
+    if matches!(journal, JournalAsked::Released(_)) && sb.external_journal().is_none() {
+        return Err(Failure::usage(format!("{image}: -J device=: its journal is not on another device")));
     }
-    Ok(Asked { changes, journal_blocks })
+    Ok(Asked { changes, journal })
 }
 
 fn words(lists: &[String]) -> impl Iterator<Item = &str> {
@@ -263,7 +273,7 @@ fn new_uuid(text: &str) -> Result<Change> {
 
 /// The number of blocks of a new journal.
 fn journal_blocks(text: &str, sb: &SuperBlock) -> Result<u32> {
-    let wrong = || wrong("-J", text, "size=MEGABYTES, at least 1024 blocks");
+    let wrong = || wrong("-J", text, "size=MEGABYTES, at least 1024 blocks, or device=DEVICE");
     let value = text.strip_prefix("size=").ok_or_else(wrong)?;
     let bytes = match value.parse::<u64>() {
         Ok(megabytes) => megabytes.checked_mul(1 << 20),
@@ -309,6 +319,9 @@ fn line(change: &Change) -> String {
         Change::ForceCheck => "the next e2fsck checks it".to_owned(),
         Change::TestFs(true) => "it is marked for development code".to_owned(),
         Change::TestFs(false) => "it is not marked for development code".to_owned(),
+        Change::ExternalJournal { uuid: bytes, .. } => {
+            format!("its journal is the device with the UUID {} now", uuid(bytes))
+        }
         Change::Feature { feature, on: true } => format!("it has the feature {} now", feature.name()),
         Change::Feature { feature, on: false } => format!("it does not have the feature {} any more", feature.name()),
     }

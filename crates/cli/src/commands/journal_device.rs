@@ -1,8 +1,9 @@
-//! The journal on a device of its own that a new file system gets (`-J device=`).
+//! The journal on a device of its own that a file system gets (`-J device=`) or gives back.
 //!
 //! Main type: [`Journal`]. The order is: open and claim (a refusal changes nothing), then the file system's blocks,
 //! then the journal's list of users, and last the file system's superblocks. A cut before them leaves a journal that
-//! belongs to no file system; -F gives it to another one.
+//! belongs to no file system; -F gives it to another one. A journal is given back the other way round: a cut leaves one
+//! that names a file system which does not use it.
 //!
 //! # Locking
 //! None.
@@ -25,8 +26,33 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal at `path`. `forced`: it may be another file system's. `dry`: it is only read.
-    pub fn open(path: &str, forced: bool, dry: bool) -> Result<Journal> {
+    /// Opens the journal at `path`, for the file system `own` if there is one already. `forced`: it may be another file
+    /// system's. `dry`: it is only read.
+    pub fn open(path: &str, own: Option<[u8; 16]>, forced: bool, dry: bool) -> Result<Journal> {
+        let journal = Journal::any(path, dry)?;
+        let (sb, name) = (journal.file.super_block(), ImageSpec::parse(path.as_ref()).shown());
+        if let Some(user) = sb.users().next().filter(|user| !forced && Some(*user) != own) {
+            let log = if sb.is_live() { ", and its log has to be replayed" } else { "" };
+            let letter = if own.is_none() { "-F" } else { "-f" };
+            let user = text::uuid(&user);
+            return Err(Failure::op(format!(
+                "-J device={name}: it is the journal of the file system {user}{log}; {letter} takes it from that one"
+            )));
+        }
+        Ok(journal)
+    }
+
+    /// Opens the journal at `path` that the file system `own` has; `uuid` is the journal's.
+    pub fn of(path: &str, uuid: [u8; 16], own: [u8; 16]) -> Result<Journal> {
+        let journal = Journal::any(path, false)?;
+        if journal.uuid == uuid && journal.file.super_block().users().any(|user| user == own) {
+            return Ok(journal);
+        }
+        let name = ImageSpec::parse(path.as_ref()).shown();
+        Err(Failure::op(format!("-J device={name}: it is the journal of another file system")))
+    }
+
+    fn any(path: &str, dry: bool) -> Result<Journal> {
         let spec = ImageSpec::parse(path.as_ref());
         let name = spec.shown();
         let unusable = |e: Error| match e {
@@ -38,14 +64,6 @@ impl Journal {
         let device = open_device(&spec, &Access { by_superblock: true, write_member: true, ..Access::tool(dry) })?;
         let found = journal_device(&*device).map_err(unusable)?;
         let (file, uuid) = JournalFile::open_any_external(device, found.block_size).map_err(unusable)?;
-        let sb = file.super_block();
-        if let Some(user) = sb.users().next().filter(|_| !forced) {
-            let log = if sb.is_live() { ", and its log has to be replayed" } else { "" };
-            let user = text::uuid(&user);
-            return Err(Failure::op(format!(
-                "-J device={name}: it is the journal of the file system {user}{log}; -F takes it from that one"
-            )));
-        }
         let number = match spec.is_block_device() && spec.part == Part::Any {
             true => spec.path.metadata().map_or(0, |meta| meta.rdev() as u32),
             false => 0,
@@ -73,5 +91,12 @@ impl Journal {
             Error::Device(e) => extant_build::Error::Device(e),
             e => extant_build::Error::Options(format!("the journal {}: {e}", device.name())),
         })
+    }
+
+    /// Makes the journal one that no file system uses.
+    pub fn release(&mut self) -> std::result::Result<(), Error> {
+        let mut sb = self.file.super_block().clone();
+        sb.clear_users();
+        self.file.write_super(sb)
     }
 }
