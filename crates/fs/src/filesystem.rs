@@ -332,6 +332,10 @@ impl Filesystem {
     pub(crate) fn transact_whole<T>(&self, credits: u32, change: impl FnOnce(&mut Handle) -> Result<T>) -> Result<T> {
         let mut handle = self.start(credits)?;
         let r = change(&mut handle);
+        if r.is_err() {
+            // Its records may describe what it has taken back.
+            handle.set_opaque();
+        }
         handle.finish();
         self.note_damaged_groups();
         r
@@ -347,8 +351,12 @@ impl Filesystem {
     /// Ends a handle. An operation that fails for a reason of its own (no space, say) has undone its changes. One that
     /// met damage, an inode that cannot be stored, or a failing device may have stopped anywhere: if it has changed
     /// something, nothing more becomes durable.
-    pub(crate) fn end<T>(&self, handle: Handle, r: Result<T>) -> Result<T> {
+    pub(crate) fn end<T>(&self, mut handle: Handle, r: Result<T>) -> Result<T> {
         use Error::{Aborted, Corrupt, Device, Journal, Unsupported};
+        if r.is_err() {
+            // Its records may describe what it has undone.
+            handle.set_opaque();
+        }
         match &r {
             Err(e @ (Corrupt { .. } | Device(_) | Journal(_) | Aborted { .. } | Unsupported(_))) => {
                 self.gives_up(e);
@@ -373,6 +381,7 @@ impl Filesystem {
     /// Changes the superblock under `handle`. 1 credit.
     pub(crate) fn modify_superblock(&self, handle: &mut Handle, f: impl FnOnce(&mut SuperBlock)) -> Result<()> {
         let buffer = self.cache.get(self.sb_place.0)?;
+        handle.set_opaque();
         let mut sb = self.sb.lock();
         f(&mut sb);
         let at = self.sb_place.1;

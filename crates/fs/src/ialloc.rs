@@ -241,6 +241,7 @@ impl Filesystem {
         if taken {
             return Err(Error::corrupt(Damage::InodeBitmap, "free, but in use").of(ino));
         }
+        self.describe_new_slot(handle, &buffer, offset);
         handle.modify(&buffer, BufKind::Table, |b| b[offset..offset + size].fill(0));
         Ok(())
     }

@@ -39,6 +39,7 @@ pub mod errno;
 mod error;
 mod error_log;
 mod failure;
+mod fast_commit;
 mod filesystem;
 #[cfg(test)]
 mod forgetful;

@@ -195,6 +195,7 @@ impl Filesystem {
         if s.place.contains_key(&inode.ino) {
             return Ok(());
         }
+        handle.set_opaque();
         if let Some(&(block, slot)) = s.free.last() {
             self.set_orphan_slot(handle, &s, block, slot, Some(inode.ino))?;
             // Only now, since the write may fail.
@@ -229,6 +230,7 @@ impl Filesystem {
             return Ok(());
         }
         let Some(place) = s.place.get(&inode.ino).copied() else { return Ok(()) };
+        handle.set_opaque();
         match place {
             Place::File { block, slot } => {
                 self.set_orphan_slot(handle, &s, block, slot, None)?;

@@ -243,6 +243,7 @@ impl Filesystem {
         handle.modify(&buffer, BufKind::Table, |b| {
             m.desc.encode_into(&mut b[offset..offset + size], inode.ino, &self.geo)
         })?;
+        self.describe_inode(handle, inode.ino, &m.desc, &buffer, offset);
         // Before the lock is released: a thread that sees no pending times must also see their transaction.
         inode.sync_tid.store(handle.tid().0, Ordering::Release);
         let charges = self.recharge(inode, &mut m);
@@ -549,6 +550,8 @@ impl Filesystem {
         before: Option<BlockNr>,
     ) -> Result<BlockNr> {
         self.check_form(inode)?;
+        // In its replay, e2fsck 1.47.0 may put the block where a later record has data of a file.
+        handle.set_opaque();
         // No other thread appends.
         let place = inode.map.read().place_in_cluster(view, lblk)?;
         let block = match place {

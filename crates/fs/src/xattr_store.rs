@@ -202,6 +202,7 @@ impl XattrStore for XattrEdit<'_> {
         };
         let (buffer, offset) = fs.inode_slot(self.view.inode.ino)?;
         self.changed = true;
+        self.handle.set_opaque();
         self.handle.modify(&buffer, BufKind::Table, |b| {
             b[offset + range.start..offset + range.end].copy_from_slice(area);
         });
@@ -217,6 +218,7 @@ impl XattrStore for XattrEdit<'_> {
 
     fn set_block_nr(&mut self, nr: Option<BlockNr>) -> Result<()> {
         self.changed = true;
+        self.handle.set_opaque();
         let fs = self.view.fs;
         {
             let mut m = self.view.inode.meta.write();
@@ -244,6 +246,7 @@ impl XattrStore for XattrEdit<'_> {
     }
 
     fn init_block(&mut self, nr: BlockNr, bytes: &[u8]) -> Result<()> {
+        self.handle.set_opaque();
         let buffer = self.handle.create(nr, BufKind::Leaf)?;
         self.handle.modify(&buffer, BufKind::Leaf, |b| b[..bytes.len()].copy_from_slice(bytes));
         Ok(())
@@ -257,6 +260,7 @@ impl XattrStore for XattrEdit<'_> {
         let mut copy = buffer.read(<[u8]>::to_vec);
         if change(&mut copy) {
             self.changed = true;
+            self.handle.set_opaque();
             self.handle.modify(&buffer, BufKind::Leaf, |b| b.copy_from_slice(&copy));
         }
         Ok(())
@@ -285,11 +289,13 @@ impl XattrStore for XattrEdit<'_> {
             };
         };
         self.changed = true;
+        self.handle.set_opaque();
         self.view.fs.refer_value(self.handle, self.view.inode, value, how)
     }
 
     fn charge(&mut self, before: &[Outside], after: &[Outside]) -> Result<()> {
         self.changed = true;
+        self.handle.set_opaque();
         self.view.fs.charge_values(self.view.inode, self.values, before, after);
         self.view.fs.write_inode(self.handle, self.view.inode)
     }

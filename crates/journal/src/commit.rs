@@ -14,7 +14,7 @@ use extant_ondisk::jbd2::{
 
 use crate::error::{Error, Result};
 use crate::log::{Live, Log, Logged, OnDisk};
-use crate::state::{Callback, Journal, State, Transaction};
+use crate::state::{Callback, Durability, Journal, State, Transaction};
 
 /// A buffer as it was when its transaction closed.
 pub(crate) struct Frozen {
@@ -125,8 +125,8 @@ impl Drop for Alone<'_> {
 impl Journal {
     /// Commits the running transaction if it has changes, and calls back everything that waits for it. An error stops
     /// the journal: a transaction that did not reach the log leaves a gap that no later one can bridge.
-    pub(crate) fn commit(&self) -> Result<()> {
-        match self.commit_and_tell(self.log.lock(), false)? {
+    pub(crate) fn commit(&self, how: Durability) -> Result<()> {
+        match self.commit_and_tell(self.log.lock(), how, false)? {
             true => self.make_room(),
             false => Ok(()),
         }
@@ -154,7 +154,7 @@ impl Journal {
     /// has to wake the other (in Linux, the thread always does it: `jbd2_journal_commit_transaction`). `None`:
     /// another thread commits or waits, and the caller shares the next commit. `tid` as for
     /// [`Journal::commit_async`].
-    pub(crate) fn commit_alone(&self, tid: Option<Tid>) -> Option<Result<()>> {
+    pub(crate) fn commit_alone(&self, tid: Option<Tid>, how: Durability) -> Option<Result<()>> {
         let company = |s: &State| {
             let others = s.batch > 1 || s.gathering || !s.waiters.is_empty() || !s.flush_waiters.is_empty();
             others || s.locked || s.frozen || s.check().is_err()
@@ -181,7 +181,7 @@ impl Journal {
         let _alone = Alone(self);
         self.stats.waits.inc();
         let result = if commit {
-            self.commit_and_tell(log, true).map(|room| {
+            self.commit_and_tell(log, how, true).map(|room| {
                 self.stats.commits_alone.inc();
                 if room {
                     self.state.lock().room_wanted = true;
@@ -196,11 +196,14 @@ impl Journal {
 
     /// Commits, releases the log, and then calls back the waiters; returns whether a checkpoint is needed. `own`: the
     /// caller waits, too.
-    fn commit_and_tell(&self, log: MutexGuard<'_, Log>, own: bool) -> Result<bool> {
+    fn commit_and_tell(&self, log: MutexGuard<'_, Log>, how: Durability, own: bool) -> Result<bool> {
         let _tell = TellOnPanic(self);
         let mut log = log;
         let _abort = AbortOnPanic(self);
-        let told = self.commit_to(&mut log, own);
+        let told = self.commit_fast_to(&mut log, how, own).and_then(|fast| match fast {
+            Some(waiters) => Ok((waiters, false)),
+            None => self.commit_to(&mut log, own),
+        });
         self.let_go(log, told.as_ref().err());
         let (waiters, room) = told.inspect_err(|e| self.tell_aborted(e))?;
         // The log is free now: callbacks write replies, allocate, or request the next commit.
@@ -299,22 +302,15 @@ impl Journal {
         let waiters = {
             let mut s = self.state.lock();
             s.committed = tid;
-            let (ready, rest): (Vec<_>, Vec<_>) =
-                std::mem::take(&mut s.waiters).into_iter().partition(|(t, _)| t.is_at_or_before(tid));
-            s.waiters = rest;
-            s.batch = ready.len() + s.waiters.len() + usize::from(own);
-            let now_ns = self.options.clock.now_ns();
-            let took = now_ns.saturating_sub(start_ns);
-            let batch = s.batch;
-            s.back.answer(ready.len() + usize::from(own), batch, now_ns);
-            s.commit_ns = if s.commit_ns == 0 { took } else { (3 * s.commit_ns + took) / 4 };
-            ready.into_iter().map(|(_, done)| done).chain(flushes).collect()
+            let ready = s.take_waiters(|w| w.tid.is_at_or_before(tid));
+            s.note_answer(ready.len() + usize::from(own), start_ns, self.options.clock.now_ns());
+            ready.into_iter().chain(flushes).collect()
         };
         Ok((waiters, self.is_crowded(log)))
     }
 
     /// Requeues waiters whose commit failed, so that they get the error with all others.
-    fn requeue_waiters(&self, waiters: Vec<Callback>) {
+    pub(crate) fn requeue_waiters(&self, waiters: Vec<Callback>) {
         self.state.lock().flush_waiters.extend(waiters);
     }
 
@@ -337,11 +333,9 @@ impl Journal {
                 self.room.notify_all();
                 // Taken under the lock that showed the transaction empty: a later waiter may have changed it.
                 let tid = s.running.tid;
-                let (ready, rest) =
-                    std::mem::take(&mut s.waiters).into_iter().partition(|(t, _)| t.is_at_or_before(tid));
-                s.waiters = rest;
+                let ready = s.take_waiters(|w| w.tid.is_at_or_before(tid));
                 let flushes = std::mem::take(&mut s.flush_waiters);
-                return Ok(Running::Empty(ready.into_iter().map(|(_, done)| done).chain(flushes).collect()));
+                return Ok(Running::Empty(ready.into_iter().chain(flushes).collect()));
             }
             s.running.clone()
         };
@@ -442,10 +436,15 @@ impl Journal {
             self.seal(closed.tid);
         }
         let flags = BioFlags::META | BioFlags::SYNC | BioFlags::PREFLUSH | BioFlags::FUA;
-        let sector = (disk.device.limits().logical_block as usize).clamp(512, format.block_size);
+        let sector = disk.sector();
         disk.device.write_at(disk.offset(commit_at), &[&buf[..sector]], flags)?;
+        self.end_fast_commits(disk)?;
         disk.head = at;
         disk.used += needed;
+        let has_superblock = |block| closed.frozen.binary_search_by_key(&block, |f| f.block).is_ok();
+        if self.options.superblock.is_some_and(has_superblock) {
+            log.superblock_in = Some(closed.tid);
+        }
         log.live.push_back(Live {
             tid: closed.tid,
             start,

@@ -4,10 +4,11 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use extant_cache::{BufKind, Buffer};
-use extant_ondisk::BlockNr;
-use extant_ondisk::jbd2::Tid;
+use extant_ondisk::jbd2::{FastCommitRecord, Tid};
+use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Error, Result};
+use crate::fast_commit::Slot;
 use crate::state::{Journal, Transaction};
 
 thread_local! {
@@ -26,6 +27,8 @@ pub struct Handle {
     credits: u32,
     /// Something has been changed since the handle was started, or restarted.
     changed: bool,
+    /// Records describe its changes ([`Handle::set_described`]).
+    described: bool,
     finished: bool,
     /// It counts as open in the journal.
     open: bool,
@@ -34,7 +37,7 @@ pub struct Handle {
 impl Handle {
     pub(crate) fn new(journal: Arc<Journal>, txn: Arc<Transaction>, credits: u32) -> Handle {
         debug_assert!(!OPEN.replace(true), "this thread has a handle open already");
-        Handle { journal, txn, credits, changed: false, finished: false, open: true }
+        Handle { journal, txn, credits, changed: false, described: false, finished: false, open: true }
     }
 
     /// The operation is complete.
@@ -53,6 +56,9 @@ impl Handle {
     /// Ends the handle's part in the transaction, once.
     fn end(&mut self, failed: Option<Error>) {
         if std::mem::replace(&mut self.open, false) {
+            if self.changed && !self.described {
+                self.set_opaque();
+            }
             OPEN.set(false);
             self.journal.stop_handle(std::mem::take(&mut self.credits), failed);
         }
@@ -80,12 +86,45 @@ impl Handle {
     pub fn restart(&mut self, credits: u32) -> Result<()> {
         let journal = self.journal.clone();
         self.end(None);
-        self.changed = false;
+        (self.changed, self.described) = (false, false);
         let mut fresh = journal.start(credits)?;
         self.txn = fresh.txn.clone();
         self.credits = std::mem::take(&mut fresh.credits);
         self.open = std::mem::replace(&mut fresh.open, false);
         Ok(())
+    }
+
+    /// Whether fast commits need a description of changes: without them, none has to be made.
+    pub fn is_listing(&self) -> bool {
+        self.journal.fast_commits
+    }
+
+    /// Adds a record to the description of the transaction's changes. The caller excludes, until it has made the
+    /// change, handles that would change the same.
+    pub fn describe(&mut self, record: FastCommitRecord) {
+        if self.journal.fast_commits {
+            self.txn.inner.lock().changes.add(record);
+        }
+    }
+
+    /// The inode `ino` has changed: a fast commit takes its fields from these `len` bytes of its table at `offset`.
+    pub fn describe_inode(&mut self, ino: InodeNr, table: &Arc<Buffer>, offset: usize, len: usize) {
+        if self.journal.fast_commits {
+            self.txn.inner.lock().changes.add_inode(ino, Slot { table: table.clone(), offset, len });
+        }
+    }
+
+    /// The records of this handle describe, or replay derives from them, all that it changes. Otherwise, which is the
+    /// default, the transaction needs a full commit.
+    pub fn set_described(&mut self) {
+        self.described = true;
+    }
+
+    /// The transaction needs a full commit, because some change cannot be described.
+    pub fn set_opaque(&mut self) {
+        if self.journal.fast_commits {
+            self.txn.inner.lock().changes.set_opaque();
+        }
     }
 
     fn join(&mut self, buffer: &Arc<Buffer>, kind: BufKind) {
@@ -128,6 +167,7 @@ impl Handle {
     /// `jbd2_journal_forget`).
     pub fn forget(&mut self, block: BlockNr) {
         self.changed = true;
+        self.set_opaque();
         let Some(buffer) = self.journal.cache.peek(block) else { return };
         let logged = {
             let mut inner = buffer.lock();
@@ -143,6 +183,7 @@ impl Handle {
     /// Records a freed extent; it may be allocated again once this transaction is durable.
     pub fn freed(&mut self, start: BlockNr, len: u32) {
         self.changed = true;
+        self.set_opaque();
         let mut t = self.txn.inner.lock();
         match t.freed.last_mut() {
             Some((s, l)) if s.0 + u64::from(*l) == start.0 => *l += len,

@@ -10,6 +10,9 @@
 //! and copies are written, then the commit block with PREFLUSH and FUA. Home writes come later (`checkpoint`), from
 //! the frozen bytes, so home and log always agree.
 //!
+//! A file system with the feature gets fast commits (`fast_commit`): a list of the running transaction's changes in an
+//! area behind the log, for a caller that waits. The transaction goes on, and the next full commit has all of it.
+//!
 //! Bounds: running and committing transactions hold at most a quarter of `pinned_bytes_max` each, committed blocks
 //! that are not home yet at most half of it. Beyond that, a commit is forced, or waits until blocks are home. The log
 //! must also have room for a whole transaction, which checkpointing provides without needing a handle.
@@ -25,6 +28,7 @@
 mod checkpoint;
 mod commit;
 mod error;
+mod fast_commit;
 mod handle;
 mod log;
 mod state;
@@ -32,4 +36,4 @@ mod state;
 pub use error::{Error, Result};
 pub use handle::Handle;
 pub use log::{ExternalLog, LogLocation};
-pub use state::{Callback, Hooks, Journal, JournalStats, Options};
+pub use state::{Callback, Durability, Hooks, Journal, JournalStats, Options};

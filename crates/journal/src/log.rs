@@ -15,6 +15,7 @@ use extant_ondisk::jbd2::{IncompatFeatures, JournalSuperBlock, LogFormat, LogRan
 use extant_recovery::JournalMap;
 
 use crate::error::Result;
+use crate::fast_commit::Area;
 
 /// The place of a log: its superblock as read after replay, and the physical block of each of its blocks.
 #[derive(Clone)]
@@ -75,6 +76,8 @@ pub(crate) struct OnDisk {
     pub used: u32,
     /// Seconds of the newest commit; they never decrease.
     pub last_commit_sec: u64,
+    /// Where fast commits are written, on a mount that writes them.
+    pub area: Option<Area>,
 }
 
 /// The log of a journal; without `disk` for a mount without a log.
@@ -86,14 +89,16 @@ pub(crate) struct Log {
     pub homeward: Option<Homeward>,
     /// The block that goes home behind all others.
     pub goes_last: Option<BlockNr>,
+    /// The newest transaction that has a copy of the file system's superblock.
+    pub superblock_in: Option<Tid>,
     next_tid: Tid,
     /// The superblock on disk records an abort for the next mount.
     errno_noted: bool,
 }
 
 impl Log {
-    /// `home`: the file system's device.
-    pub(crate) fn open(location: Option<LogLocation>, home: &Arc<dyn BlockDevice>) -> Result<Log> {
+    /// `home`: the file system's device. `fast_commits`: they are to be written.
+    pub(crate) fn open(location: Option<LogLocation>, home: &Arc<dyn BlockDevice>, fast_commits: bool) -> Result<Log> {
         let Some(LogLocation { mut superblock, map, external }) = location else {
             return Ok(Log::new(None, Tid(1)));
         };
@@ -104,8 +109,12 @@ impl Log {
         let next_tid = superblock.sequence.next();
         if superblock.v2 {
             // This changes the layout of the log, so it is done only now, while the log is empty.
-            superblock.incompat.remove(IncompatFeatures::FAST_COMMIT);
+            superblock.incompat.set(IncompatFeatures::FAST_COMMIT, fast_commits);
             superblock.incompat.insert(IncompatFeatures::REVOKE);
+        }
+        let area = Area::of(&superblock);
+        if area.is_none() {
+            superblock.incompat.remove(IncompatFeatures::FAST_COMMIT);
         }
         let (format, range) = (superblock.format(), superblock.log());
         let head = if range.contains(superblock.head) { superblock.head } else { range.first };
@@ -121,13 +130,14 @@ impl Log {
             head,
             used: 0,
             last_commit_sec: 0,
+            area,
         };
         Ok(Log::new(Some(disk), next_tid))
     }
 
     fn new(disk: Option<OnDisk>, next_tid: Tid) -> Log {
         let (logged, live) = (BTreeMap::new(), VecDeque::new());
-        Log { disk, logged, live, homeward: None, goes_last: None, next_tid, errno_noted: false }
+        Log { disk, logged, live, homeward: None, goes_last: None, superblock_in: None, next_tid, errno_noted: false }
     }
 
     pub(crate) fn next_tid(&self) -> Tid {
@@ -141,6 +151,12 @@ impl Log {
 
     pub(crate) fn logged_len(&self) -> u64 {
         self.logged.len() as u64
+    }
+
+    /// Whether a replay would find a copy of the file system's superblock.
+    pub(crate) fn has_superblock(&self) -> bool {
+        let newest = self.superblock_in;
+        newest.is_some_and(|newest| self.live.front().is_some_and(|oldest| oldest.tid.is_at_or_before(newest)))
     }
 
     /// Log blocks in use.
@@ -187,7 +203,11 @@ impl Log {
             d.superblock.start = 0;
             d.superblock.sequence = self.next_tid;
             d.superblock.head = d.head;
-            d.write_superblock(BioFlags::PREFLUSH | BioFlags::FUA)?;
+            // As the kernel (`jbd2_mark_journal_empty`): programs that know no fast commits can use an empty journal.
+            d.superblock.incompat.remove(IncompatFeatures::FAST_COMMIT);
+            let written = d.write_superblock(BioFlags::PREFLUSH | BioFlags::FUA);
+            d.superblock.incompat.set(IncompatFeatures::FAST_COMMIT, d.area.is_some());
+            written?;
         }
         Ok(())
     }
@@ -201,6 +221,11 @@ impl OnDisk {
     pub(crate) fn free(&self) -> u32 {
         // The head must never meet the tail: an exactly full log looks empty.
         self.range.len() - self.used - 1
+    }
+
+    /// Bytes that a disk writes whole or not at all.
+    pub(crate) fn sector(&self) -> usize {
+        (self.device.limits().logical_block as usize).clamp(512, self.format.block_size)
     }
 
     /// The byte offset on the log's device of log block `block`.

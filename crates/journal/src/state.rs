@@ -15,6 +15,7 @@ use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::Tid;
 
 use crate::error::{Error, Result};
+use crate::fast_commit::Changes;
 use crate::handle::Handle;
 use crate::log::{Log, LogLocation};
 
@@ -50,8 +51,30 @@ pub struct Options {
     /// When this many blocks of the log are in use, blocks are written home, so a replay reads not much more. `None`:
     /// half of the log.
     pub checkpoint_blocks: Option<u32>,
+    /// A caller that asks for [`Durability::Fast`] gets a fast commit where the changes allow it. The file system has
+    /// the feature, and describes its changes ([`Handle::describe`]).
+    pub fast_commits: bool,
+    /// The block with the file system's superblock. While a replay would find a copy of it in the log, no fast commits
+    /// are written.
+    pub superblock: Option<BlockNr>,
     /// True when [`Journal::run`] has a thread of its own. Otherwise waiting for a commit performs it.
     pub threaded: bool,
+}
+
+/// The kind of commit that a caller needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// A full commit. It also releases the blocks that the transaction has freed.
+    Full,
+    /// A fast commit is enough: a recovery finds the changes.
+    Fast,
+}
+
+/// A caller that waits until a transaction is durable.
+pub(crate) struct CommitWaiter {
+    pub tid: Tid,
+    pub how: Durability,
+    pub done: Callback,
 }
 
 /// Exact counts since the mount.
@@ -60,6 +83,11 @@ pub struct JournalStats {
     pub commits: Counter,
     /// Commits that a lone caller made itself ([`Journal::commit_here`]).
     pub commits_alone: Counter,
+    /// Fast commits, which are not among `commits`, and their blocks.
+    pub fast_commits: Counter,
+    pub fast_blocks: Counter,
+    /// Requests for a fast commit that became full ones: some change had no description, or there was no room.
+    pub fast_refused: Counter,
     /// Blocks logged, without descriptors.
     pub blocks: Counter,
     pub revokes: Counter,
@@ -117,6 +145,8 @@ pub(crate) struct TxnInner {
     pub revoked: HashSet<BlockNr>,
     /// Blocks that left the log's responsibility with this transaction (revoked or merely freed).
     pub freed: Vec<(BlockNr, u32)>,
+    /// The changes that no fast commit has yet; empty on a mount that writes none.
+    pub changes: Changes,
 }
 
 impl Transaction {
@@ -153,7 +183,7 @@ pub(crate) struct State {
     /// The newest transaction whose commit has sent its flush, `committed` or the next. A caller that asks for it now
     /// may have written data that this flush did not cover (Linux: `jbd2_trans_will_send_data_barrier`).
     pub sealed: Tid,
-    pub waiters: Vec<(Tid, Callback)>,
+    pub waiters: Vec<CommitWaiter>,
     pub flush_waiters: Vec<Callback>,
     /// How many callers a commit waits for: as many as the last one served and left behind.
     pub batch: usize,
@@ -213,6 +243,21 @@ impl Back {
 }
 
 impl State {
+    /// Takes the waiters that `ready` chooses.
+    pub(crate) fn take_waiters(&mut self, ready: impl Fn(&CommitWaiter) -> bool) -> Vec<Callback> {
+        let (ready, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiters).into_iter().partition(ready);
+        self.waiters = rest;
+        ready.into_iter().map(|w| w.done).collect()
+    }
+
+    /// A commit that began at `start_ns` answers `answers` callers: for the size of the next batch.
+    pub(crate) fn note_answer(&mut self, answers: usize, start_ns: u64, now_ns: u64) {
+        self.batch = answers + self.waiters.len();
+        let took = now_ns.saturating_sub(start_ns);
+        self.back.answer(answers, self.batch, now_ns);
+        self.commit_ns = if self.commit_ns == 0 { took } else { (3 * self.commit_ns + took) / 4 };
+    }
+
     /// Fails if the journal takes no more handles and commits.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.aborted {
@@ -244,6 +289,8 @@ pub struct Journal {
     pub(crate) max_blocks: u32,
     /// The same for a transaction that consists of a single handle.
     max_alone: u32,
+    /// Transactions list their changes for fast commits.
+    pub(crate) fast_commits: bool,
     pub stats: JournalStats,
 }
 
@@ -258,7 +305,8 @@ impl Journal {
     ) -> Result<Arc<Journal>> {
         let dev = cache.device().clone();
         let bs = u64::from(cache.block_size());
-        let log = Log::open(location, &dev)?;
+        let log = Log::open(location, &dev, options.fast_commits)?;
+        let fast_commits = log.disk.as_ref().is_some_and(|disk| disk.area.is_some());
         let by_memory = (options.pinned_bytes_max / 4 / bs).max(64);
         let by_log = log.capacity().map_or(u64::MAX, |n| u64::from(n / 4));
         let max_blocks = by_memory.min(by_log).min(1 << 20) as u32;
@@ -302,6 +350,7 @@ impl Journal {
             home_io: IoWait::new(),
             max_blocks,
             max_alone,
+            fast_commits,
             stats: JournalStats::default(),
         }))
     }
@@ -346,7 +395,7 @@ impl Journal {
                     self.room.wait(&mut s);
                 } else if s.updates == 0 {
                     drop(s);
-                    self.commit()?;
+                    self.commit(Durability::Full)?;
                     s = self.state.lock();
                 } else {
                     // Another handle of this thread is open: a bug of the caller, but a deadlock would be worse.
@@ -420,7 +469,7 @@ impl Journal {
 
     /// Calls `done` once transaction `tid` is durable; with `None`, or when it already is, once everything written to
     /// the device before this call is. No thread waits meanwhile.
-    pub fn commit_async(&self, tid: Option<Tid>, done: Callback) {
+    pub fn commit_async(&self, tid: Option<Tid>, how: Durability, done: Callback) {
         self.stats.waits.inc();
         let mut s = self.state.lock();
         if let Err(error) = s.check() {
@@ -430,8 +479,7 @@ impl Journal {
         match tid {
             Some(tid) if tid.is_after(s.sealed) => {
                 s.back.ask(|| self.options.clock.now_ns());
-                s.waiters.push((tid, done));
-                s.commit_wanted = true;
+                s.waiters.push(CommitWaiter { tid, how, done });
             }
             _ => s.flush_waiters.push(done),
         }
@@ -443,18 +491,22 @@ impl Journal {
 
     /// As [`Journal::commit_wait`], but a lone caller commits itself. The caller holds no handle and no lock at all: it
     /// may have to call back waiters that came meanwhile.
-    pub fn commit_here(&self, tid: Option<Tid>) -> Result<()> {
-        match self.options.threaded.then(|| self.commit_alone(tid)).flatten() {
+    pub fn commit_here(&self, tid: Option<Tid>, how: Durability) -> Result<()> {
+        match self.options.threaded.then(|| self.commit_alone(tid, how)).flatten() {
             Some(result) => result,
-            None => self.commit_wait(tid),
+            None => self.wait_until(tid, how),
         }
     }
 
-    /// As [`Journal::commit_async`], and waits.
+    /// As [`Journal::commit_async`] for a full commit, and waits.
     pub fn commit_wait(&self, tid: Option<Tid>) -> Result<()> {
+        self.wait_until(tid, Durability::Full)
+    }
+
+    fn wait_until(&self, tid: Option<Tid>, how: Durability) -> Result<()> {
         let waiter = Waiter::new();
         let tell = waiter.clone();
-        self.commit_async(tid, Box::new(move |r| tell.set(r)));
+        self.commit_async(tid, how, Box::new(move |r| tell.set(r)));
         while !self.options.threaded && !waiter.is_set() {
             self.step();
         }
@@ -482,17 +534,18 @@ impl Journal {
                 let old = s
                     .started_ns
                     .is_some_and(|t| self.options.clock.now_ns().saturating_sub(t) >= self.options.commit_interval_ns);
-                Some(s.commit_wanted || !s.waiters.is_empty() || old)
+                let full = s.commit_wanted || s.waiters.iter().any(|w| w.how == Durability::Full) || old;
+                Some(if full { Some(Durability::Full) } else { s.waiters.first().map(|w| w.how) })
             }
         };
         match commit {
             None => self.fail_waiters(),
-            Some(true) => {
+            Some(Some(how)) => {
                 // The error has already been reported to the waiters and the file system.
-                let _ = self.commit();
+                let _ = self.commit(how);
                 true
             }
-            Some(false) => self.flush_for_waiters(),
+            Some(None) => self.flush_for_waiters(),
         }
     }
 
@@ -526,7 +579,7 @@ impl Journal {
             (std::mem::take(&mut s.waiters), std::mem::take(&mut s.flush_waiters), error)
         };
         let any = !waiters.is_empty() || !flushes.is_empty();
-        for done in waiters.into_iter().map(|(_, d)| d).chain(flushes) {
+        for done in waiters.into_iter().map(|w| w.done).chain(flushes) {
             done(Err(error.clone()));
         }
         any
@@ -689,7 +742,7 @@ impl Journal {
         if let Some(cause) = &self.state.lock().aborted {
             return Err(cause.as_aborted());
         }
-        let r = self.commit().and_then(|()| {
+        let r = self.commit(Durability::Full).and_then(|()| {
             let mut log = self.log.lock();
             let emptied = self.empty(&mut log).and_then(|()| Ok(self.dev.flush()?)).and_then(|()| log.mark_empty());
             self.let_go(log, None);

@@ -91,6 +91,8 @@ fn options() -> Options {
         commit_interval_ns: 5_000_000_000,
         pinned_bytes_max: 16 << 20,
         checkpoint_blocks: None,
+        fast_commits: false,
+        superblock: None,
         threaded: false,
     }
 }

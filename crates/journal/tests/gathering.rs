@@ -69,6 +69,8 @@ fn commits(seed: u64, think: Duration) -> (u64, Duration) {
             commit_interval_ns: 5_000_000_000,
             pinned_bytes_max: 4 << 20,
             checkpoint_blocks: None,
+            fast_commits: false,
+            superblock: None,
             threaded: true,
         };
         let journal = Journal::open(cache.clone(), Some(location), Arc::new(NoHooks), options).expect("opened");

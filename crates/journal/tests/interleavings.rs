@@ -15,7 +15,7 @@ use extant_base::sync::atomic::{AtomicBool, Ordering};
 use extant_block::BlockDevice;
 use extant_block::device::MemDevice;
 use extant_cache::{Budget, BufKind, BufferCache};
-use extant_journal::{Error, Hooks, Journal, LogLocation, Options};
+use extant_journal::{Durability, Error, Hooks, Journal, LogLocation, Options};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{JournalSuperBlock, LogCsum};
 use extant_recovery::JournalMap;
@@ -70,6 +70,8 @@ fn options() -> Options {
         commit_interval_ns: 5_000_000_000,
         pinned_bytes_max: 4 << 20,
         checkpoint_blocks: None,
+        fast_commits: false,
+        superblock: None,
         threaded: true,
     }
 }
@@ -103,8 +105,11 @@ fn group_commit(with_log: bool) -> (u64, u64) {
                     handle.modify(&buffer, BufKind::Table, |b| b[0] = round as u8);
                     let tid = handle.tid();
                     handle.finish();
-                    let wait = if n == 0 { Journal::commit_wait } else { Journal::commit_here };
-                    wait(&journal, Some(tid)).expect("durable");
+                    let durable = match n {
+                        0 => journal.commit_wait(Some(tid)),
+                        _ => journal.commit_here(Some(tid), Durability::Full),
+                    };
+                    durable.expect("durable");
                     assert!(tid.is_at_or_before(journal.committed_tid()), "acknowledged before the commit");
                 }
             })
@@ -171,8 +176,8 @@ fn notes() {
             let tid = handle.tid();
             handle.finish();
             // The commit may come before or after the abort.
-            let _ = journal.commit_here(Some(tid));
-            let _ = journal.commit_here(None);
+            let _ = journal.commit_here(Some(tid), Durability::Full);
+            let _ = journal.commit_here(None, Durability::Full);
         }))
     });
     let mut threads: Vec<_> = commits.collect();

@@ -9,7 +9,7 @@ use extant_base::clock::Clock;
 use extant_block::device::{CrashDevice, MemDevice};
 use extant_block::{BioFlags, BlockDevice};
 use extant_cache::{Budget, BufKind, BufferCache};
-use extant_journal::{Error, Hooks, Journal, LogLocation, Options};
+use extant_journal::{Durability, Error, Hooks, Journal, LogLocation, Options};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{JournalSuperBlock, LogCsum, Tid};
 use extant_recovery::JournalMap;
@@ -38,7 +38,7 @@ impl Hooks for Late {
             r.expect("no fault");
             told.store(dev.write_log(), Ordering::Relaxed);
         };
-        journal.commit_async(Some(closing), Box::new(done));
+        journal.commit_async(Some(closing), Durability::Full, Box::new(done));
     }
     fn aborted(&self, error: &Error) {
         panic!("aborted: {error}");
@@ -58,6 +58,8 @@ fn late(with_log: bool) {
         commit_interval_ns: 5_000_000_000,
         pinned_bytes_max: 4 << 20,
         checkpoint_blocks: None,
+        fast_commits: false,
+        superblock: None,
         threaded: false,
     };
     let hooks = Arc::new(Late { dev: dev.clone(), journal: OnceLock::new(), told: Arc::default() });

@@ -49,6 +49,7 @@ const FEATURES: &[&str] = &[
     "verity",
     "uninit-csum",
     "meta-bg-resize",
+    "fast-commit",
 ];
 
 /// The first ones of the two thousand of each that `make soak` tries. For a sample, e2fsck compares the usage of owners

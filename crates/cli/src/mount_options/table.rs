@@ -546,6 +546,12 @@ pub static WORDS: &[Word] = &[
         }),
         "the kernel opens and closes files without a request (1)",
     ),
+    lab(
+        &["fast_commit"],
+        "=on|off",
+        Engines,
+        "whether an fsync writes a fast commit where it can, on images with that feature (off: e2fsck 1.47.0 replays some wrongly)",
+    ),
     lab(&["dirty"], "=SIZE", Engines, "how much data may be dirty before writers wait (half of cache=)"),
     lab(&["mb_policy"], "=NAME", Policy, "how free blocks are chosen"),
     lab(&["meta_policy"], "=NAME", Policy, "where metadata blocks lie"),

@@ -40,6 +40,7 @@ use extant_recovery::JournalFile;
 use crate::clusters::{BlockAllocator, ClusterSize};
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::error_log::ErrorLog;
+use crate::fast_commit::suits;
 use crate::filesystem::{self, Filesystem, JournalHooks};
 use crate::groups::{Groups, journal_zones};
 use crate::hash_settings::HashSettings;
@@ -322,7 +323,11 @@ fn gather(
     };
     let has_log = location.is_some();
     let hooks = Arc::new(JournalHooks { fs: OnceLock::new() });
-    let journal = Journal::open(cache.clone(), location, hooks.clone(), journal_options(&options, &budget, read_only))?;
+    // A journal of another disk, or one that is only borrowed, has none: no test replays them there.
+    let own_log = journal_file.as_ref().is_some_and(|j| !j.is_external() && !j.super_block().is_borrowed());
+    let fast_commits = options.fast_commits && own_log && suits(&sb);
+    let journal_options = journal_options(&options, &budget, read_only, fast_commits, sb.primary_location().0);
+    let journal = Journal::open(cache.clone(), location, hooks.clone(), journal_options)?;
     // A borrowed journal, of this mount or of one that crashed, is removed at the unmount.
     let journal_super = journal_file.as_ref().map(|j| j.super_block());
     let lent = has_log && journal_super.is_some_and(|j| j.is_borrowed());
@@ -408,12 +413,20 @@ fn allocator(
     Ok(alloc)
 }
 
-fn journal_options(options: &MountOptions, budget: &Budget, read_only: bool) -> extant_journal::Options {
+fn journal_options(
+    options: &MountOptions,
+    budget: &Budget,
+    read_only: bool,
+    fast_commits: bool,
+    superblock: BlockNr,
+) -> extant_journal::Options {
     extant_journal::Options {
         clock: options.clock.clone(),
         commit_interval_ns: u64::from(options.commit_interval_s.unwrap_or(COMMIT_INTERVAL_S).max(1)) * 1_000_000_000,
         pinned_bytes_max: budget.limit() / 4,
         checkpoint_blocks: options.checkpoint_blocks,
+        fast_commits,
+        superblock: Some(superblock),
         threaded: options.threads && !read_only,
     }
 }

@@ -7,6 +7,7 @@ use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags, MODE_TYPE_MASK};
 use extant_ondisk::time::Timestamp;
 
 use crate::error::{Error, Result};
+use crate::fast_commit::set_file_described;
 use crate::filesystem::Filesystem;
 use crate::inode::{Attr, InodeRef};
 use crate::operation::Operation;
@@ -189,6 +190,7 @@ impl Filesystem {
                 set.apply_times(d, now);
             }
             let written = self.write_inode(handle, inode);
+            set_file_described(handle, inode);
             self.whole(handle, written)
         })
     }

@@ -25,6 +25,7 @@ use crate::crypt::CONTEXT;
 use crate::dir;
 use crate::dir_store::DirView;
 use crate::error::{Damage, Error, Result};
+use crate::fast_commit::{NameChange, describe_name};
 use crate::filesystem::Filesystem;
 use crate::inode::{Attr, Inode, InodeRef};
 use crate::map::{MapRoot, MapStore};
@@ -222,6 +223,10 @@ impl Operation<'_> {
                 self.stamp(handle, dir, now)
             })();
             self.whole(handle, done)?;
+            if !is_dir {
+                describe_name(handle, NameChange::Create, dir, &inode, name);
+                handle.set_described();
+            }
             Ok(inode)
         })
     }

@@ -228,6 +228,7 @@ impl Filesystem {
         };
         *chosen = now.split_off(mapped);
         self.alloc.mark(handle, &now)?;
+        self.describe_blocks(handle, inode, &map, &view, (lblk.0, lblk.0 + mapped));
         let state = if unwritten { EsState::Unwritten(now.start) } else { EsState::Written(now.start) };
         inode.es.insert(lblk, mapped, state);
         Ok(mapped)
@@ -308,6 +309,7 @@ impl Filesystem {
             let r = map.convert_unwritten(&view, handle, from, len);
             inode.absorb_map(&mut map, self.geo.block_size);
             inode.es.remove(from, len);
+            self.describe_blocks(handle, inode, &map, &view, (from.0, from.0 + len));
             // Even after a failure half-way, the map must be written with the inode.
             r
         };

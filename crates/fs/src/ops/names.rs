@@ -17,6 +17,7 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 use crate::crypt::is_encrypted;
 use crate::dir_store::DirView;
 use crate::error::{Damage, Error, Result};
+use crate::fast_commit::{NameChange, describe_name};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::MapState;
@@ -186,6 +187,8 @@ impl Filesystem {
                     self.write_inode(handle, inode)?;
                     self.stamp(handle, dir, now)
                 })();
+                describe_name(handle, NameChange::Link, dir, inode, name);
+                handle.set_described();
                 self.whole(handle, done)
             })
         })?;
@@ -226,6 +229,9 @@ impl Filesystem {
                 view.remove(handle, name, Some(&found))?;
                 let now = self.now();
                 let done = self.stamp(handle, dir, now).and_then(|()| self.drop_link(handle, &inode, now));
+                // The last name goes with an orphan's record, which no fast commit has.
+                describe_name(handle, NameChange::Unlink, dir, &inode, name);
+                handle.set_described();
                 self.whole(handle, done)
             })
         })?;

@@ -136,6 +136,10 @@ impl Filesystem {
             return Err(e);
         }
         *tries += 1;
+        if let Some(handle) = open {
+            // It failed within a change.
+            handle.set_opaque();
+        }
         self.finish_open(open);
         self.alloc.discard_all_under_pressure();
         Ok(self.journal.commit_running()?)

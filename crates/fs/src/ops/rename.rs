@@ -14,6 +14,7 @@ use extant_ondisk::time::Timestamp;
 use crate::dir::Found;
 use crate::dir_store::DirView;
 use crate::error::{Damage, Error, Result};
+use crate::fast_commit::describe_move;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::operation::Operation;
@@ -309,16 +310,15 @@ impl Operation<'_> {
         let inherited = whiteout.map(|cred| self.inherited_values(old_dir, NewNode::whiteout(), cred)).transpose()?;
         let values = inherited.unwrap_or_default();
         self.transact_whole(credits::rename(new_view, whiteout.is_some()) + values.credits, |handle| {
+            let now = self.now();
             // First the steps that may find no space: the whiteout, then the new name.
             let whiteout = match whiteout {
                 Some(cred) => Some(self.new_inode(handle, old_dir, old_name, NewNode::whiteout(), cred, &values)?),
                 None => None,
             };
-            let now = self.now();
-            let kind = source.file_type();
             let named = match to {
-                Some(to) => new_view.set_inode(handle, to, source.ino, kind),
-                None => new_view.add(handle, new_name, source.ino, kind),
+                Some(to) => new_view.set_inode(handle, to, source.ino, source.file_type()),
+                None => new_view.add(handle, new_name, source.ino, source.file_type()),
             };
             if let Err(e) = named {
                 if let Some(whiteout) = &whiteout {
@@ -367,6 +367,8 @@ impl Operation<'_> {
                 }
                 self.stamp_both(handle, old_dir, new_dir, now)
             })();
+            let plain = target.is_none() && whiteout.is_none();
+            describe_move(handle, source, (old_dir, old_name), (new_dir, new_name), plain);
             self.whole(handle, done)
         })
     }

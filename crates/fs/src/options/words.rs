@@ -60,6 +60,7 @@ impl MountOptions {
             "mb_locality_groups" => {
                 number(value, 1, 1024, "a number from 1 to 1024").map(|n| self.locality_groups = n as usize)
             }
+            "fast_commit" => on_off(value).map(|on| self.fast_commits = on),
             "queue_depth" => {
                 number(value, 1, QUEUE_DEPTH_MAX, "a number from 1 to 4096").map(|depth| self.queue_depth = depth)
             }
@@ -144,6 +145,14 @@ fn split(option: &str) -> (&str, Option<&str>) {
 fn number(value: Option<&str>, min: u32, max: u32, expected: &'static str) -> Result<u32, BadValue> {
     let number = value.and_then(|value| value.parse().ok()).filter(|number| (min..=max).contains(number));
     number.ok_or_else(|| BadValue { value: value.map(str::to_owned), expected })
+}
+
+fn on_off(value: Option<&str>) -> Result<bool, BadValue> {
+    match value {
+        Some("on") => Ok(true),
+        Some("off") => Ok(false),
+        _ => Err(BadValue { value: value.map(str::to_owned), expected: "on or off" }),
+    }
 }
 
 fn size(value: Option<&str>, min: u64, expected: &'static str) -> Result<u64, BadValue> {

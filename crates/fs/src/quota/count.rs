@@ -131,6 +131,7 @@ impl Filesystem {
             let Some(place) = content.tree.places.get(&id).copied() else { return Ok(false) };
             let (buffer, at) = self.quota_entry(&content, place)?;
             let mut entry = [0; ENTRY_BYTES];
+            handle.set_opaque();
             let empty = handle.modify(&buffer, BufKind::Leaf, |bytes| {
                 let stored = &mut bytes[at..at + ENTRY_BYTES];
                 entry.copy_from_slice(stored);

@@ -96,6 +96,9 @@ impl Filesystem {
     fn write_times(&self, inode: &Arc<Inode>, handle: Option<Handle>) {
         let written = handle.map_or_else(|| self.start(credits::INODE), Ok).and_then(|mut handle| {
             let r = self.write_inode(&mut handle, inode);
+            if !inode.is_dir() {
+                handle.set_described();
+            }
             self.end(handle, r)
         });
         if let Err(e) = written {
@@ -178,7 +181,10 @@ impl Filesystem {
             Retirer::Completion => (batch.plain && batch.failed.lock().is_empty()).then_some(None),
             Retirer::Tries => match self.credits_alone(batch)? {
                 0 => Some(None),
-                credits => self.try_start(credits).map(Some),
+                credits => self.try_start(credits).map(|mut handle| {
+                    handle.set_described();
+                    Some(handle)
+                }),
             },
         }
     }
@@ -305,7 +311,9 @@ impl Filesystem {
         let enough = open.as_mut().is_some_and(|h| h.has_credits(self.with_quota_credits(credits)));
         if !enough {
             self.finish_open(open);
-            *open = Some(self.start(credits)?);
+            let handle = open.insert(self.start(credits)?);
+            // Mapping, conversion and sizes list their changes.
+            handle.set_described();
         }
         match open {
             Some(handle) => Ok(handle),

@@ -32,7 +32,7 @@ pub struct EngineOptions {
 }
 
 /// The known options, for the message about an unknown one.
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 15] = [
     "cache=",
     "dirty=",
     "commit=",
@@ -43,6 +43,7 @@ const KNOWN: [&str; 14] = [
     "engine=",
     "mb_locality_groups=",
     "queue_depth=1...4096",
+    "fast_commit=on|off",
     "exact",
     "slow=PERCENT",
     "device=hdd-2007|hdd|flash|net-5ms",

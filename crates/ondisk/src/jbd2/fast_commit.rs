@@ -8,7 +8,8 @@
 //! first fast commit of the area begins with a head record. Records do not cross blocks: a pad record fills the rest,
 //! unless it is shorter than a record's header. Everything is little-endian, unlike the rest of the journal.
 //!
-//! What it does not do: check whether an inode or a block exists; `extant-fs` applies the changes.
+//! What it does not do: lay fast commits out ([`super::FastCommitWriter`]); check whether an inode or a block exists;
+//! `extant-fs` applies the changes.
 //!
 //! # Locking
 //! None.
@@ -21,19 +22,19 @@ use crate::inode::GOOD_OLD_INODE_SIZE;
 use crate::{InodeNr, LogicalBlock};
 
 /// Bytes of a record's header: tag and length of the body.
-const HEADER_BYTES: usize = 4;
+pub(super) const HEADER_BYTES: usize = 4;
 /// The longest name of a directory entry.
 const NAME_MAX: usize = 255;
 
-const TAG_ADD_RANGE: u16 = 1;
-const TAG_DEL_RANGE: u16 = 2;
-const TAG_CREATE: u16 = 3;
-const TAG_LINK: u16 = 4;
-const TAG_UNLINK: u16 = 5;
-const TAG_INODE: u16 = 6;
-const TAG_PAD: u16 = 7;
-const TAG_TAIL: u16 = 8;
-const TAG_HEAD: u16 = 9;
+pub(super) const TAG_ADD_RANGE: u16 = 1;
+pub(super) const TAG_DEL_RANGE: u16 = 2;
+pub(super) const TAG_CREATE: u16 = 3;
+pub(super) const TAG_LINK: u16 = 4;
+pub(super) const TAG_UNLINK: u16 = 5;
+pub(super) const TAG_INODE: u16 = 6;
+pub(super) const TAG_PAD: u16 = 7;
+pub(super) const TAG_TAIL: u16 = 8;
+pub(super) const TAG_HEAD: u16 = 9;
 
 /// Where a record begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

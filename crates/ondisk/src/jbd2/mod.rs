@@ -17,6 +17,7 @@ mod commit;
 mod damage;
 mod descriptor;
 mod fast_commit;
+mod fast_commit_writer;
 mod revoke;
 mod super_block;
 
@@ -34,6 +35,7 @@ pub use descriptor::{
     DescriptorBuilder, Tag, TagFlags, Tags, descriptor_tags, escape, needs_escape, tag_checksum, unescape,
 };
 pub use fast_commit::{FastCommit, FastCommitName, FastCommitPlace, FastCommitRecord, FastCommitScan};
+pub use fast_commit_writer::{FastCommitBlocks, FastCommitWriter};
 pub use revoke::{RevokeBuilder, RevokeRecords, revoke_records};
 pub use super_block::{
     CompatFeatures, IncompatFeatures, JournalSuperBlock, LogRange, RawJournalSuperBlock, RoCompatFeatures,

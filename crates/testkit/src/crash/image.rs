@@ -105,6 +105,17 @@ pub const ENCRYPTED_TOP: &str = "encrypted";
 /// Its key.
 const KEY: [u8; 64] = [0x5e; 64];
 
+/// Fsyncs write fast commits where they can. Their area has 32 blocks, so that it is often full, and the inode tables
+/// are zeroed: a new inode in a slot with other content needs a full commit.
+pub const FAST_COMMIT: CrashImage = CrashImage {
+    name: "ext4-fast-commit",
+    features: "fast_commit,orphan_file",
+    block_size: 1024,
+    journal_blocks: 2048,
+    more: &["-E", "lazy_itable_init=0"],
+    ..EXT4
+};
+
 /// Clusters of four and of sixteen blocks: those of one cluster are written at different times.
 pub const CLUSTERS: [CrashImage; 2] = [
     CrashImage {
@@ -261,6 +272,11 @@ impl CrashImage {
     /// Whether its directories ignore case.
     pub fn ignores_case(&self) -> bool {
         self.features.contains("casefold")
+    }
+
+    /// Whether fsyncs may write fast commits.
+    pub fn has_fast_commits(&self) -> bool {
+        self.features.contains("fast_commit")
     }
 
     fn has_values(&self) -> bool {

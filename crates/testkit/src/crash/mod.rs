@@ -24,7 +24,7 @@ pub mod workload;
 pub use explore::{Explore, Failure, Report, Spec, explore, state_files};
 pub use history::{Cut, History};
 pub use image::{
-    CASEFOLD, CLUSTERS, CrashImage, ENCRYPTED, ENCRYPTED_TOP, GROWING, IMAGES, INLINE, JOURNAL_DEV, QUOTA, TOGETHER,
-    TWO_WAVES, VALUES,
+    CASEFOLD, CLUSTERS, CrashImage, ENCRYPTED, ENCRYPTED_TOP, FAST_COMMIT, GROWING, IMAGES, INLINE, JOURNAL_DEV, QUOTA,
+    TOGETHER, TWO_WAVES, VALUES,
 };
 pub use workload::{Recording, Wrap, record};

@@ -55,6 +55,7 @@ pub struct Recording {
     pub checkpoints: u64,
     /// How often a file joined a shared attribute block, or an attribute a shared value.
     pub joined: u64,
+    pub fast_commits: u64,
 }
 
 /// How Extant is mounted in crash tests, with the smallest memory budget that it accepts.
@@ -65,7 +66,8 @@ pub fn mount_options(clock: Clock) -> MountOptions {
 /// As [`mount_options`], for `image`.
 pub fn options_for(image: &CrashImage, clock: Clock) -> MountOptions {
     let borrow_journal = if image.borrows { BorrowJournal::IfClean } else { BorrowJournal::Never };
-    MountOptions { borrow_journal, keys: image.keys(), ..mount_options(clock) }
+    let fast_commits = image.has_fast_commits();
+    MountOptions { borrow_journal, keys: image.keys(), fast_commits, ..mount_options(clock) }
 }
 
 /// Runs about `ops` operations on a copy of `base`.
@@ -104,6 +106,7 @@ pub fn record(
         commits: w.commits,
         checkpoints: w.checkpoints,
         joined: w.joined,
+        fast_commits: w.fast_commits,
     })
 }
 
@@ -149,8 +152,8 @@ pub struct Workload {
     pub logged: u64,
     pub commits: u64,
     pub checkpoints: u64,
-    /// How often a file joined a shared attribute block, or an attribute a shared value.
     pub joined: u64,
+    pub fast_commits: u64,
 }
 
 type Done = Result<(), String>;
@@ -181,6 +184,7 @@ impl Workload {
             commits: 0,
             checkpoints: 0,
             joined: 0,
+            fast_commits: 0,
         })
     }
 
@@ -205,6 +209,9 @@ impl Workload {
         self.clock.advance(Duration::from_millis(self.rng.below(60)));
         if self.image.room > 0 && self.rng.one_in(GROWS_EVERY) {
             return self.grow();
+        }
+        if self.image.has_fast_commits() && !self.rng.one_in(10) {
+            return self.step_of_fast_commits();
         }
         match self.rng.below(100) {
             0..10 => self.create(),
@@ -234,6 +241,17 @@ impl Workload {
             98..99 => self.many_names(),
             _ if self.rng.one_in(6) => self.remount(),
             _ => self.background(),
+        }
+    }
+
+    /// An operation that a fast commit describes, or an fsync.
+    fn step_of_fast_commits(&mut self) -> Done {
+        match self.rng.below(12) {
+            0..2 => self.create(),
+            2..6 => self.append(),
+            6 => self.link(),
+            7 => self.rename(),
+            _ => self.fsync(),
         }
     }
 
@@ -962,6 +980,7 @@ impl Workload {
         let s = self.fs.journal_stats();
         self.logged += s.blocks.get();
         self.commits += s.commits.get();
+        self.fast_commits += s.fast_commits.get();
         self.checkpoints += s.checkpoints.get();
         self.joined += self.fs.attribute_blocks_joined() + self.fs.values_shared();
     }

@@ -236,6 +236,20 @@ pub static CONFIGS: &[Config] = &[
         ..MOUNT
     },
     Config {
+        name: "fast-commit",
+        image: CrashImage {
+            name: "ext4-1k-fast-commit",
+            features: "fast_commit",
+            block_size: 1024,
+            size: 10 << 20,
+            journal_blocks: 2048,
+            more: &["-E", "lazy_itable_init=0"],
+            ..JOURNAL
+        },
+        weight: 0,
+        ..MOUNT
+    },
+    Config {
         name: "values",
         image: CrashImage { name: "ext4-1k-values", features: "ea_inode", block_size: 1024, size: 8 << 20, ..JOURNAL },
         weight: 0,
@@ -358,6 +372,7 @@ impl Config {
         MountOptions {
             keep_clean: self.keep_clean,
             write_through_bytes: self.through,
+            fast_commits: self.image.has_fast_commits(),
             cache_bytes: CACHE_BYTES,
             borrow_journal: self.lends(),
             keys: self.image.keys(),

@@ -171,6 +171,8 @@ fn log_allocation(
         commit_interval_ns: u64::MAX,
         pinned_bytes_max: CACHE_BYTES,
         checkpoint_blocks: None,
+        fast_commits: false,
+        superblock: None,
         threaded: false,
     };
     let journal = Journal::open(cache, Some(location), Arc::new(NoHooks), options)?;

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use extant_base::sync::Waiter;
 use extant_base::sync::atomic::Ordering;
 use extant_cache::LossCursor;
+use extant_journal::Durability;
 use extant_ondisk::InodeNr;
 use extant_ondisk::jbd2::Tid;
 
@@ -93,6 +94,8 @@ impl Filesystem {
             let committed = committed.map_err(|e| Error::lost(ino, e.into()));
             done(committed.and_then(|()| fs.lifecycle.acknowledge()));
         };
+        // As Linux: syncfs commits fully (`ext4_sync_fs`).
+        let how = if inodes.is_some() { Durability::Fast } else { Durability::Full };
         let fs = self.arc();
         let newest = move || {
             let later = |a: Tid, b: Tid| if b.is_after(a) { b } else { a };
@@ -104,10 +107,10 @@ impl Filesystem {
             let tell = written.clone();
             self.write_scope(&barrier, &Countdown::new(move || tell.set(())));
             written.wait();
-            return durable(self.journal.commit_here(newest()));
+            return durable(self.journal.commit_here(newest(), how));
         }
         let fs = self.arc();
-        let written = Countdown::new(move || fs.journal.commit_async(newest(), Box::new(durable)));
+        let written = Countdown::new(move || fs.journal.commit_async(newest(), how, Box::new(durable)));
         self.write_scope(&barrier, &written);
     }
 

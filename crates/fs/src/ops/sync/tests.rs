@@ -8,6 +8,7 @@ use extant_base::sync::Waiter;
 use extant_base::task;
 use extant_block::BlockDevice;
 use extant_block::device::{Catch, HeldDevice};
+use extant_journal::Durability;
 
 use crate::ops::credits;
 use crate::ops::no_space::tests::take_all;
@@ -114,7 +115,7 @@ fn fsync_while_a_transaction_closes(fs: &crate::Mounted, names: &[&str]) {
     let open = fs.start(credits::INODE).expect("handle");
     let closing = Waiter::new();
     let tell = closing.clone();
-    fs.journal.commit_async(Some(fs.journal.running_tid()), Box::new(move |r| tell.set(r)));
+    fs.journal.commit_async(Some(fs.journal.running_tid()), Durability::Full, Box::new(move |r| tell.set(r)));
     let other = Arc::clone(fs);
     let closes = move || {
         while let Some(handle) = other.try_start(1) {
