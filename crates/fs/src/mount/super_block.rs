@@ -1,14 +1,13 @@
 //! The superblock at the start and the end of a mount: reading and checking it, and writing it (Linux:
 //! `ext4_load_super`, `ext4_commit_super`, fs/ext4/super.c).
 //!
-//! [`extant_ondisk::features`] decides which features permit what; this module decides what follows for this mount.
+//! [`extant_ondisk::features`] decides what the features allow; this module applies that to the mount.
 //!
-//! What it does not do: choose among copies ([`crate::mount::copies`]); changes under a handle
+//! What it does not do: choose among copies ([`crate::mount::copies`]), or change the superblock under a handle
 //! ([`Filesystem::modify_superblock`]).
 //!
-//! # Locking
-//! [`write_super`] takes none: its callers ensure that no transaction holds the block. `superblock` (75) in the
-//! methods of [`Filesystem`].
+//! [`write_super`] takes no lock; its callers ensure that no transaction holds the block. The methods of [`Filesystem`]
+//! take `superblock` (75).
 
 use std::sync::Arc;
 
@@ -21,9 +20,9 @@ use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock};
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
 
-/// Checks the superblock again after the replay, which may have brought other features and another size. A writing
-/// mount cannot become read-only here: the replay remains. `before`: the earlier superblock, whose size has been
-/// checked.
+/// Checks the superblock again after the replay, which may have changed features and the size. A mount for writing
+/// cannot become read-only here, because the replay has already been written. `before` is the earlier superblock, whose
+/// size has been checked.
 pub(crate) fn check_after_replay(
     sb: &SuperBlock,
     dev: &dyn BlockDevice,
@@ -50,7 +49,7 @@ pub(crate) fn read_super_at(dev: &dyn BlockDevice, offset: u64) -> Result<SuperB
     Ok(SuperBlock::decode(&bytes, offset)?)
 }
 
-/// Writes the primary superblock, durably. Only while no transaction can hold its block.
+/// Writes the primary superblock durably. No transaction may hold its block.
 pub(crate) fn write_super(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usize)) -> Result<()> {
     write_super_with(dev, sb, place, BioFlags::PREFLUSH | BioFlags::FUA)
 }
@@ -76,11 +75,11 @@ fn write_super_with(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usi
 }
 
 impl Filesystem {
-    /// Updates the superblock's totals; nothing may be in progress.
+    /// Updates the superblock's totals. No change may be in progress.
     pub(crate) fn note_totals(&self) -> MutexGuard<'_, SuperBlock> {
         let (blocks, inodes) = self.groups.totals();
         let orphans = self.orphans.len();
-        // Without a log the device does not record which unlinked files must be freed.
+        // Without a log, the device has no record of the unlinked files that must be freed.
         let whole = || !self.inodes.all().iter().any(|inode| inode.links() == 0);
         let becomes_clean = !self.has_log && self.was_clean && whole();
         let mut sb = self.sb.lock();
@@ -108,12 +107,12 @@ impl Filesystem {
         if sb.orphan_file().is_some() && self.has_log {
             sb.set_orphan_present(true);
         }
-        // Nothing must be durable before it: one flush for it and for all earlier writes.
+        // No later write may become durable before this one. A single flush covers it and all earlier writes.
         write_super_with(&*self.dev, sb, self.sb_place, BioFlags::empty())?;
         Ok(self.dev.flush()?)
     }
 
-    /// Records the mount in the superblock: how often, when, where; and marks the image as in use.
+    /// Records the mount in the superblock (count, time, mount point), and marks the image as in use.
     pub(crate) fn mark_mounted(&self) -> Result<()> {
         let mut sb = self.sb.lock();
         if self.options.counted {

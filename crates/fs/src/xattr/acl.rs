@@ -1,4 +1,4 @@
-//! ACLs as attributes: converts them, and keeps ACL and mode consistent.
+//! ACLs as attributes: conversion, and consistency between ACL and mode.
 
 use extant_ondisk::InodeNr;
 use extant_ondisk::acl::{self, Acl};
@@ -16,9 +16,9 @@ const S_IFLNK: u16 = 0o120000;
 /// One of an inode's two ACLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclKind {
-    /// Governs access to the inode.
+    /// The ACL that governs access to the inode.
     Access,
-    /// Initial ACL of new inodes in a directory.
+    /// The ACL that new inodes in a directory inherit.
     Default,
 }
 
@@ -41,7 +41,7 @@ impl AclKind {
     }
 }
 
-/// Parses a value from setxattr; None removes the ACL.
+/// Parses a value from setxattr. `None` means that the ACL is removed.
 pub(super) fn acl_from_value<E>(ino: InodeNr, value: &[u8]) -> std::result::Result<Option<Acl>, XattrError<E>> {
     acl::from_xattr(value).map_err(|source| XattrError::InvalidAcl { ino, source })
 }
@@ -54,7 +54,7 @@ pub fn get_acl<S: XattrSource>(store: &S, kind: AclKind) -> Result<Option<Acl>, 
     Ok(Some(acl))
 }
 
-/// Sets or (None) removes an ACL, and sets the mode that corresponds to an access ACL. The caller clears S_ISGID if
+/// Sets an ACL, or removes it if `None`. An access ACL also sets the corresponding mode. The caller clears S_ISGID if
 /// the credentials require it.
 pub fn set_acl<S: XattrStore>(store: &mut S, kind: AclKind, acl: Option<&Acl>) -> Result<(), S> {
     let (ino, mode) = (store.ino(), store.mode());
@@ -76,7 +76,8 @@ pub fn set_acl<S: XattrStore>(store: &mut S, kind: AclKind, acl: Option<&Acl>) -
     if new_mode == mode { Ok(()) } else { store.set_mode(new_mode).map_err(XattrError::Store) }
 }
 
-/// The mode of an inode of `mode` that gets an ACL, and the bytes of it that are stored; `None`: the mode says it all.
+/// The mode of an inode of mode `mode` after it gets the ACL, and the bytes of the ACL to store. `None` if the mode
+/// alone expresses the ACL.
 pub(super) fn stored_acl(kind: AclKind, acl: &Acl, mode: u16) -> (u16, Option<Vec<u8>>) {
     match kind {
         AclKind::Default => (mode, Some(acl::to_disk(acl))),
@@ -87,7 +88,7 @@ pub(super) fn stored_acl(kind: AclKind, acl: &Acl, mode: u16) -> (u16, Option<Ve
     }
 }
 
-/// The name and the bytes of the access ACL after [`chmod_acl`]; `None`: the inode has no such list.
+/// The name and the bytes of the access ACL after [`chmod_acl`]; `None` if the inode has no such ACL.
 pub fn chmod_value<S: XattrSource>(store: &S, mode: u16) -> Result<Option<(Name<'static>, Vec<u8>)>, S> {
     if store.mode() & MODE_TYPE_MASK == S_IFLNK {
         return Ok(None);
@@ -113,7 +114,7 @@ pub fn inherited_values(inherited: &acl::Inherited) -> Vec<(Name<'static>, Vec<u
     both.into_iter().filter_map(of).collect()
 }
 
-/// Sets the ACLs of the new inode `child`, whose mode is already `inherited.mode`: all or none.
+/// Sets the ACLs of the new inode `child`, whose mode is already `inherited.mode`: either all of them or none.
 pub fn set_inherited<S: XattrStore>(child: &mut S, inherited: &acl::Inherited) -> Result<(), S> {
     set_all_raw(child, &inherited_values(inherited))
 }
