@@ -2,38 +2,38 @@
 
 use std::fmt;
 
-/// The structures that decoding can find damaged; displayed so that their number can follow.
+/// The structures in which decoding can find damage. They are displayed so that a number can follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Structure {
-    /// Numbered by its first byte.
+    /// Numbered by the offset of its first byte.
     SuperBlock,
-    /// By group, as the bitmaps.
+    /// Numbered by group, like the bitmaps.
     GroupDescriptor,
-    /// By group.
+    /// Numbered by group.
     BlockBitmap,
-    /// By group.
+    /// Numbered by group.
     InodeBitmap,
-    /// By inode number.
+    /// Numbered by inode number.
     Inode,
-    /// By block, or 0 for the root in the inode.
+    /// Numbered by block; 0 for the root in the inode.
     ExtentNode,
-    /// By logical block.
+    /// Numbered by logical block.
     ExtentList,
-    /// By block.
+    /// Numbered by block.
     IndirectBlock,
-    /// By logical block.
+    /// Numbered by logical block.
     DirectoryBlock,
-    /// By block.
+    /// Numbered by block.
     XattrBlock,
-    /// By block.
+    /// Numbered by block.
     OrphanFileBlock,
-    /// By block.
+    /// Numbered by block.
     JournalSuperBlock,
-    /// By transaction.
+    /// Numbered by transaction.
     RevokeBlock,
-    /// By block of the journal.
+    /// Numbered by block of the journal.
     FastCommit,
-    /// By sector.
+    /// Numbered by sector.
     PartitionTable,
 }
 
@@ -59,20 +59,21 @@ impl fmt::Display for Structure {
     }
 }
 
-/// An on-disk structure that cannot be used, and why. The caller adds the image's name.
+/// An on-disk structure cannot be used, for this reason. The caller adds the image's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The bytes break a rule of the format. `number` is the block, inode, group … that `structure` names.
+    /// The bytes break a rule of the format. `number` is the block, inode, group or other number that `structure`
+    /// implies.
     #[error("{structure} {number}: {detail}")]
     Corrupt {
         /// The damaged structure.
         structure: Structure,
         /// The number of the structure; [`Structure`] says how each kind is numbered.
         number: u64,
-        /// The field, its value and the expected one, for messages.
+        /// The field, its value and the expected value, for messages.
         detail: String,
     },
-    /// The bytes are well formed but use something that Extant does not do.
+    /// The bytes are well formed but use something that Extant does not support.
     #[error("unsupported: {detail}")]
     Unsupported {
         /// The feature or value, for messages.

@@ -259,7 +259,7 @@ impl Operation<'_> {
     }
 
     /// Creates an inode with one link and writes it; it has no name yet. [`credits::NEW_INODE`]. The caller has charged
-    /// it to the quotas ([`Filesystem::admit_new`]), and has prepared the `values` that it may inherit.
+    /// it to the quotas ([`Operation::admit_new`]), and has prepared the `values` that it may inherit.
     pub(crate) fn new_inode(
         &self,
         handle: &mut Handle,

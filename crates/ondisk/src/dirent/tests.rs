@@ -1,4 +1,4 @@
-//! Directory blocks against a model, under random damage, and at the sizes where lengths change their form.
+//! Directory blocks against a model, under random damage, and at the sizes at which the encoding of lengths changes.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn format(has_filetype: bool, has_csum: bool) -> DirBlockFormat {
     DirBlockFormat { has_filetype, has_csum, inodes_count: 1_000_000, encrypted: false }
 }
 
-/// The used entries of a block as name → inode; panics when the chain is broken.
+/// The used entries of a block, from name to inode; panics if the chain is broken.
 fn contents(format: DirBlockFormat, block: &[u8]) -> BTreeMap<Vec<u8>, u32> {
     let mut names = BTreeMap::new();
     let mut end = 0;
@@ -119,7 +119,7 @@ fn any_flipped_bit_makes_the_checksum_wrong() {
     assert!(verify_leaf(&[], good).is_err());
 }
 
-/// The damages of a block that belongs to inode 12.
+/// The damage of a block that belongs to inode 12.
 fn damages(f: DirBlockFormat, block: &[u8], first: bool) -> Vec<DirDamage> {
     let first_block_of = first.then_some(crate::InodeNr(12));
     let context = LeafContext { first_block_of, first_ino: 11, seed: f.has_csum.then(|| seed(1)) };
@@ -166,13 +166,13 @@ fn each_damage_of_an_entry_is_found_alone() {
         bad[at..at + new.len()].copy_from_slice(new);
         let found = damages(f, &bad, true);
         if let R::DotRecLen { .. } = what {
-            // The next entry is then no '..'.
+            // The next entry is then not `..`.
             let second = DirDamage { offset: 36, what: R::DotDotName };
             assert_eq!(found, [DirDamage { offset, what }, second]);
             continue;
         }
         if what == R::HeaderCut {
-            // Only a walk that starts there can meet it.
+            // Only a walk that starts there can find it.
             assert_eq!((f.link(&bad, at), found), (Err(DirDamage { offset, what }), vec![]));
             continue;
         }
