@@ -1,7 +1,7 @@
-//! Counters that many threads add to without sharing a cache line.
+//! Counters to which many threads add without sharing a cache line.
 //!
-//! Linux: `struct percpu_counter` without its batch (reads here sum all shards, so they are for reports, not for hot
-//! decisions).
+//! Linux: `struct percpu_counter` without its batch. Reads sum all shards, so they are for reports and not for
+//! decisions on a hot path.
 
 use crate::sim;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ const SHARDS: usize = 16;
 #[derive(Default)]
 struct Shard(AtomicU64);
 
-/// A sum over per-thread shards. Adding touches one shard; [`Counter::get`] reads all.
+/// A sum over per-thread shards. Adding writes one shard; [`Counter::get`] reads all of them.
 #[derive(Default)]
 pub struct Counter {
     shards: [Shard; SHARDS],
@@ -33,7 +33,7 @@ impl Counter {
         self.add(1);
     }
 
-    /// The sum at some moment during the call.
+    /// The sum at some time during the call.
     pub fn get(&self) -> u64 {
         let add = |sum: u64, shard: &Shard| {
             sim::line_read("counter", shard);

@@ -1,10 +1,10 @@
-//! Lock classes: name, rank, statistics; the rank check of debug builds; the lock table.
+//! Lock classes: their names, ranks and statistics, the rank check of debug builds, and the lock table.
 //!
-//! Main types: [`LockClass`], [`LockRow`]. Acquisitions are counted in the thread's own [`counts`](super::counts),
+//! Main types: [`LockClass`], [`LockRow`]. Acquisitions are counted in the thread's own [`counts`](super::counts), and
 //! waits in the class.
 //!
 //! # Locking
-//! The registry has a bare leaf lock without a class, held for a few instructions: it cannot count itself.
+//! The registry has a leaf lock without a class, because it cannot count itself. It is held for a few instructions.
 
 #[cfg(debug_assertions)]
 use std::cell::RefCell;
@@ -18,9 +18,10 @@ use crate::sim;
 /// The shared part of all locks of one kind.
 pub struct LockClass {
     pub name: &'static str,
-    /// Position in the lock order; higher is taken later. 0 is never checked.
+    /// The position in the lock order. A lock with a higher rank is taken later. Rank 0 is never checked.
     pub rank: u32,
-    /// Its locks live about as long as one operation, so a modelled machine has no history of their cache lines.
+    /// Locks of this class live about as long as one operation, so a modelled machine has no history of their cache
+    /// lines.
     pub(crate) short_lived: bool,
     slot: Slot,
     contended: AtomicU64,
@@ -29,7 +30,7 @@ pub struct LockClass {
     wait_ns_min: AtomicU64,
 }
 
-/// One row of the lock table, as `perf lock` prints it. Waits in nanoseconds.
+/// One row of the lock table, as `perf lock` prints it. Waits are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockRow {
     pub name: &'static str,
@@ -40,7 +41,7 @@ pub struct LockRow {
     pub wait_ns_min: u64,
 }
 
-/// Number of attempts on a taken lock before a watched thread announces that it will sleep.
+/// The number of attempts to take a lock before a watched thread announces that it will sleep.
 const SPINS: u32 = 100;
 
 static REGISTRY: parking_lot::Mutex<Vec<&'static LockClass>> = parking_lot::Mutex::new(Vec::new());
@@ -50,7 +51,7 @@ pub fn set_lock_stats(on: bool) {
     mode::set(STATS, on);
 }
 
-/// The classes that were taken since statistics were switched on, most waited-for first.
+/// The classes that were taken since statistics were switched on, the longest waits first.
 pub fn lock_table() -> Vec<LockRow> {
     let mut rows: Vec<LockRow> = REGISTRY.lock().iter().map(|c| c.row()).collect();
     rows.sort_by(|a, b| b.wait_ns_total.cmp(&a.wait_ns_total).then(a.name.cmp(b.name)));
@@ -80,7 +81,7 @@ impl LockClass {
         }
     }
 
-    /// A class whose locks live about as long as one operation: another lock may be at the same address soon. A
+    /// Marks a class whose locks live about as long as one operation: another lock may be at the same address soon. A
     /// [`crate::sim`] run does not model which processor has the cache line of such a lock.
     pub const fn short_lived(self) -> LockClass {
         LockClass { short_lived: true, ..self }
@@ -98,9 +99,9 @@ impl LockClass {
         }
     }
 
-    /// Takes the lock at `addr` through `quick` (must not wait), else through `slow` (waits). Counts and times it if
-    /// statistics are on. `shared`: other threads may have it, too.
-    // Inlined, because a call would add to the cost of a counted acquisition.
+    /// Takes the lock at `addr` with `quick`, which must not wait, or otherwise with `slow`, which waits. Counts and
+    /// times the acquisition if statistics are on. `shared` means that other threads may hold the lock, too.
+    // Inlined, because a call would increase the cost of a counted acquisition.
     #[inline(always)]
     pub(super) fn acquire<G>(
         &'static self,
@@ -126,7 +127,7 @@ impl LockClass {
         }
     }
 
-    /// As [`LockClass::acquire`] on a simulated thread; None on others.
+    /// The same as [`LockClass::acquire`] on a simulated thread; `None` on others.
     #[cold]
     pub(super) fn acquire_simulated<G>(
         &'static self,
@@ -148,7 +149,7 @@ impl LockClass {
         }
     }
 
-    /// Takes the lock at `addr` if that needs no waiting.
+    /// Takes the lock at `addr` if that is possible without waiting.
     pub(super) fn attempt<G>(&'static self, addr: usize, shared: bool, quick: impl Fn() -> Option<G>) -> Option<G> {
         if !mode::is(SIMULATED) {
             return quick();
@@ -162,7 +163,7 @@ impl LockClass {
         Some(g)
     }
 
-    /// The first acquisition of this class, or of this thread.
+    /// Counts the first acquisition of this class, or of this thread.
     #[cold]
     fn count_first(&'static self) {
         if self.slot.take() {
@@ -176,7 +177,7 @@ impl LockClass {
     fn wait<G>(&'static self, counted: bool, quick: impl Fn() -> Option<G>, slow: impl FnOnce() -> G) -> G {
         let slow = || {
             if crate::task::sleep_is_watched() {
-                // Most locks are held for less time than the announcement takes.
+                // Most locks are held for a shorter time than the announcement takes.
                 for _ in 0..SPINS {
                     std::hint::spin_loop();
                     if let Some(g) = quick() {
@@ -206,8 +207,8 @@ thread_local! {
     static HELD: RefCell<Vec<&'static LockClass>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Records, in debug builds, that this thread holds a lock of `class`, until dropped. Dropped after the lock itself,
-/// it also informs a simulation that the lock is free.
+/// While this value exists, debug builds know that this thread holds a lock of `class`. It is dropped after the lock
+/// itself, and then also informs a simulation that the lock is free.
 pub(super) struct Held {
     #[cfg(debug_assertions)]
     class: &'static LockClass,
@@ -215,8 +216,8 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Checks the order, then records the lock at `addr`. `nested` permits that another lock of the same class is
-    /// already held.
+    /// Checks the order, then records the lock at `addr`. `nested` permits another lock of the same class to be already
+    /// held.
     #[inline(always)]
     pub(super) fn enter(class: &'static LockClass, addr: usize, nested: bool, waits: bool) -> Held {
         #[cfg(debug_assertions)]
