@@ -26,7 +26,7 @@ impl Filesystem {
         }
         let start = |name: &'static str, body: Box<dyn FnOnce() + Send>| {
             let weak = Arc::downgrade(self);
-            // If a thread panics, the mount can no longer keep its promises, and no caller may wait for that thread.
+            // If a thread panics, the mount can no longer give its guarantees, and no caller may wait for that thread.
             // The mount aborts.
             let watched = move || {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(body)) {

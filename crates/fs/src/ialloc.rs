@@ -140,7 +140,7 @@ impl Filesystem {
         }
         let buffer = self.groups.inode_bitmap(group)?;
         let per_group = self.geo.inodes_per_group;
-        // Inodes below s_first_ino are the file system's own, whatever the bitmap contains.
+        // Inodes below s_first_ino are reserved, regardless of the bitmap.
         let reserved = if group.0 == 0 { self.geo.first_ino - 1 } else { 0 };
         let geo = &self.geo;
         let found = self.groups.update_bitmap(handle, group, &buffer, |desc, bytes| {

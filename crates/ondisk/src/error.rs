@@ -5,35 +5,35 @@ use std::fmt;
 /// The structures in which decoding can find damage. They are displayed so that a number can follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Structure {
-    /// Numbered by the offset of its first byte.
+    /// The superblock; the number is the offset of its first byte.
     SuperBlock,
-    /// Numbered by group, like the bitmaps.
+    /// A group descriptor; the number is that of its group.
     GroupDescriptor,
-    /// Numbered by group.
+    /// A block bitmap; the number is that of its group.
     BlockBitmap,
-    /// Numbered by group.
+    /// An inode bitmap; the number is that of its group.
     InodeBitmap,
-    /// Numbered by inode number.
+    /// An inode; the number is the inode number.
     Inode,
-    /// Numbered by block; 0 for the root in the inode.
+    /// A node of an extent tree; the number is that of its block, or 0 for the root in the inode.
     ExtentNode,
-    /// Numbered by logical block.
+    /// A list of extents; the number is a logical block.
     ExtentList,
-    /// Numbered by block.
+    /// An indirect block; the number is that of the block.
     IndirectBlock,
-    /// Numbered by logical block.
+    /// A block of a directory; the number is the logical block.
     DirectoryBlock,
-    /// Numbered by block.
+    /// An xattr block; the number is that of the block.
     XattrBlock,
-    /// Numbered by block.
+    /// A block of the orphan file; the number is that of the block.
     OrphanFileBlock,
-    /// Numbered by block.
+    /// The superblock of the journal; the number is that of its block.
     JournalSuperBlock,
-    /// Numbered by transaction.
+    /// A revoke block of the journal; the number is that of its transaction.
     RevokeBlock,
-    /// Numbered by block of the journal.
+    /// A block of the fast-commit area; the number is the block in the journal.
     FastCommit,
-    /// Numbered by sector.
+    /// A partition table; the number is that of the sector.
     PartitionTable,
 }
 

@@ -91,7 +91,7 @@ bitflags! {
         const SPARSE_SUPER = 0x0_0001;
         /// A file of 2 GiB or more exists, so sizes have 64 bits.
         const LARGE_FILE = 0x0_0002;
-        /// Never used.
+        /// Indexed directories in an early form; never used.
         const BTREE_DIR = 0x0_0004;
         /// `i_blocks` has 48 bits, and may count file system blocks.
         const HUGE_FILE = 0x0_0008;

@@ -70,7 +70,7 @@ pub trait DirStore {
     /// blocks.
     fn is_damage(&self, error: &Self::Error) -> bool;
 
-    /// Bytes per block.
+    /// The block size in bytes.
     fn block_size(&self) -> u32;
 
     /// The directory's size in blocks.
@@ -127,9 +127,9 @@ pub struct Scan<E> {
 /// Parameters from the superblock and the directory's inode. They are a snapshot: take a new one for every operation.
 #[derive(Clone, Copy, Debug)]
 pub struct DirParams {
-    /// metadata_csum.
+    /// METADATA_CSUM: blocks of directories have checksums.
     pub has_csum: bool,
-    /// FILETYPE.
+    /// FILETYPE: entries contain the file type.
     pub has_filetype: bool,
     /// DIR_INDEX: indexes are used, and full one-block directories get one.
     pub has_dir_index: bool,

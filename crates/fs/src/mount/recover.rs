@@ -80,14 +80,14 @@ pub(crate) fn lend_journal(
     Ok(refused.is_none())
 }
 
-/// How a mount uses the image.
+/// The way in which a mount uses the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Replay onto the device.
+    /// The journal is replayed onto the device.
     Write,
-    /// Replay into memory.
+    /// The journal is replayed into memory.
     Read,
-    /// As `Read`, but the primary superblock is lost, so only the log can show whether it must be replayed.
+    /// The same as `Read`, but the primary superblock is lost, so only the log can show whether it must be replayed.
     ReadOfBackup,
 }
 

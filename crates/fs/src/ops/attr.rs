@@ -28,11 +28,11 @@ pub enum SetTime {
 /// The attributes to change; `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
-    /// Permission bits.
+    /// The permission bits.
     pub mode: Option<u16>,
-    /// Owner.
+    /// The owner's uid.
     pub uid: Option<u32>,
-    /// Group.
+    /// The gid.
     pub gid: Option<u32>,
     /// The size, in bytes.
     pub size: Option<u64>,

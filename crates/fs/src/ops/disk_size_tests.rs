@@ -21,7 +21,7 @@ const ZERO: FallocateMode = FallocateMode::ZeroRange { keep_size: true };
 enum Behind {
     /// Data or zeros that exist only in memory.
     Waiting,
-    /// The size on disk remains behind the end of the file.
+    /// The size on disk stays smaller than the end of the file.
     Lost,
     /// Old content on the device, in the block with the size on disk.
     Stale,

@@ -34,7 +34,7 @@ pub(crate) enum Want {
     Written,
     /// Delayed data with reserved blocks that is written next, followed by up to `more` blocks of other small files.
     Promised { more: u32 },
-    /// Preallocation.
+    /// Preallocated blocks, which are unwritten.
     Unwritten,
 }
 

@@ -53,7 +53,7 @@ pub enum BorrowJournal {
     /// would overwrite them.
     #[default]
     IfClean,
-    /// Always.
+    /// Always borrow a journal.
     Always,
     /// Never: after a crash, e2fsck can repair the image. A journal that an earlier mount left behind is still used.
     Never,

@@ -70,7 +70,7 @@ pub enum AclError {
     UnknownTag {
         /// The index of the entry, from 0.
         number: usize,
-        /// `e_tag` as stored.
+        /// The stored `e_tag`.
         tag: u16,
     },
     /// The entries are well formed but do not make a valid ACL; see [`Acl::validate`].

@@ -26,7 +26,7 @@ pub struct RawDxEntry {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawDxRootInfo {
-    /// Always 0.
+    /// Reserved; always 0.
     pub reserved_zero: U32,
     /// `DX_HASH_*`, 0 to 2; the superblock determines the signedness.
     pub hash_version: u8,

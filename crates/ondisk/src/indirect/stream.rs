@@ -25,7 +25,7 @@ pub struct Stream<'a> {
 /// The content of a position of a [`Stream`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Data.
+    /// Adjacent blocks of data.
     Data {
         /// The first logical block.
         lblk: LogicalBlock,

@@ -83,7 +83,7 @@ pub struct RawInodeExtra {
     pub i_crtime_extra: U32,
     /// High half of the change counter.
     pub i_version_hi: U32,
-    /// Project.
+    /// The project id.
     pub i_projid: U32,
 }
 

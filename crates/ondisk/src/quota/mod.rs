@@ -47,7 +47,7 @@ pub enum QuotaKind {
 }
 
 impl QuotaKind {
-    /// All kinds.
+    /// All kinds of quota.
     pub const ALL: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
 
     /// The magic number of a file of this kind (Linux: `V2_INITQMAGICS`).

@@ -49,14 +49,14 @@ fn a_bad_pointer_hides_only_its_own_block() {
         let found = found(&fake, &root, &blocks);
         assert_eq!(found.iter().filter(|found| !**found).count(), 1);
         assert!(!found[20] && root.lookup(&fake, LogicalBlock(40), 1).is_err());
-        // An empty pointer beside a bad one may have lost a block, but a rescue has to treat it as a hole.
+        // An empty pointer next to a bad one may have lost a block, but a rescue has to treat it as a hole.
         let hole = root.lookup(&fake, LogicalBlock(41), 1);
         assert_eq!(hole.is_ok_and(|m| m.state == MapState::Hole), salvages);
         let lost = root.salvage(&fake, LogicalBlock(40), 10).expect_err("damaged");
         assert_eq!(lost.end, 41);
     }
     fake.salvages = false;
-    // Nothing is added to a damaged array, and the attempt leaves no block behind.
+    // Nothing is added to a damaged array, and the failed attempt leaks no block.
     let before = fake.blocks.borrow().meta.clone();
     let pblk = fake.allocate_data(1, true);
     let added = root.insert(&fake, &mut Txn::new(1000), LogicalBlock(41), pblk, 1, false);

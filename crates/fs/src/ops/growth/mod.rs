@@ -40,9 +40,9 @@ use crate::lifecycle::Right;
 /// The requested size, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrowTo {
-    /// This total size.
+    /// The given total size.
     Bytes(u64),
-    /// This much more than the current size.
+    /// The current size plus the given number.
     More(u64),
     /// The current size of the device.
     Device,

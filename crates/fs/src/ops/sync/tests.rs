@@ -76,7 +76,7 @@ fn not_for_who_has_the_inode() {
     put(&fs, &g, 1);
     let guard = f.wb.lock();
     let answers = [fsync_async(&fs, &f), fsync_async(&fs, &f)];
-    // An fsync of another inode need not wait behind them.
+    // An fsync of another inode need not wait for them.
     fsync_async(&fs, &g).wait().expect("g");
     assert_open(&answers, "somebody else has the inode");
     drop(guard);
