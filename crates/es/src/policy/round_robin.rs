@@ -97,8 +97,8 @@ impl EsPolicy for RoundRobin {
                     None => busy = true,
                 }
                 let mut inodes = core.policy.inodes.lock();
-                // An inode without evictable entries is removed from the list; its next access puts it back. It is marked
-                // before the check, so a concurrent insertion is either seen here or puts the inode back itself.
+                // An inode without evictable entries is removed from the list; its next access puts it back. It is
+                // marked before the check, so a concurrent insertion is either seen here or puts the inode back itself.
                 node.per_inode.listed.store(false, Ordering::Relaxed);
                 let stays = node.tree.try_read().is_none_or(|tree| tree.evictable() > 0);
                 if stays && !node.per_inode.listed.swap(true, Ordering::Relaxed) {
