@@ -81,7 +81,7 @@ fn header(block_size: u32, blocks: u32, chunks: u32) -> Vec<u8> {
     for field in [1, 0, HEADER_BYTES, CHUNK_HEADER_BYTES] {
         bytes.extend_from_slice(&field.to_le_bytes());
     }
-    // The last is a checksum; 0: there is none.
+    // The last is a checksum; 0 if there is none.
     for field in [block_size, blocks, chunks, 0] {
         bytes.extend_from_slice(&field.to_le_bytes());
     }

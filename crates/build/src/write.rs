@@ -194,7 +194,7 @@ struct State {
     spare: Vec<AlignedBuf>,
     /// The number of buffers that may still be made.
     unmade: usize,
-    /// Finished chunks, by number: offset and bytes. `None`: one that could not be made.
+    /// Finished chunks, by number: offset and bytes. `None` for one that could not be made.
     ready: BTreeMap<u64, Option<(u64, AlignedBuf)>>,
     /// The number of the chunk that is submitted next.
     next: u64,

@@ -331,7 +331,7 @@ impl Compared<'_> {
         self.written.get(from).is_some_and(|at| at * piece < (block.0 + 1) * size)
     }
 
-    /// The path of a directory before the repair; `None`: no path led to it.
+    /// The path of a directory before the repair; `None` if no path led to it.
     fn path(&mut self, dir: InodeNr) -> Option<Vec<u8>> {
         if dir == InodeNr::ROOT {
             return Some(Vec::new());

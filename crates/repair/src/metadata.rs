@@ -122,7 +122,7 @@ impl Metadata {
     }
 
     /// Passes the metadata to `put`, in ascending order, with the byte at which it lies. A block that cannot be read is
-    /// left out; returns how many were.
+    /// left out. Returns how many were.
     ///
     /// # Errors
     /// Those of `put`.

@@ -166,7 +166,7 @@ impl Fresh {
 
 impl Outcome {
     /// Why `-p` must not make this repair by itself. It may if all steps are safe without a person, nothing readable is
-    /// lost, and nothing stays wrong. `None`: it may, or nothing is to be repaired.
+    /// lost, and nothing stays wrong. `None` if it may, or nothing is to be repaired.
     pub fn needs_person(&self) -> Option<String> {
         match self.end {
             End::Sound => return None,
@@ -225,7 +225,7 @@ struct Proof<'a> {
     in_use: u64,
     /// The log, once it was looked at for older copies of what is damaged.
     history: Option<Arc<Newest>>,
-    /// The copies to take from it; `None`: they have to be chosen.
+    /// The copies to take from it; `None` if they have to be chosen.
     copies: Option<BTreeSet<Copied>>,
     seeks: Seeks,
     /// The totals and the mark in the superblock are those of a sound file system, or of the last changes.

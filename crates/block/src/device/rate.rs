@@ -39,7 +39,7 @@ struct Line {
 struct Inner {
     below: Arc<dyn BlockDevice>,
     clock: Clock,
-    /// Bytes per second; 0: no limit.
+    /// Bytes per second; 0 for no limit.
     rate: AtomicU64,
     line: Mutex<Line>,
     more: Condvar,

@@ -42,8 +42,8 @@ fn fits_block(geo: &Geometry, list: &EntryList) -> bool {
     HEADER_LEN + list.stored_len() <= geo.block_size as usize
 }
 
-/// A whole set, behind the entries of the list; `None`: no place of an inode has room for it. A set may have a million
-/// attributes, and each is compared with those before it.
+/// Adds a whole set after the entries of the list; `None` if no place of an inode has room for it. A set may have a
+/// million attributes, and each is compared with those before it.
 fn put_all(geo: &Geometry, mut list: EntryList, set: &[Xattr]) -> Result<Option<EntryList>, String> {
     for (full, value) in set {
         put(&mut list, full, value)?;
@@ -54,8 +54,8 @@ fn put_all(geo: &Geometry, mut list: EntryList, set: &[Xattr]) -> Result<Option<
     Ok(Some(list))
 }
 
-/// Distributes a set beside the end of the inode's content, which must be in the inode: all into the inode if they
-/// fit, else all into a block. `None`: there is no room for this.
+/// Distributes a set beside the end of the inode's content, which must be in the inode: all into the inode if they fit,
+/// otherwise all into a block. `None` if there is no room for this.
 ///
 /// # Errors
 /// A sentence that names the attribute.

@@ -25,7 +25,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// The order of a tree in a file system with this hash; `None`: it has no indexes.
+    /// The order of a tree in a file system with this hash; `None` if it has no indexes.
     pub fn new(tree: &Tree, lost_found: Id, hasher: Option<Hasher>) -> Order {
         let mut order = Order { hasher, ids: Vec::with_capacity(tree.len()), places: vec![NONE; tree.len()] };
         order.meet(Id(0));

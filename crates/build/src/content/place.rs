@@ -27,7 +27,7 @@ pub(super) struct Record {
     pub nodes: u64,
     /// Blocks of a directory.
     pub blocks: u32,
-    /// One more than the number of its attribute block; 0: it has none.
+    /// One more than the number of its attribute block; 0 if it has none.
     attributes: u32,
     /// Whether a directory has an index.
     pub indexed: bool,

@@ -33,7 +33,7 @@ pub struct JournalOptions {
 pub struct ExternalJournal {
     /// Its UUID.
     pub uuid: [u8; 16],
-    /// The number of its device in Linux; 0: not known.
+    /// The number of its device in Linux; 0 if not known.
     pub number: u32,
     /// Bytes of a block, which those of the file system must have.
     pub block_size: u32,
@@ -44,7 +44,7 @@ pub struct ExternalJournal {
 pub struct Options {
     /// The superblock's values.
     pub wanted: Wanted,
-    /// The journal; `None`: there is none in the file system.
+    /// The journal; `None` if there is none in the file system.
     pub journal: Option<JournalOptions>,
     /// The journal on a device of its own.
     pub external_journal: Option<ExternalJournal>,

@@ -48,7 +48,7 @@ pub(super) enum Kind {
 
 #[derive(Clone, Debug)]
 pub(super) struct SystemFile {
-    /// The number of its inode; 0: it has none.
+    /// The number of its inode; 0 if it has none.
     pub ino: InodeNr,
     pub kind: Kind,
     pub mapped: Mapped,

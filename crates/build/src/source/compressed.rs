@@ -103,7 +103,7 @@ impl<R: BufRead> Read for Members<R> {
     }
 }
 
-/// Reads to the end; returns whether all bytes were zeroes.
+/// Reads to the end. Returns whether all bytes were zeroes.
 fn only_zeroes(stream: &mut impl BufRead) -> io::Result<bool> {
     let mut zeroes = true;
     loop {

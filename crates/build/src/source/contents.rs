@@ -30,7 +30,7 @@ pub struct Part {
     /// The name for messages.
     pub name: String,
     pub file: File,
-    /// The state of the file when its entries were read; `None`: it is our own, and does not change.
+    /// The state of the file when its entries were read; `None` if it is our own, and does not change.
     pub print: Option<Print>,
     /// Files with holes.
     pub sparse: Vec<Pieces>,
@@ -74,7 +74,7 @@ pub fn number(sparse: &mut Vec<Pieces>, mut offset: u64, data: Option<&[Range<u6
     }
 }
 
-/// The place of a file's bytes in its part; `None`: it has holes.
+/// The place of a file's bytes in its part; `None` if it has holes.
 pub fn whole_file(number: u64, size: u64) -> Option<Range<u64>> {
     let start = number & (PART_BYTES_MAX - 1);
     (number & SPARSE == 0).then(|| start..start.saturating_add(size))
@@ -92,7 +92,7 @@ pub const PART_BYTES_MAX: u64 = 1 << OFFSET_BITS;
 
 /// The files behind the numbers of a tree.
 pub struct Contents {
-    /// The parts; `None`: all files of a part are empty.
+    /// The parts; `None` if all files of a part are empty.
     pub parts: Vec<Option<Part>>,
 }
 
@@ -218,7 +218,7 @@ impl Spool {
         self.bytes += len as u64;
     }
 
-    /// Writes the rest of the buffer; returns the file.
+    /// Writes the rest of the buffer. Returns the file.
     pub fn finish(mut self) -> io::Result<File> {
         self.file.write_all(&self.buffer[..self.used])?;
         Ok(self.file)

@@ -46,7 +46,7 @@ pub struct Node {
     pub flags: InodeFlags,
     /// Names that lead to it; for a directory, 2 and the number of its subdirectories, without a limit.
     pub links: u32,
-    /// The index of [`Tree::xattrs`]; `None`: there are none.
+    /// The index of [`Tree::xattrs`]; `None` if there are none.
     pub xattrs: Option<u32>,
     /// The part that its type adds.
     pub body: Body,
@@ -66,7 +66,7 @@ pub enum Body {
     File {
         /// The size in bytes.
         size: u64,
-        /// The index of [`Tree::data`]; `None`: the file has no holes.
+        /// The index of [`Tree::data`]; `None` if the file has no holes.
         sparse: Option<u32>,
         /// The source's own number, by which [`Content::open`] finds it.
         content: u64,
@@ -87,8 +87,8 @@ pub enum Body {
 /// An extended attribute: its full name (`user.x`, `system.posix_acl_access`) and its value as getxattr(2) gives it.
 pub type Xattr = (Box<[u8]>, Box<[u8]>);
 
-/// How an image stores the name of an attribute; `None`: it has no place for it. Linux shows no attribute of the Hurd,
-/// but the Hurd finds its own in an image that was made elsewhere.
+/// The stored form of an attribute's name in an image; `None` if the image has no place for it. Linux shows no
+/// attribute of the Hurd, but the Hurd finds its own in an image that was created elsewhere.
 pub(crate) fn stored_name(full: &[u8]) -> Option<Name<'_>> {
     Name::parse(full).or_else(|| Name::parse_any(full).filter(|name| name.index == index::HURD))
 }

@@ -459,7 +459,7 @@ impl Model {
         }
     }
 
-    /// Every name, links followed; `None`: one is impossible.
+    /// Every name, links followed; `None` if one is impossible.
     fn finish(&self) -> Option<BTreeMap<String, Thing>> {
         let follow = |thing: &Thing| {
             let mut thing = thing.clone();

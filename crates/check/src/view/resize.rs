@@ -1,4 +1,4 @@
-//! The resize inode, which must map exactly the blocks that are reserved for descriptors to come.
+//! The resize inode, which must map exactly the blocks that are reserved for future descriptors.
 //!
 //! # Locking
 //! None.
@@ -18,13 +18,13 @@ use crate::report::Sink;
 /// The slot of the double indirect block, the only one in use.
 const DOUBLE: usize = 13;
 
-/// Checks the resize inode against the superblock's reserved blocks.
+/// Checks the resize inode against the reserved blocks in the superblock.
 pub fn check(device: &dyn BlockDevice, sb: &SuperBlock, descs: &[GroupDesc], sink: &mut Sink) {
     let geometry = sb.geometry();
     let Some(table) = descs.first().map(|desc| desc.inode_table).filter(|table| table.0 != 0) else { return };
     let at = (table.0 << geometry.block_bits) + (InodeNr::RESIZE.0 as u64 - 1) * geometry.inode_size as u64;
     let mut bytes = vec![0; geometry.inode_size];
-    // The table is read again with the others, which reports unreadable blocks.
+    // The table is read again with the others, and unreadable blocks are reported then.
     if device.read_at(at, &mut bytes, BioFlags::META).is_err() {
         return;
     }

@@ -55,7 +55,7 @@ fn is_lustre(image: &Image, value: &Inode) -> bool {
     image.inode(owner).is_ok_and(|owner| owner.links() > 0 && owner.generation() == value.generation())
 }
 
-/// The hash of a value's bytes; `None`: some of them cannot be read.
+/// The hash of a value's bytes; `None` if some of them cannot be read.
 fn value_hash(image: &Image, value: &Inode, size: u32) -> Option<u32> {
     let mapped = image.map(value);
     let mut bytes = Vec::new();

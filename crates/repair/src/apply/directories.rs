@@ -166,7 +166,7 @@ fn usable(image: &Image, inode: &Inode, entries: Vec<Entry>, taken: &mut Taken) 
     names
 }
 
-/// A name with dots in place of bytes that no name can have; `None`: nothing else is left.
+/// A name with dots in place of bytes that no name can have; `None` if nothing else is left.
 fn legal(mut name: Vec<u8>, encrypted: bool) -> Option<Vec<u8>> {
     if encrypted {
         return (!name.is_empty()).then_some(name);
@@ -219,7 +219,7 @@ pub fn reseal(image: &Image, inode: &Inode) -> Done {
     Ok(())
 }
 
-/// How names of a directory are hashed; `None`: it gets no index.
+/// How names of a directory are hashed; `None` if it gets no index.
 fn hasher(image: &Image, inode: &Inode) -> Option<Hasher> {
     let unknown = inode.has(InodeFlags::CASEFOLD | InodeFlags::ENCRYPT);
     if !image.geo.dir_index || unknown {
@@ -343,7 +343,7 @@ pub fn make(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[(Vec<u8>,
     write(image, &inode, parent, &named, Vec::new(), 0)
 }
 
-/// Adds a name to a directory. `from`: the logical block to begin with; returns the one that has it now.
+/// Adds a name to a directory. `from`: the logical block to begin with. Returns the one that has it now.
 pub fn insert(image: &mut Image, dir: InodeNr, name: &[u8], target: InodeNr, from: u32) -> Done<u32> {
     let inode = image.inode(dir)?;
     let kind = image.inode(target)?.kind();

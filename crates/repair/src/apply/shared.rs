@@ -137,7 +137,7 @@ pub fn own(image: &mut Image, ino: InodeNr, owners: &mut Owners) -> Done {
     Ok(())
 }
 
-/// Copies a block to a cluster of its own. `None`: there is no room, or no copies are wanted.
+/// Copies a block to a cluster of its own. `None` if there is no room, or no copies are wanted.
 fn copy(
     image: &mut Image,
     run: &Run,

@@ -45,11 +45,11 @@ const NODES_MAX: usize = 64;
 pub struct Copied {
     /// The block whose copy it is.
     pub block: BlockNr,
-    /// The inode in it that is taken; `None`: the whole block.
+    /// The inode in it that is taken; `None` for the whole block.
     pub ino: Option<InodeNr>,
 }
 
-/// The log of a file system; `None`: it has none that can be read.
+/// The log of a file system; `None` if it has none that can be read.
 pub fn history(image: &Image) -> Option<Newest> {
     let shared: Arc<dyn BlockDevice> = image.device.clone();
     let open = || open_journal(shared.clone(), &read_super(&*shared).ok()?).ok()?;

@@ -78,7 +78,7 @@ impl Planner<'_> {
     }
 }
 
-/// The inode of a finding; 0: it has none.
+/// The inode of a finding; 0 if it has none.
 pub fn ino(finding: &Finding) -> InodeNr {
     finding.place.ino().unwrap_or(InodeNr(0))
 }

@@ -147,7 +147,7 @@ pub enum Action {
     LogCopy {
         /// The block whose copy it is.
         block: BlockNr,
-        /// The inode; `None`: the whole block.
+        /// The inode; `None` for the whole block.
         ino: Option<InodeNr>,
     },
     /// The place of a journal on another device is forgotten.
@@ -203,7 +203,7 @@ pub enum Action {
     AttributeBlock {
         /// The attribute block.
         block: BlockNr,
-        /// The number of inodes that refer to it; 0: it is not changed.
+        /// The number of inodes that refer to it; 0 if it is not changed.
         references: u32,
     },
     /// No inode refers to this attribute block any more.

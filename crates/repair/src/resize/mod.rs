@@ -108,7 +108,7 @@ pub struct Growth {
 }
 
 /// Grows the file system on `device`, to which the changes go, to at most `bytes` bytes, and checks the result. The
-/// check's time becomes that of the last write. `None`: it has this size already, and nothing changed.
+/// check's time becomes that of the last write. `None` if it has this size already, and nothing changed.
 ///
 /// # Errors
 /// [`CannotGrow`]; the changes count for nothing then.

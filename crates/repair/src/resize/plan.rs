@@ -123,7 +123,7 @@ pub fn fits(old: &Image, new: &Geometry, contents: &[Content]) -> bool {
     walk(old, new, contents, |_, _| {}).is_some()
 }
 
-/// Plans the new places; `None`: not everything fits before the end of `new`.
+/// Plans the new places; `None` if not everything fits before the end of `new`.
 pub fn plan(old: &Image, new: &Geometry, contents: &[Content]) -> Option<Plan> {
     let mut maps = Vec::new();
     let gaps = walk(old, new, contents, |index, runs| maps.push((index, runs)))?;

@@ -91,7 +91,7 @@ impl From<Refusal> for CannotShrink {
 }
 
 /// Makes the file system on `device` smaller, and checks the result. The check's time becomes that of the last write.
-/// `None`: it is no larger, and nothing changed.
+/// `None` if it is no larger, and nothing changed.
 ///
 /// # Errors
 /// [`CannotShrink`]; the changes count for nothing then.
@@ -193,7 +193,7 @@ fn refuse(old: &Image) -> Result<(), CannotShrink> {
     Ok(())
 }
 
-/// The superblock of the smallest file system; `None`: that is the present one.
+/// The superblock of the smallest file system; `None` if that is the present one.
 ///
 /// With as many groups as are needed, the last of them gets as short as it can.
 fn least(old: &Image, contents: &[Content]) -> Option<SuperBlock> {
@@ -229,7 +229,7 @@ fn least(old: &Image, contents: &[Content]) -> Option<SuperBlock> {
     found
 }
 
-/// The superblock of the smaller file system; `None`: it has that size. `is_least`: it reserves no more blocks for
+/// The superblock of the smaller file system; `None` if it has that size. `is_least`: it reserves no more blocks for
 /// descriptors than mke2fs does.
 fn target(old: &Image, bytes: u64, is_least: bool) -> Result<Option<SuperBlock>, CannotShrink> {
     let geo = &old.geo;

@@ -60,7 +60,7 @@ pub struct Deleted {
     pub kind: FileType,
     /// Its fields at that time.
     pub inode: InodeDesc,
-    /// When it was deleted, in seconds since 1970; `None`: not known.
+    /// When it was deleted, in seconds since 1970; `None` if not known.
     pub deleted: Option<i64>,
     /// The time of the transaction that has this version, in seconds since 1970.
     pub version: Option<u64>,
@@ -80,7 +80,7 @@ pub struct Found {
 }
 
 /// Searches the journal of the file system on `device` for deleted files. `device` takes the replay of a log.
-/// `None`: the file system has no journal of its own.
+/// `None` if the file system has no journal of its own.
 ///
 /// # Errors
 /// If a device or the check fails.

@@ -211,7 +211,7 @@ impl Image {
         }
     }
 
-    /// The inline data behind `i_block`; `None`: there is no such attribute.
+    /// The inline data behind `i_block`; `None` if there is no such attribute.
     pub fn inline_rest(&self, inode: &Inode) -> Option<Vec<u8>> {
         let mut found = None;
         let context = XattrContext { seed: None, ea_inode: true, inodes: (1, self.geo.inodes_count) };
@@ -265,7 +265,7 @@ pub fn is_index_root(bytes: &[u8]) -> bool {
         && bytes[29] >= 8
 }
 
-/// The attributes in an inode, from their magic number on; `None`: there are none.
+/// The attributes in an inode, from their magic number on; `None` if there are none.
 pub fn attribute_area(bytes: &[u8]) -> Option<&[u8]> {
     let extra = usize::from(u16::from_le_bytes([*bytes.get(128)?, *bytes.get(129)?]));
     bytes.get(128 + extra..).filter(|area| extra.is_multiple_of(4) && area.starts_with(&MAGIC.to_le_bytes()))

@@ -66,7 +66,7 @@ impl Inode {
         self.raw.i_generation.get()
     }
 
-    /// The attribute block; `None`: there is none.
+    /// The attribute block; `None` if there is none.
     pub fn file_acl(&self, image: &Image) -> Option<BlockNr> {
         let high = if image.geo.bit64 { u64::from(self.raw.l_i_file_acl_high.get()) << 32 } else { 0 };
         let block = BlockNr(u64::from(self.raw.i_file_acl_lo.get()) | high);

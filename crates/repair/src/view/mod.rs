@@ -48,7 +48,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The file system that a check of `device` has seen. `None`: the check saw none.
+    /// The file system that a check of `device` has seen. `None` if the check saw none.
     pub fn new(device: Arc<CowDevice>, checked: Checked, now: i64) -> Option<(Image, Report)> {
         let Checked { report, facts } = checked;
         let facts = facts?;
@@ -157,7 +157,7 @@ impl Image {
         self.write(at, &bytes)
     }
 
-    /// The seed of an inode's checksums; `None`: they have none.
+    /// The seed of an inode's checksums; `None` if they have none.
     pub fn seed(&self, ino: InodeNr, generation: u32) -> Option<ChecksumSeed> {
         self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, generation))
     }

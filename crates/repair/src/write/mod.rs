@@ -142,7 +142,7 @@ fn super_of(device: &dyn BlockDevice) -> Result<RawSuperBlock> {
     Ok(RawSuperBlock::read_from_bytes(&bytes).unwrap_or_else(|_| zerocopy::FromZeros::new_zeroed()))
 }
 
-/// The name of the record that undoes a repair which was interrupted while it was written. `None`: there is none, or
+/// The name of the record that undoes a repair which was interrupted while it was written. `None` if there is none, or
 /// another program has written the superblock since.
 pub fn unfinished(image: &dyn BlockDevice) -> Option<Vec<u8>> {
     super_of(image).ok()?.repair_under_way().map(<[u8]>::to_vec)
@@ -203,7 +203,7 @@ fn write_blocks(
     Ok(image.flush()?)
 }
 
-/// Writes everything as one transaction of the image's journal; `None`: that cannot be done, and nothing was written.
+/// Writes everything as one transaction of the image's journal; `None` if that cannot be done, and nothing was written.
 fn through_journal(
     image: &Arc<dyn BlockDevice>,
     outcome: &Outcome,

@@ -95,7 +95,7 @@ fn is_busy(_: &io::Error) -> bool {
     false
 }
 
-/// False: another process has the file locked.
+/// Returns false if another process has the file locked.
 #[cfg(unix)]
 fn lock(file: &File, read_only: bool) -> io::Result<bool> {
     use rustix::fs::{FlockOperation, flock};

@@ -89,8 +89,8 @@ impl Range {
     }
 }
 
-/// Locks the range for a reader, or for a writer with `exclusive`, and sets QEMU's bytes. False: another user has
-/// locked any of the bytes; then `file` has no lock.
+/// Locks the range for a reader, or for a writer with `exclusive`, and sets QEMU's bytes. Returns false if another user
+/// has locked any of the bytes; then `file` has no lock.
 pub(super) fn claim(file: &File, range: Range, exclusive: bool) -> io::Result<bool> {
     let claimed = try_claim(file, range, exclusive);
     if !matches!(claimed, Ok(true)) {
@@ -157,7 +157,7 @@ pub(super) fn unlock(file: &File) {
     }
 }
 
-/// Whether any of `len` bytes (`None`: all) from `start` on of the image file at `path` is locked.
+/// Whether any of `len` bytes (`None` for all) from `start` on of the image file at `path` is locked.
 ///
 /// # Errors
 /// It cannot be opened for reading, or the host cannot lock files ([`io::ErrorKind::Unsupported`]).
@@ -165,7 +165,7 @@ pub fn is_locked(path: &Path, start: u64, len: Option<u64>) -> io::Result<bool> 
     is_refused(path, Range { start, len }, libc::F_WRLCK)
 }
 
-/// Whether any of `len` bytes (`None`: all) from `start` on of the image file at `path` is locked for writing.
+/// Whether any of `len` bytes (`None` for all) from `start` on of the image file at `path` is locked for writing.
 ///
 /// # Errors
 /// As [`is_locked`].

@@ -97,7 +97,7 @@ fn held(name: &str, e: io::Error, mounted: Option<KernelMount>, otherwise: BusyB
     }
 }
 
-/// Locks the bytes of an image file; returns the locked file, which may be another open of it. Adds the reason to
+/// Locks the bytes of an image file. Returns the locked file, which may be another open of it. Adds the reason to
 /// `unguarded` if the host cannot lock files and `options` permits that.
 fn lock_range(data: File, path: &Path, name: &str, options: &OpenOptions, unguarded: &mut Vec<String>) -> Result<File> {
     let range = Range { start: options.offset, len: options.len };

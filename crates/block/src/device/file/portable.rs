@@ -43,7 +43,7 @@ fn write_at(file: &File, data: &[u8], at: u64) -> io::Result<usize> {
     std::os::windows::fs::FileExt::seek_write(file, data, at)
 }
 
-/// Fills as much of `buf` as the file has from byte `at` on; returns how much.
+/// Fills as much of `buf` as the file has from byte `at` on. Returns how much.
 pub(crate) fn read_some(file: &File, mut at: u64, mut buf: &mut [u8]) -> io::Result<usize> {
     let wanted = buf.len();
     while !buf.is_empty() {

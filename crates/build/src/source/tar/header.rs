@@ -39,7 +39,7 @@ pub type Wrong = String;
 pub struct Header<'a>(&'a [u8; BLOCK]);
 
 impl<'a> Header<'a> {
-    /// `None`: a block of zeroes, which ends an archive.
+    /// `None` for a block of zeroes, which ends an archive.
     ///
     /// # Errors
     /// The checksum is wrong: this is no header.
@@ -106,7 +106,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Reads a block of more ranges of a sparse file; returns whether another one follows.
+/// Reads a block of more ranges of a sparse file. Returns whether another one follows.
 pub fn more_sparse(block: &[u8; BLOCK], ranges: &mut Vec<Range<u64>>) -> Result<bool, Wrong> {
     sparse_ranges(&block[MORE_SPARSE], ranges)?;
     Ok(block[MORE_SPARSE_MORE] != 0)

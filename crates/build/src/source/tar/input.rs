@@ -103,7 +103,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Reads until `buf` is full or the archive ends; returns the number of bytes.
+    /// Reads until `buf` is full or the archive ends. Returns the number of bytes.
     pub fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
         let read = match &mut self.from {
             From::File { file, origin, len: end, window, start, .. } => {
@@ -135,7 +135,7 @@ impl<'a> Input<'a> {
         Ok(read)
     }
 
-    /// Reads on to the first byte that is not zero, up to a limit; returns the bytes around it.
+    /// Reads on to the first byte that is not zero, up to a limit. Returns the bytes around it.
     pub fn data_behind(&mut self) -> Result<Option<Vec<u8>>> {
         let mut buf = vec![0; COPY];
         for _ in 0..ZEROES_MAX / COPY {
@@ -151,7 +151,7 @@ impl<'a> Input<'a> {
         Ok(None)
     }
 
-    /// Skips `len` bytes; returns false if the archive ends before.
+    /// Skips `len` bytes. Returns false if the archive ends before.
     pub fn skip(&mut self, len: u64) -> Result<bool> {
         if let From::File { len: end, .. } = &self.from {
             let there = self.position.checked_add(len).is_some_and(|to| to <= *end);
@@ -161,8 +161,8 @@ impl<'a> Input<'a> {
         self.pass(len, false)
     }
 
-    /// Skips the data of a file, and returns the file's number; `None`: the archive ends before. `data`: the ranges of
-    /// the file to which the bytes belong.
+    /// Skips the data of a file, and returns the file's number; `None` if the archive ends before. `data` are the
+    /// ranges of the file to which the bytes belong.
     pub fn content(&mut self, len: u64, data: Option<&[Range<u64>]>) -> Result<Option<u64>> {
         let offset = match &mut self.from {
             From::File { origin, .. } => *origin + self.position,

@@ -287,7 +287,7 @@ impl Builder {
         }
     }
 
-    /// The node that a path leads to, for [`Builder::link_to`]; `None`: nothing yet.
+    /// The node that a path leads to, for [`Builder::link_to`]; `None` if it leads to nothing yet.
     pub fn target(&mut self, path: &[u8]) -> Option<u32> {
         self.lookup(path).ok().flatten().filter(|node| node & PENDING == 0)
     }
@@ -467,7 +467,7 @@ impl Builder {
         Ok(number)
     }
 
-    /// Makes a name lead to a node; returns the number of the link.
+    /// Makes a name lead to a node. Returns the number of the link.
     fn enter(&mut self, parent: u32, name: &[u8], node: u32) -> std::result::Result<u32, &'static str> {
         let hash = hash(&self.hasher, parent, name);
         let (hasher, links, names) = (&self.hasher, &mut self.links, &mut self.names);

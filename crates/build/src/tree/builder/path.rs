@@ -12,7 +12,7 @@ use crate::Result;
 use crate::error::shown;
 
 impl Builder {
-    /// The directory and the name of a path, whose parents are made; `None`: the root.
+    /// The directory and the name of a path, whose parents are made; `None` for the root.
     pub(super) fn place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(u32, &'p [u8])>> {
         match self.place_parts(path, true)? {
             Placed::In(parent, name) => Ok(Some((parent, name))),
