@@ -102,7 +102,7 @@ fn harm(image: &mut Image, action: &Action) -> Done {
             _ => image.change_inode(ino, |raw| raw.i_file_acl_lo.set(NOWHERE)),
         },
         Layer::Directories => spoil_directory(image, ino, 4..6),
-        // The first entry behind `..` has another type.
+        // The first entry after `..` has another type.
         Layer::Entries => spoil_directory(image, ino, 31..32),
         Layer::Parents => apply::apply(image, &Action::Parent(ino, ino), &mut Owners::new(Sharing::Copy)),
         Layer::Names => {
@@ -125,7 +125,7 @@ fn harm(image: &mut Image, action: &Action) -> Done {
     }
 }
 
-/// The first entry of a map leads behind the device.
+/// The first entry of a map leads after the device.
 fn point_astray(image: &Image, ino: InodeNr) -> Done {
     let extents = image.inode(ino)?.has(InodeFlags::EXTENTS);
     image.change_inode(ino, |raw| match extents {

@@ -31,7 +31,7 @@ use crate::view::Image;
 
 pub use crate::apply::Sharing;
 
-/// The most rounds of plan and check.
+/// The maximum number of rounds of plan and check.
 pub const ROUNDS_MAX: usize = 8;
 /// The rounds in which the same step may be tried.
 const TRIES_MAX: usize = 2;
@@ -144,7 +144,7 @@ pub struct Outcome {
 pub enum Fresh {
     /// None.
     Nothing,
-    /// Those behind its end, if the changes make it longer.
+    /// Those after its end, if the changes make it longer.
     From(BlockNr),
     /// Those that nothing in it claims, if its log is empty: a replay could write any of them.
     Unclaimed(Arc<Facts>),

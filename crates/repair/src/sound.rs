@@ -72,7 +72,7 @@ pub fn look(device: &Arc<CowDevice>, check: &Options) -> Result<Checked, Error> 
     Ok(examine(&shared, check)?)
 }
 
-/// The result of a change, if the check finds no damage in it; else the first finding.
+/// The result of a change, if the check finds no damage in it; otherwise the first finding.
 pub fn prove(
     device: Arc<CowDevice>,
     check: &Options,

@@ -58,7 +58,7 @@ struct Before {
     unread: Sectors,
 }
 
-/// Bytes of a sector.
+/// The size of a sector in bytes.
 const SECTOR: usize = 512;
 
 /// Where the bytes of a piece are.

@@ -14,8 +14,8 @@
 //! A device made with [`CrashDevice::deferring`] completes bios later, on a thread: a caller that flushes without
 //! having waited for its writes loses them here, as it would on a real disk. Otherwise bios complete inline.
 //!
-//! [`CrashDevice::split`] makes two disks of one device, with one log: a flush of one of them covers its own writes
-//! alone, and a power cut takes both at the same event. The states are images of the two, one behind the other.
+//! [`CrashDevice::split`] splits one device into two disks, with one log: a flush of one of them covers only its own
+//! writes, and a power cut hits both at the same event. The states are images of the two, one after the other.
 //!
 //! On a thread of a [`extant_base::sim`] run, a waiting call too has a start and an end, and other threads run in
 //! between. A flush covers the writes that had completed at its start, and makes them durable at its end.

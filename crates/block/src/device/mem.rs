@@ -2,7 +2,7 @@
 //!
 //! The image is a map of 64 KiB chunks, each of sixteen 4 KiB pages that may be absent. Chunks and pages are shared
 //! between snapshots and copied when written, so a snapshot costs one pointer per chunk. An absent page reads from the
-//! device underneath ([`MemDevice::over`]) if there is one, else as zeroes.
+//! device underneath ([`MemDevice::over`]) if there is one, otherwise as zeroes.
 //!
 //! What it does not do: lose writes; that is [`super::CrashDevice`].
 //!
@@ -36,7 +36,7 @@ type Page = [u8; PAGE];
 type Chunk = [Option<Arc<Page>>; PAGES];
 type Shard = RwLock<HashMap<u64, Arc<Chunk>>>;
 
-/// Where `file` holds data at or behind `at`: `u64::MAX` if it has none there, `at` if the host cannot tell.
+/// Where `file` holds data at or after `at`: `u64::MAX` if it has none there, `at` if the host cannot tell.
 #[cfg(target_os = "linux")]
 fn next_data(file: &File, at: u64) -> std::io::Result<u64> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
@@ -302,7 +302,7 @@ impl MemDevice {
         &self.shards[(chunk % SHARDS as u64) as usize]
     }
 
-    /// The first byte at or behind `offset` that lies in a written page, or the end of the search.
+    /// The first byte at or after `offset` that lies in a written page, or the end of the search.
     fn next_page(&self, offset: u64) -> Option<u64> {
         let end = self.size.min(offset.saturating_add(LOOK_AHEAD));
         let mut at = offset;

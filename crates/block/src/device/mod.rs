@@ -124,8 +124,8 @@ pub trait BlockDevice: Send + Sync {
         }
     }
 
-    /// As [`BlockDevice::submit_all`], by a thread that waits for them next. Where that avoids waking another thread,
-    /// the device may carry them out before this returns.
+    /// The same as [`BlockDevice::submit_all`], for a thread that waits for them next. If that avoids waking another
+    /// thread, the device may execute them before this returns.
     fn submit_all_and_wait(&self, bios: Vec<Bio>) {
         self.submit_all(bios);
     }

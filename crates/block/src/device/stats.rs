@@ -1,4 +1,4 @@
-//! [`IoStats`] and the counters behind it.
+//! [`IoStats`] and the counters that it is made from.
 
 use extant_base::counter::Counter;
 

@@ -14,7 +14,7 @@ use crate::error::Result;
 /// A device in front of [`Wrapper::inner`]. The methods are those of [`BlockDevice`], which every wrapper is.
 #[allow(clippy::missing_errors_doc, reason = "the errors are those of the methods of BlockDevice")]
 pub trait Wrapper: Send + Sync {
-    /// The device behind this one.
+    /// The wrapped device.
     fn inner(&self) -> &dyn BlockDevice;
 
     /// The name of the inner device.

@@ -23,7 +23,7 @@ struct Shared {
     done: Condvar,
 }
 
-/// Collects completions until all have arrived (Linux: the completion behind `submit_bio_wait`).
+/// Collects completions until all have arrived (Linux: the completion that `submit_bio_wait` waits for).
 pub struct BioWait {
     shared: Arc<Shared>,
 }

@@ -4,8 +4,8 @@
 //! Main functions: [`Placement::fits_inode`], [`ContentPlan::inline_bytes`].
 //!
 //! Files and directories are stored this way. The root and lost+found have blocks, as with mke2fs. Files with holes
-//! have blocks, too: an inode has no holes. Symbolic links that are too long for `i_block` have a block, as with the
-//! kernel: for a link without one, e2fsck neither counts its quota nor finds its attributes.
+//! have blocks, too, because an inode has no holes. Symbolic links that are too long for `i_block` have a block, as
+//! with the kernel: for a link without one, e2fsck neither counts its quota nor finds its attributes.
 //!
 //! # Locking
 //! None.
@@ -18,18 +18,19 @@ use super::{ContentPlan, Placement};
 use crate::Result;
 use crate::tree::{Body, Id};
 
-/// A directory begins with the number of its parent, in place of `.` and `..` (Linux: `EXT4_INLINE_DOTDOT_SIZE`).
+/// The size of the parent's number, with which a directory begins in place of `.` and `..` (Linux:
+/// `EXT4_INLINE_DOTDOT_SIZE`).
 const PARENT_LEN: usize = 4;
-/// A directory entry without its name.
+/// The size of a directory entry without its name.
 const ENTRY_LEN: usize = 8;
 
-/// Bytes of the entry of a name.
+/// The number of bytes in the entry of a name.
 fn entry_len(name: &[u8]) -> usize {
     (ENTRY_LEN + name.len()).next_multiple_of(4)
 }
 
 impl Placement<'_> {
-    /// Whether the content of an inode goes into the inode.
+    /// Whether the content of an inode is stored in the inode.
     ///
     /// # Errors
     /// It has an attribute that cannot be stored.
@@ -41,7 +42,7 @@ impl Placement<'_> {
         Ok(split.is_some())
     }
 
-    /// The bytes that the content of an inode takes there; `None` if it can certainly not be there.
+    /// The number of bytes that the content of an inode takes in it; `None` if it can certainly not be stored there.
     pub(super) fn inline_len(&self, id: Id) -> Option<usize> {
         let geo = self.geometry();
         if !geo.inline_data || id == Id(0) || self.numbers.is_lost_found(id) {
@@ -56,7 +57,8 @@ impl Placement<'_> {
         (len <= most).then_some(len)
     }
 
-    /// The names that go into `i_block`, and those that go into the rest: the first part is as full as possible.
+    /// The names that are stored in `i_block`, and those that are stored in the rest. The first part is as full as
+    /// possible.
     fn names(&self, id: Id) -> impl Iterator<Item = (u32, usize, bool)> + '_ {
         let mut room = ROOM - PARENT_LEN;
         self.entries(id).map(move |place| {
@@ -101,7 +103,7 @@ impl Placement<'_> {
 }
 
 impl ContentPlan<'_> {
-    /// The content that an inode holds; `None` if it has blocks.
+    /// The content that is stored in an inode; `None` if it has blocks.
     ///
     /// # Errors
     /// The source of a file cannot be read.

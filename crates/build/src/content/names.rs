@@ -7,19 +7,19 @@ use crate::error::shown;
 use crate::tree::{Body, Id, Tree};
 
 impl Tree {
-    /// An entry of some directory by its place in the list of all: the name and the inode.
+    /// An entry of a directory by its place in the list of all entries: the name and the inode.
     pub(super) fn entry(&self, place: u32) -> (&[u8], Id) {
         let (end, id) = self.entries[place as usize];
         let start = place.checked_sub(1).map_or(0, |before| self.entries[before as usize].0);
         (&self.names[start as usize..end as usize], id)
     }
 
-    /// How many sets of attributes there are.
+    /// The number of sets of attributes.
     pub(super) fn xattr_sets(&self) -> usize {
         self.xattrs.len()
     }
 
-    /// The first path of an inode, for messages. It is searched for.
+    /// The first path of an inode, for messages. It is found by a search.
     pub(super) fn path(&self, id: Id) -> String {
         let mut names: Vec<&[u8]> = Vec::new();
         let mut id = id;

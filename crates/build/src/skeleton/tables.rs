@@ -1,4 +1,4 @@
-//! The places of bitmaps and inode tables: those of mke2fs.
+//! Places bitmaps and inode tables as mke2fs does.
 //!
 //! Main function: [`place`].
 //!

@@ -25,7 +25,7 @@ fn context(image: &Image) -> XattrContext {
     XattrContext { seed, ea_inode: geo.ea_inode, inodes: (geo.first_ino, geo.inodes_count) }
 }
 
-/// The most bytes of a value (Linux: `XATTR_SIZE_MAX`).
+/// The maximum number of bytes of a value (Linux: `XATTR_SIZE_MAX`).
 const VALUE_MAX: u32 = 64 << 10;
 
 /// Whether an attribute can stay. If its value has an inode, that must be one for values, of the right size; the hash

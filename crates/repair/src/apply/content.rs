@@ -37,7 +37,7 @@ pub fn own(image: &Image, ino: InodeNr) -> Done<Vec<BlockNr>> {
             && !image.facts.is_metadata(*block)
             && !image.is_unreadable(*block, 1)
     };
-    // In a file system with clusters, a block behind a hole would lie at the place of another one.
+    // In a file system with clusters, a block after a hole would lie at the place of another one.
     let whole = |(at, (lblk, _)): &(usize, (u64, BlockNr))| image.geo.cluster_bits == 0 || *at as u64 == *lblk;
     let all: Vec<(u64, BlockNr)> = image.map(&inode).blocks().collect();
     Ok(all.into_iter().enumerate().take_while(whole).map(|(_, (_, block))| block).filter(mine).collect())

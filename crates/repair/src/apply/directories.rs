@@ -125,7 +125,7 @@ fn dots(image: &Image, inode: &Inode, bytes: &mut [u8]) {
     }
 }
 
-/// The parent of a directory: the one that has its name, else the one that its `..` names, else the root.
+/// The parent of a directory: the one that has its name, otherwise the one that its `..` names, otherwise the root.
 pub fn parent_of(image: &Image, inode: &Inode) -> InodeNr {
     if inode.ino == InodeNr::ROOT {
         return InodeNr::ROOT;

@@ -57,7 +57,7 @@ pub fn clear_flags(image: &Image, group: GroupNr) -> Done {
     image.write(at, &bytes)
 }
 
-/// Moves the beginning of the unused part of a table behind this inode.
+/// Moves the beginning of the unused part of a table after this inode.
 pub fn open_table(image: &mut Image, ino: InodeNr) -> Done {
     let lost = Refusal::Lost("there is no such inode");
     let place = image.geo.inode_location(ino).map_err(|_| lost)?;
@@ -109,7 +109,7 @@ fn initial(image: &Image, group: GroupNr) -> Done<Vec<u8>> {
 }
 
 /// Writes the places that the check took from a backup. A place that is still unknown, or that other metadata has, is
-/// chosen again: where mke2fs puts it if that is free, else in a free block.
+/// chosen again: where mke2fs puts it if that is free, otherwise in a free block.
 pub fn places(image: &mut Image, group: GroupNr) -> Done {
     // Of two tables in one place, the one that is not where mke2fs puts it is in the wrong place.
     let astray = tables_astray(image, group);

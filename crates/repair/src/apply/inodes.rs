@@ -151,8 +151,8 @@ pub fn extra_isize(image: &mut Image, ino: InodeNr) -> Done {
 
 /// Repairs inline data without its attribute, or with flags that exclude each other.
 ///
-/// The bytes in `i_block` stay, with an empty attribute behind them, or in a block if the inode has no room for one.
-/// The bytes behind them are lost. If `i_block` may be a map of any form, nothing of the content is known.
+/// The bytes in `i_block` stay, with an empty attribute after them, or in a block if the inode has no room for one.
+/// The bytes after them are lost. If `i_block` may be a map of any form, nothing of the content is known.
 pub fn inline(image: &mut Image, ino: InodeNr) -> Done {
     let inode = image.inode(ino)?;
     image.touch(ino);

@@ -73,7 +73,7 @@ fn other_form(image: &Image, inode: &Inode) -> Mapped {
     }
 }
 
-/// One past the last logical block that is kept. Blocks behind a file's end belong to it if its size is wrong: then the
+/// One past the last logical block that is kept. Blocks after a file's end belong to it if its size is wrong: then the
 /// bitmap has them in use, no other file does, and nothing shows that an entry points astray.
 fn end_of(image: &mut Image, inode: &Inode, mapped: &Mapped) -> u64 {
     let bits = image.geo.block_bits;

@@ -44,7 +44,7 @@ fn delete(image: &mut Image, inode: &Inode) -> Done {
     })
 }
 
-/// Drops the blocks behind the size, and zeroes the end of the last one.
+/// Drops the blocks after the size, and zeroes the end of the last one.
 fn truncate(image: &mut Image, inode: &Inode) -> Done {
     image.change_inode(inode.ino, |raw| raw.i_dtime.set(0))?;
     if !inode.is_file() || !inode.has_map(image) {

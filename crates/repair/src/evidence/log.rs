@@ -31,13 +31,13 @@ use crate::view::Image;
 use crate::view::inode::Inode;
 use crate::view::map::Mapped;
 
-/// The most copies that are tried: each costs a look at the log.
+/// The maximum number of copies that are tried: each costs a look at the log.
 const CANDIDATES_MAX: usize = 4096;
-/// The most copies that are tried one by one, each with a check.
+/// The maximum number of copies that are tried one by one, each with a check.
 const SINGLE_MAX: usize = 16;
-/// How often copies are looked for: one that is put back may show more damage below it.
+/// The number of times that copies are looked for: one that is put back may show more damage below it.
 const PASSES_MAX: usize = 4;
-/// The most blocks of a map that one finding about its inode makes candidates.
+/// The maximum number of blocks of a map that one finding about its inode makes candidates.
 const NODES_MAX: usize = 64;
 
 /// A block of the log that is taken, or an inode in it.

@@ -162,7 +162,7 @@ pub enum Action {
     Descriptor(GroupNr),
     /// Places of a group's bitmaps or table that are lost or taken are chosen again.
     Places(GroupNr),
-    /// The unused part of a group's inode table begins behind this inode.
+    /// The unused part of a group's inode table begins after this inode.
     Table(InodeNr),
     /// Bitmaps and table of a group are where mke2fs puts them.
     UsualPlaces(GroupNr),

@@ -4,7 +4,7 @@
 //! [`shrink()`]. Main types: [`Growth`], [`CannotGrow`], [`Smaller`], [`CannotShrink`]. The layout of a larger file
 //! system is in [`extant_ondisk::growth`].
 //!
-//! Blocks behind the old end, and those that nothing claims, belong to no file system until the change is written. They
+//! Blocks after the old end, and those that nothing claims, belong to no file system until the change is written. They
 //! go home first; the others are one transaction of the journal, or have an undo file. So a cut leaves the old size or
 //! the new one.
 //!

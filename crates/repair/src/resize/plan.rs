@@ -1,4 +1,4 @@
-//! The new places of everything that lies behind the new end.
+//! The new places of everything that lies after the new end.
 //!
 //! Main type: [`Plan`]. Main functions: [`plan`], [`fits`].
 //!
@@ -138,7 +138,7 @@ fn walk(old: &Image, new: &Geometry, contents: &[Content], mut each: impl FnMut(
     let end = new.blocks_count;
     let mut gaps = Gaps::new(old, new);
     let mut attributes = BTreeSet::new();
-    // The block that the resize inode's map needs, should its own lie behind the end.
+    // The block that the resize inode's map needs, should its own lie after the end.
     let mut others = u64::from(old.sb.compat().contains(Compat::RESIZE_INODE));
     others += u64::from(mmp_behind(old, end).is_some());
     for (index, content) in contents.iter().enumerate() {
@@ -161,7 +161,7 @@ fn walk(old: &Image, new: &Geometry, contents: &[Content], mut each: impl FnMut(
     (others <= gaps.free()).then_some(gaps)
 }
 
-/// The runs of a content, with those behind the end in gaps. The blocks of a cluster belong to neighbouring runs.
+/// The runs of a content, with those after the end in gaps. The blocks of a cluster belong to neighbouring runs.
 fn moved(runs: &[Run], end: u64, cluster_bits: u32, gaps: &mut Gaps) -> Option<Vec<Run>> {
     let mut out: Vec<Run> = Vec::with_capacity(runs.len());
     // The last cluster that moved: from, to.

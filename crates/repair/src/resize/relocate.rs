@@ -20,7 +20,7 @@ use crate::view::Image;
 /// Blocks that are copied at once.
 const COPIED_BLOCKS: u32 = 64;
 
-/// Moves everything behind the new end. The inodes have their new numbers already.
+/// Moves everything after the new end. The inodes have their new numbers already.
 pub fn relocate(old: &Image, new: &mut Image, contents: &[Content], plan: Plan, numbers: &Numbers) -> Done {
     new.set_aside(plan.taken);
     let mut attributes = BTreeMap::new();

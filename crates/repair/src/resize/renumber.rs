@@ -126,7 +126,7 @@ pub fn carry_out(old: &Image, new: &mut Image, numbers: &Numbers) -> Done {
     }
 }
 
-/// Copies an inode. The part of a table that was never used begins behind its new place.
+/// Copies an inode. The part of a table that was never used begins after its new place.
 fn move_inode(old: &Image, new: &mut Image, from: InodeNr, to: InodeNr) -> Done {
     let lost = Refusal::Lost("an inode has no place in a table");
     let place = new.geo.inode_location(to).map_err(|_| lost.clone())?;
@@ -179,7 +179,7 @@ fn number(bytes: &mut [u8], numbers: &Numbers) -> bool {
     true
 }
 
-/// Changes the number of the parent, the entries behind it, and those in the attribute with the rest.
+/// Changes the number of the parent, the entries after it, and those in the attribute with the rest.
 fn inline_directory(new: &Image, inode: &Inode, numbers: &Numbers) -> Done {
     let mut bytes = inode.bytes.clone();
     let block = &mut bytes[I_BLOCK_AT..I_BLOCK_AT + inline::ROOM];

@@ -1,8 +1,8 @@
-//! A smaller file system: what lies behind the new end moves, and the groups there go.
+//! A smaller file system: what lies after the new end moves, and the groups there go.
 //!
 //! Main function: [`shrink`]. Main types: [`Smaller`], [`CannotShrink`].
 //!
-//! Inodes of the groups that go get other numbers; blocks behind the new end are copied to free blocks before it.
+//! Inodes of the groups that go get other numbers; blocks after the new end are copied to free blocks before it.
 //! Bitmaps and counts are then made from what a check of the result finds.
 //!
 //! # Locking
@@ -57,7 +57,7 @@ pub enum CannotShrink {
         /// Free inodes of the groups that stay.
         there: usize,
     },
-    /// Something that is not moved lies behind the new end.
+    /// Something that is not moved lies after the new end.
     #[error("{0}")]
     Fixed(&'static str),
     /// The content does not fit.
@@ -146,7 +146,7 @@ fn make(old: &Image, device: &Arc<CowDevice>, sb: SuperBlock, contents: &[Conten
     Ok(numbers.len())
 }
 
-/// The block of multi-mount protection, if it lies behind the end.
+/// The block of multi-mount protection, if it lies after the end.
 pub fn mmp_behind(old: &Image, end: u64) -> Option<BlockNr> {
     let block = BlockNr(old.sb.raw().s_mmp_block.get());
     (old.sb.incompat().contains(Incompat::MMP) && block.0 >= end).then_some(block)
@@ -268,7 +268,7 @@ fn target(old: &Image, bytes: u64, is_least: bool) -> Result<Option<SuperBlock>,
     }
     let is_meta_bg = old.sb.incompat().contains(Incompat::META_BG);
     if old.sb.compat().contains(Compat::RESIZE_INODE) && !is_meta_bg {
-        // Blocks of descriptors that go are reserved, so that those behind them stay where they are.
+        // Blocks of descriptors that go are reserved, so that those after them stay where they are.
         let gone = geo.desc_blocks - groups.div_ceil(geo.descs_per_block());
         let most = if is_least { usual_reserve(geo, blocks) } else { u32::MAX };
         let reserved = (geo.reserved_gdt_blocks + gone).min(geo.block_size / 4).min(most);

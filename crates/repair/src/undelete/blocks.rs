@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::view::Image;
 use crate::view::map::{Mapped, data_clusters};
 
-/// How often the blocks of the file system may be mapped by deleted files before the rest is left out.
+/// The number of times that the blocks of the file system may be mapped by deleted files before the rest is left out.
 const MAPPED_MAX: u64 = 64;
 
 /// Blocks that were given to another file, with the transaction.

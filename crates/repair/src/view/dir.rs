@@ -32,7 +32,7 @@ pub struct Entry {
     pub kind: u8,
     pub lblk: u32,
     pub offset: u32,
-    /// It lies behind an entry with an impossible length: it may be the name of a deleted file.
+    /// It lies after an entry with an impossible length: it may be the name of a deleted file.
     pub is_found: bool,
 }
 
@@ -154,7 +154,7 @@ impl Image {
             && usize::from(u16::from_le_bytes([bytes[8], bytes[9]])) == limit
     }
 
-    /// The end of the entries in a block. In the first block of an index, the index begins behind `..`.
+    /// The end of the entries in a block. In the first block of an index, the index begins after `..`.
     pub fn entries_end(&self, inode: &Inode, lblk: u64, bytes: &[u8]) -> usize {
         if lblk == 0 && inode.has(InodeFlags::INDEX) && self.geo.dir_index && is_index_root(bytes) {
             return 2 * REC_LEN_MIN;
@@ -211,7 +211,7 @@ impl Image {
         }
     }
 
-    /// The inline data behind `i_block`; `None` if there is no such attribute.
+    /// The inline data after `i_block`; `None` if there is no such attribute.
     pub fn inline_rest(&self, inode: &Inode) -> Option<Vec<u8>> {
         let mut found = None;
         let context = XattrContext { seed: None, ea_inode: true, inodes: (1, self.geo.inodes_count) };
@@ -222,7 +222,7 @@ impl Image {
         found
     }
 
-    /// Sets the inline data behind `i_block`. The other attributes in the inode stay as far as they can be read.
+    /// Sets the inline data after `i_block`. The other attributes in the inode stay as far as they can be read.
     pub fn set_inline_rest(&self, ino: InodeNr, rest: &[u8]) -> Done {
         let lost = Refusal::Lost("the inode has no room for its inline data");
         let mut bytes = self.inode(ino)?.bytes;

@@ -201,7 +201,7 @@ fn settle_keys(extents: &mut [Extent], range: Range<u64>) {
         let next = extents.get(at + 1).map_or(range.end, |next| next.lblk.0.into());
         let extent = &mut extents[at];
         if extent.unwritten && next == range.end {
-            // Blocks may be reserved behind the end of a file.
+            // Blocks may be reserved after the end of a file.
             continue;
         }
         let fits = u64::from(extent.lblk.0) >= last && extent.end() <= next;
@@ -295,17 +295,17 @@ impl Image {
     }
 
     /// One past the last logical block that the tree of an inode should map: the end of the file. A file that is being
-    /// truncated has blocks behind it, and one with a Merkle tree that tree.
+    /// truncated has blocks after it, and one with a Merkle tree that tree.
     fn end_of_leaves(&self, inode: &Inode) -> u64 {
         let end = inode.size().div_ceil(self.geo.block_size.into());
         let is_open = end == 0 || inode.has(InodeFlags::VERITY) || self.facts.is_orphan(inode.ino);
         if is_open { extent::LOGICAL_END.into() } else { end.min(extent::LOGICAL_END.into()) }
     }
 
-    /// Whether what a map has behind the end of its file points astray. Otherwise the size is wrong.
+    /// Whether what a map has after the end of its file points astray. Otherwise the size is wrong.
     ///
-    /// If an inode counts fewer blocks than its map has, no write has added the entry. An extent behind a gap is one
-    /// whose key has changed: its block is still counted. Several behind a gap are the rest of a sparse file, unless
+    /// If an inode counts fewer blocks than its map has, no write has added the entry. An extent after a gap is one
+    /// whose key has changed: its block is still counted. Several after a gap are the rest of a sparse file, unless
     /// the gap is larger than the file system.
     pub fn is_astray(&self, inode: &Inode, mapped: &Mapped) -> bool {
         let end = inode.size().div_ceil(self.geo.block_size.into());

@@ -23,7 +23,7 @@ pub struct Space {
     inodes: BTreeSet<u32>,
     /// Clusters that are not handed out: ascending, without overlaps.
     set_aside: Vec<Range<u64>>,
-    /// The cluster behind the last one that was handed out.
+    /// The cluster after the last one that was handed out.
     next: Option<u64>,
     /// All clusters that no bitmap marks have been handed out.
     only_marked: bool,

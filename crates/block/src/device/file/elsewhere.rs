@@ -44,7 +44,7 @@ pub fn same_image_in_use(_: &Path) -> io::Result<Option<KernelMount>> {
     Ok(None)
 }
 
-/// As [`same_image_in_use`], for a range of it.
+/// The same as [`same_image_in_use`], for a range of it.
 ///
 /// # Errors
 /// None.

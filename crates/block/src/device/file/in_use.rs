@@ -4,7 +4,7 @@
 //! for the end of an unmount.
 //!
 //! The answers come from `/proc/thread-self/mountinfo` (mounted file systems, by device number) and from
-//! `/sys/block/loop*/loop/backing_file` (the file behind each loop device). Mounts in other mount namespaces are not
+//! `/sys/block/loop*/loop/backing_file` (the file of each loop device). Mounts in other mount namespaces are not
 //! visible.
 //!
 //! # Locking
@@ -51,7 +51,7 @@ pub fn same_image_in_use(path: &Path) -> io::Result<Option<KernelMount>> {
     range_in_use(path, 0, None)
 }
 
-/// As [`same_image_in_use`], for a range of it: `len` bytes from `start` on, or everything from there.
+/// The same as [`same_image_in_use`], for a range of it: `len` bytes from `start` on, or everything from there.
 ///
 /// # Errors
 /// As there.

@@ -294,7 +294,7 @@ impl FileCore {
         portable::read_full(&self.data, at, buf)
     }
 
-    /// As [`FileCore::read_plain`], but only the first `need` bytes must be there.
+    /// The same as [`FileCore::read_plain`], but only the first `need` bytes must be there.
     fn read_at_least(&self, at: u64, buf: &mut [u8], need: usize) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         if !self.portable {

@@ -125,8 +125,8 @@ fn lock_range(data: File, path: &Path, name: &str, options: &OpenOptions, unguar
     }
 }
 
-/// Fails if the kernel has these bytes mounted or, for a writer, behind a loop device. Adds the reason to `unguarded`
-/// if that is unknown.
+/// Fails if the kernel has these bytes mounted or, for a writer, uses them for a loop device. Adds the reason to
+/// `unguarded` if that is unknown.
 fn refuse_mounted(path: &Path, name: &str, options: &OpenOptions, unguarded: &mut Vec<String>) -> Result<()> {
     match range_in_use(path, options.offset, options.len) {
         Ok(Some(by)) if by.at.is_some() || !options.read_only => return Err(busy(name, BusyBy::Kernel(by))),

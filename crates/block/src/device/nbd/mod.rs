@@ -1,4 +1,4 @@
-//! A device behind an NBD server: qemu-nbd, nbdkit and whatever they serve.
+//! A device that an NBD server provides: qemu-nbd, nbdkit and others.
 //!
 //! Main types: [`NbdDevice`], [`NbdAddress`] (the name of an export), [`NbdOptions`].
 //!
@@ -49,7 +49,8 @@ const TRANSFER_MAX: u32 = 1 << 20;
 const IN_FLIGHT: usize = 16;
 /// The longest trim or zeroing in one request: the time limit holds for each request.
 const RANGE_MAX: u64 = 64 << 20;
-/// The most queries for holes in one search. A server that reports tiny extents would otherwise prolong it for hours.
+/// The maximum number of queries for holes in one search. A server that reports tiny extents would otherwise prolong it
+/// for hours.
 const QUESTIONS_MAX: usize = 4096;
 /// The flag of an extent that reads as zeroes (`NBD_STATE_ZERO`).
 const STATE_ZERO: u32 = 2;

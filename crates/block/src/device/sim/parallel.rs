@@ -1,8 +1,8 @@
-//! [`Parallel`]: requests that overlap, on flash or behind a network.
+//! [`Parallel`]: requests that overlap, on flash or over a network.
 //!
-//! As many requests as the queue is deep are in flight together, each for its latency; their bytes pass one link, one
-//! request after the other. A caller that waits has one in flight. Behind a page cache with readahead, a sequential
-//! read waits only at the beginning of each window.
+//! As many requests as the depth of the queue are in flight at the same time, each for its latency. Their bytes pass
+//! over one link, one request after the other. A caller that waits has one in flight. With a page cache with readahead,
+//! a sequential read waits only at the beginning of each window.
 //!
 //! The model leaves out erasing, wear, garbage collection and congestion.
 

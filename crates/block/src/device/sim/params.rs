@@ -109,7 +109,7 @@ impl Values<'_> {
         self.0.remove(name).ok_or_else(|| format!("{name} is missing"))
     }
 
-    /// As [`Values::take`], for a divisor.
+    /// The same as [`Values::take`], for a divisor.
     pub(super) fn take_positive(&mut self, name: &str) -> Result<f64, String> {
         self.take(name).and_then(|n| if n > 0.0 { Ok(n) } else { Err(format!("{name} is not above 0")) })
     }

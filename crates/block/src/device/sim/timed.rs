@@ -35,7 +35,7 @@ use crate::ranks::TIMED;
 pub enum Arrival {
     /// The caller sends nothing until the request has ended.
     Waits,
-    /// The same, behind a page cache with readahead: the call of a program, not the request of a device.
+    /// The same, through a page cache with readahead: the call of a program, not the request of a device.
     ReadAhead,
     /// The caller goes on and sends more.
     Submitted,

@@ -165,7 +165,7 @@ fn tearing_is_by_sector_and_spares_atomic_ranges() {
 #[test]
 fn a_flush_covers_only_writes_that_had_completed_before_it() {
     let dev = CrashDevice::from_image(&MemDevice::new(SIZE)).deferring().expect("thread");
-    // Blocks the completion thread, so that the write behind it stays in flight.
+    // Blocks the completion thread, so that the write after it stays in flight.
     let gate = Arc::new(extant_base::sync::atomic::AtomicBool::new(false));
     let (entered, g) = (Arc::new(extant_base::sync::atomic::AtomicBool::new(false)), gate.clone());
     let e = entered.clone();

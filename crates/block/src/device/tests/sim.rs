@@ -154,7 +154,7 @@ fn requests_to_flash_and_over_a_network_overlap_as_far_as_the_queue_is_deep() {
         near(of(33), f64::max(2.0 * latency + 2.0 * transfer, latency + 33.0 * transfer));
         let waiting = read_all(name, &places(32), Arrival::Waits).read_ns as f64;
         near(waiting, 32.0 * (latency + transfer));
-        // A sequential reader behind the page cache waits at each window.
+        // A sequential reader that uses the page cache waits at each window.
         let mut stream = timer(name);
         (0..32).for_each(|i| stream.read(i * 32768, 32768, Arrival::ReadAhead));
         near(stream.usage().read_ns as f64, 8.0 * latency + f64::from(1 << 20) / rate);

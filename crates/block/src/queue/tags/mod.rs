@@ -198,7 +198,7 @@ fn run(tag: TagGuard, start: Start) {
             Some((tag, start))
         }
     });
-    // If a start panics, the bios queued behind it release their tags, and the next call starts with an empty queue.
+    // If a start panics, the bios queued after it release their tags, and the next call starts with an empty queue.
     struct Afresh;
     impl Drop for Afresh {
         fn drop(&mut self) {

@@ -1,7 +1,7 @@
 //! The bitmap of Linux 3.16 (`struct blk_mq_bitmap_tags`), under `wake-all` and `wake-exclusive`.
 //!
 //! The bits are spread over words, each on a cache line of its own, with fewer bits per word when there are few
-//! ([`bits_per_word`]). Each core starts its search behind the tag that it had last (`last_tag`). A released tag is
+//! ([`bits_per_word`]). Each core starts its search after the tag that it had last (`last_tag`). A released tag is
 //! free at once: one atomic operation on a line from which other threads are taking tags.
 //!
 //! What it does not do: waiting.
@@ -31,7 +31,7 @@ pub(super) fn mask(depth: u32) -> u64 {
     if depth >= 64 { u64::MAX } else { (1 << depth) - 1 }
 }
 
-/// Takes a bit of `word` at or behind `from`, else before it.
+/// Takes a bit of `word` at or after `from`, otherwise before it.
 pub(super) fn take(word: &AtomicU64, mask: u64, from: u32) -> Option<u32> {
     let mut now = word.load(Ordering::SeqCst);
     loop {

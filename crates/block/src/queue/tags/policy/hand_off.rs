@@ -11,7 +11,7 @@
 //!
 //! The free tag that was released last is taken first: its request is still in the processor's cache.
 //!
-//! What it does not do: scale with processors. One short lock orders everything; the ring behind it has one, too.
+//! What it does not do: scale with processors. One short lock orders everything, and the ring below it has one, too.
 //!
 //! # Locking
 //! `block tag line` guards all of it; no thread is woken, and no bio started, under it.

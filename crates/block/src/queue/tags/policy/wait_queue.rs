@@ -94,7 +94,7 @@ impl WaitQueues {
         }
     }
 
-    /// The queue whose turn it is, or the first non-empty queue behind it (Linux: `bt_wake_ptr`). The turn moves to
+    /// The queue whose turn it is, or the first non-empty queue after it (Linux: `bt_wake_ptr`). The turn moves to
     /// that queue.
     pub fn first_active(&self) -> Option<usize> {
         let n = self.queues.len();
