@@ -28,13 +28,13 @@ pub(super) struct Parallel {
 /// The requests in flight, and the last one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lanes {
-    /// The time since which a caller that does not wait has been sending.
+    /// The time since when a caller that does not wait has been sending.
     since: u64,
     /// The times at which the requests in flight end.
     ends: BinaryHeap<Reverse<u64>>,
     /// The time at which the link is free.
     link: u64,
-    /// One past the last byte, and the first byte of the stream that it is in.
+    /// One past the last byte, and the first byte of the stream to which it belongs.
     end: u64,
     stream: u64,
 }
@@ -57,7 +57,7 @@ impl Parallel {
         }
     }
 
-    /// Nanoseconds by which the request moves `now`, when everything before it has ended.
+    /// The number of nanoseconds by which the request advances `now`, when everything before it has ended.
     pub(super) fn serve(&self, lanes: &mut Lanes, now: u64, request: Request) -> u64 {
         let Request { offset, len, is_write, arrival } = request;
         let (mut latency, rate) = match is_write {
@@ -91,7 +91,7 @@ impl Parallel {
 }
 
 impl Lanes {
-    /// Marks that nothing is in flight at `now`.
+    /// Records that nothing is in flight at `now`.
     pub(super) fn wait(&mut self, now: u64) {
         self.ends.clear();
         (self.since, self.link) = (now, now);
