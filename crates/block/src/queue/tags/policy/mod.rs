@@ -11,8 +11,7 @@
 //! | `sbitmap` | words of bits with releases collected per word, eight wait queues, a batch wakes around all of them | Linux 6.12, `lib/sbitmap.c` | experiments/012 |
 //! | `hand-off` | a bio waits, not its thread; the thread that releases a tag starts the oldest bio with it | none | experiments/012 |
 //!
-//! There is no `vanilla`, because Linux used three different policies during the discussion of 2014, and has used a
-//! fourth one since.
+//! No `vanilla`: Linux used three different policies during the discussion of 2014, and has used a fourth one since.
 //!
 //! # Locking
 //! Each policy has its own.
