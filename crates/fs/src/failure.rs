@@ -5,6 +5,7 @@
 //! transaction is consistent. Any other failure leaves half an operation in the running transaction, which must never
 //! become durable: [`Filesystem::whole`] aborts the journal, and the image keeps the state of the last commit.
 //!
+//! # Locking
 //! The caller holds the `inode` locks of its operation and an open handle, but no lock below those. This takes
 //! `superblock` (75) and releases it before it writes to the device.
 

@@ -3,6 +3,7 @@
 //! Main type: [`Filesystem`] (Linux: `struct super_block` and `struct ext4_sb_info`). [`Filesystem::mount`] (`mount/`)
 //! creates it; the operations are in `ops/`, one file each.
 //!
+//! # Locking
 //! `growth` (3) lets one growth run at a time. `superblock` (75) guards the decoded superblock. `renames` (10)
 //! serializes cross-directory renames.
 

@@ -13,6 +13,7 @@
 //! With `errors=continue`, a group whose bitmap is unreadable or contradicts its descriptor is recorded once and
 //! skipped from then on (Linux: `EXT4_GROUP_INFO_IBITMAP_CORRUPT`).
 //!
+//! # Locking
 //! Takes `group descriptor` (72) and buffer locks within the calls. Choosing a group uses sums that need no lock.
 
 use std::ops::Range;

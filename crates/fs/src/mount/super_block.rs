@@ -6,6 +6,7 @@
 //! What it does not do: choose among copies ([`crate::mount::copies`]), or change the superblock under a handle
 //! ([`Filesystem::modify_superblock`]).
 //!
+//! # Locking
 //! [`write_super`] takes no lock; its callers ensure that no transaction holds the block. The methods of [`Filesystem`]
 //! take `superblock` (75).
 

@@ -4,9 +4,9 @@
 //! the log as empty. Only then is `needs_recovery` cleared, and a borrowed journal removed. A crash between any two of
 //! these leaves an image with a log to replay.
 //!
+//! # Locking
 //! `s_umount` (4) is held throughout. No freeze, thaw or remount can intervene, and a second unmount returns the result
 //! of the first. The gate ([`crate::lifecycle`]) is shut from the first step to the last. Later changes wait there, and
-//! are refused when the mount has ended.
 //! are refused when the mount has ended.
 
 use std::sync::Arc;

@@ -6,6 +6,7 @@
 //! without a copy. That suits large writes, and overwrites if the device itself caches (an image file without
 //! O_DIRECT).
 //!
+//! # Locking
 //! Writers hold `inode` (20) exclusively and readers hold it shared, across the I/O. Blocks are looked up under `map`
 //! (50); the extent-status cache changes only under that lock.
 

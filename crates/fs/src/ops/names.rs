@@ -1,5 +1,6 @@
 //! Names of existing inodes: lookup, link, unlink, the targets of symbolic links. Creating inodes is in `create.rs`.
 //!
+//! # Locking
 //! The directory's `inode` lock, shared for lookup, exclusive for changes. A directory to be removed is locked after
 //! its parent. Link counts change only under the inode's meta lock, so that two names of one file need no common lock.
 

@@ -4,6 +4,7 @@
 //! (the layout, which a mount clones and shares without a lock; `SuperBlock` derefs to it), [`RawSuperBlock`] (the
 //! bytes), [`SuperDamage`] (one fault), [`backup_candidates`] (where to look if the primary superblock is lost).
 //! [`crate::features::check`] decides whether the features allow a mount.
+//!
 //! # Locking
 //! None. A mount that changes fields protects the `SuperBlock` with its own lock.
 

@@ -3,7 +3,7 @@
 //!
 //! While it is mounted, the image is ext3: after a crash Extant, the kernel and e2fsck replay the log. [`borrow`] adds
 //! the journal, [`give_back`] removes it, and [`settle`] completes either operation after a crash. The UUID in the
-//! journal's
+//! journal's superblock marks it as borrowed ([`extant_ondisk::jbd2::JournalSuperBlock::is_borrowed`]).
 //!
 //! Adding the journal takes these steps, each durable before the next:
 //!
