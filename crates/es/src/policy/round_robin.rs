@@ -105,7 +105,7 @@ impl EsPolicy for RoundRobin {
                     inodes.push_back(weak);
                 }
             }
-            // As in Linux: another walk only if nothing was freed and inodes were busy.
+            // As in Linux, there is another walk only if nothing was freed and inodes were busy.
             if done.freed > 0 || !busy {
                 break;
             }
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// As in Linux (`__es_shrink`). The first walk takes the marks of lookups off.
+    /// As in Linux (`__es_shrink`). The first walk only removes the marks of lookups.
     #[test]
     fn a_call_that_frees_nothing_and_meets_a_busy_inode_walks_again() {
         let core = Core::<RoundRobin>::new(Clock::virtual_at(0), None);

@@ -166,7 +166,7 @@ pub enum Action {
     Table(InodeNr),
     /// Bitmaps and table of a group are set to the places that mke2fs chooses.
     UsualPlaces(GroupNr),
-    /// The resize inode maps the reserved blocks again.
+    /// The resize inode is changed to map the reserved blocks again.
     ResizeInode,
     /// A field of an inode is set.
     InodeField(InodeNr, InodeField, u64),
