@@ -1,21 +1,21 @@
-//! Vectors that only become longer, while other threads read them without a lock.
+//! Vectors that only grow, while other threads read them without a lock.
 //!
-//! Main types: [`AppendVec`]; [`Latest`], the newest version of a value that changes seldom (Linux: an array replaced
+//! Main types: [`AppendVec`]; [`Latest`], the newest version of a value that rarely changes (Linux: an array replaced
 //! under RCU, as `s_group_info` in `ext4_sb_info`). References stay valid, because nothing is moved or removed.
 //!
 //! What it does not do: remove items, or free old versions.
 //!
 //! # Locking
-//! None. An append by two threads at once appends both, in either order.
+//! None. If two threads append at the same time, both items are appended, in either order.
 
 use std::ops::Deref;
 use std::sync::OnceLock;
 
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// Items of the first segment behind those that the vector was made with; each later one has twice as many.
+/// The number of items in the first segment after the initial items. Each later segment has twice as many.
 const SEGMENT: usize = 64;
-/// More segments than a machine has memory for.
+/// More segments than any machine has memory for.
 const SEGMENTS: usize = 40;
 
 type Segment<T> = OnceLock<Box<[OnceLock<T>]>>;
@@ -36,17 +36,17 @@ impl<T> FromIterator<T> for AppendVec<T> {
 }
 
 impl<T> AppendVec<T> {
-    /// How many items there are. Changes from before an append are visible to a thread that sees the item counted.
+    /// The number of items. A thread that sees an item counted also sees the changes from before its append.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Whether there are none.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The item at `at`.
+    /// The item at index `at`.
     pub fn get(&self, at: usize) -> Option<&T> {
         match self.first.get(at) {
             None => self.slot(at)?.get(),
@@ -54,7 +54,7 @@ impl<T> AppendVec<T> {
         }
     }
 
-    /// The segment of an item behind the first ones, and the place in it.
+    /// The segment of an item after the initial ones, and the place in it.
     fn place(&self, at: usize) -> Option<(&Segment<T>, usize, usize)> {
         let behind = at.checked_sub(self.first.len())?;
         let nr = (behind / SEGMENT + 1).ilog2() as usize;
@@ -70,14 +70,14 @@ impl<T> AppendVec<T> {
     /// Appends an item.
     ///
     /// # Panics
-    /// Beyond 2^45 items.
+    /// If there are more than 2^45 items.
     pub fn push(&self, mut item: T) {
         loop {
             let at = self.len();
             let (segment, within, len) = self.place(at).expect("fewer items than a machine has memory for");
             let segment = segment.get_or_init(|| (0..len).map(|_| OnceLock::new()).collect());
             let taken = segment[within].set(item);
-            // Another thread may have appended here; then this one counts its item, and tries again.
+            // Another thread may have appended here. Then this thread counts that item, and tries again.
             self.len.fetch_max(at + 1, Ordering::AcqRel);
             match taken {
                 Ok(()) => return,
@@ -92,17 +92,17 @@ impl<T> AppendVec<T> {
     }
 }
 
-/// A value of which later versions may come. It dereferences to the newest one; a caller that needs two parts of the
-/// same version borrows it once.
+/// A value of which newer versions can be published. It dereferences to the newest one; a caller that needs two parts
+/// of the same version must borrow it once.
 pub struct Latest<T>(AppendVec<T>);
 
 impl<T> Latest<T> {
-    /// The first version.
+    /// Creates a value with its first version.
     pub fn new(value: T) -> Latest<T> {
         Latest(AppendVec::from_iter([value]))
     }
 
-    /// Publishes a newer version. Versions stay in memory.
+    /// Publishes a newer version. The older versions stay in memory.
     pub fn publish(&self, value: T) {
         self.0.push(value);
     }

@@ -1,7 +1,8 @@
-//! Time: the machine's clocks, or a virtual one that moves only on request.
+//! The time: the machine's clocks, or a virtual clock that moves only on request.
 //!
-//! Main type: [`Clock`], cheap to clone. Monotonic nanoseconds for intervals, wall-clock time for inode times.
-//! Virtual time serves tests and the lab: a background `step()` that reads [`Clock::now_ns`] behaves alike in both.
+//! Main type: [`Clock`], cheap to clone. It has monotonic nanoseconds for intervals, and wall-clock time for timestamps
+//! of inodes. Virtual time is for tests and the lab: a background `step()` that reads [`Clock::now_ns`] behaves the
+//! same way in both.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -26,14 +27,14 @@ enum Source {
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 
-/// Virtual nanoseconds and wall clock of the run that the thread belongs to.
+/// The virtual nanoseconds and wall-clock time of the run to which the thread belongs.
 #[inline]
 fn simulated() -> Option<(u64, Timespec)> {
     if sim::active() { sim::now() } else { None }
 }
 
 impl Clock {
-    /// The machine's clocks; on a thread of a [`crate::sim`] run, the run's.
+    /// The machine's clocks, or those of the run on a thread of a [`crate::sim`] run.
     pub fn real() -> Clock {
         Clock(Source::Real { start: Instant::now() })
     }
@@ -43,7 +44,7 @@ impl Clock {
         Clock(Source::Virtual { ns: Arc::new(AtomicU64::new(0)), epoch_sec })
     }
 
-    /// Nanoseconds since this clock was made.
+    /// The number of nanoseconds since this clock was created.
     pub fn now_ns(&self) -> u64 {
         match &self.0 {
             Source::Real { start } => match simulated() {
@@ -84,10 +85,10 @@ impl Clock {
         }
     }
 
-    /// Waits; in virtual time, advances the clock instead.
+    /// Waits. In virtual time, advances the clock instead.
     pub fn sleep(&self, d: Duration) {
         match &self.0 {
-            #[allow(clippy::disallowed_methods)] // this is the one place that may
+            #[allow(clippy::disallowed_methods)] // the only place that may
             Source::Real { .. } => {
                 if sim::active() && sim::sleep(d) {
                     return;

@@ -70,7 +70,7 @@ impl Counter {
         self.add(1);
     }
 
-    /// The sum at some moment during the call.
+    /// The sum at some time during the call.
     pub fn get(&self) -> u64 {
         let add = |sum: u64, shard: &Line| {
             sim::line_read("counter", shard);

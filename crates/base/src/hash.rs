@@ -1,15 +1,15 @@
-//! Hash tables whose order of iteration is random, or a [`crate::sim`] run's.
+//! Hash tables whose order of iteration is random, or determined by a [`crate::sim`] run.
 //!
-//! Main types: [`HashMap`], [`HashSet`], [`State`]. A table made on a simulated thread draws its key from the run's
-//! seed, so that its order of iteration is the same in each run. Elsewhere the key is random, as std's is. Images are
-//! hostile: with a known key, an attacker could choose which entries collide.
+//! Main types: [`HashMap`], [`HashSet`], [`State`]. A table that is created on a simulated thread gets its key from the
+//! run's seed, so that its order of iteration is the same in each run. Elsewhere the key is random, as in std. The
+//! reason is that images may be hostile: with a known key, an attacker could choose entries that collide.
 //!
-//! The hashed values are numbers of blocks and inodes. Each is mixed in with one multiplication of 64 by 64 bits,
-//! whose halves are folded together. [`shard_of`] spreads numbers over locks. These two are the only hashes for
-//! memory; hashes on disk belong to the format (`extant_ondisk`: htree, xattr, crc), and tests compare contents by
-//! std's.
+//! The hashed values are mostly numbers of blocks and inodes. Each is mixed in with one multiplication of 64 by 64
+//! bits, and the halves of the product are folded together. [`shard_of`] distributes numbers over locks. These two are
+//! the only hashes for data in memory; hashes on disk belong to the format (`extant_ondisk`: htree, xattr, crc), and
+//! tests compare contents with the hash of std.
 //!
-//! What it does not do: resist an attacker who can observe where entries land.
+//! What it does not do: resist an attacker who can observe the places of entries.
 //!
 //! # Locking
 //! None.
@@ -49,17 +49,18 @@ impl BuildHasher for State {
     }
 }
 
-/// 2^64 over the golden ratio: neighbouring numbers land far apart (Knuth, vol. 3, 6.4; Linux: `GOLDEN_RATIO_64`).
+/// 2^64 divided by the golden ratio: adjacent numbers get distant places (Knuth, vol. 3, 6.4; Linux:
+/// `GOLDEN_RATIO_64`).
 const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Which of 2^`bits` locks a number belongs to. Not keyed: an attacker who makes numbers collide here only makes
-/// threads wait for each other.
+/// The index of the lock, of 2^`bits`, to which a number belongs. There is no key: an attacker who chooses numbers that
+/// collide here can only make threads wait for each other.
 #[inline]
 pub fn shard_of(n: u64, bits: u32) -> usize {
     (n.wrapping_mul(GOLDEN_RATIO) >> (64 - bits)) as usize
 }
 
-/// See the module.
+/// The hasher that the module describes.
 #[derive(Clone, Debug)]
 pub struct Folded {
     state: u64,
@@ -98,7 +99,7 @@ impl Hasher for Folded {
 
     #[inline]
     fn finish(&self) -> u64 {
-        // The last multiplication has mixed upwards only; tables use the lowest and the highest bits.
+        // The last multiplication only mixed towards higher bits, but tables use the lowest and the highest bits.
         fold(self.state, GOLDEN_RATIO)
     }
 }
@@ -116,7 +117,7 @@ mod tests {
             low.insert(a.hash_one(n * 128) & 4095);
             high.insert(a.hash_one(n * 128) >> 52);
         }
-        // Of 4096 balls in as many bins, two thirds of the bins are filled.
+        // If 4096 balls are thrown into as many bins, about two thirds of the bins get a ball.
         assert!(low.len() > 2400 && high.len() > 2400, "{} {}", low.len(), high.len());
         assert!((0..64u64).any(|n| a.hash_one(n) != b.hash_one(n)));
         assert_ne!(a.hash_one("ab"), a.hash_one("ab\0"));

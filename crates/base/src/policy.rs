@@ -1,10 +1,10 @@
-//! The policies of a mechanism, side by side: their names, their summaries and the default, declared in one place.
+//! Declares the alternative policies of a mechanism in one place: their names, their summaries and the default.
 //!
-//! Main items: [`policies!`](crate::policies) (declares the enum of a mechanism), [`Table`] (the same for code that
-//! knows no mechanism: mount options, the lab, lists). A new policy needs one line in the enum's declaration, and its
-//! implementation.
+//! Main items: [`policies!`](crate::policies) (declares the enum of a mechanism), [`Table`] (the same data for code
+//! that is independent of the mechanism: mount options, the lab, lists). A new policy needs one line in the declaration
+//! of the enum, and its implementation.
 //!
-//! It decides nothing and holds no state.
+//! This module makes no decisions and holds no state.
 //!
 //! # Locking
 //! None.
@@ -14,7 +14,7 @@ use std::fmt;
 /// One policy of a mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// As written in mount options and results.
+    /// The name in mount options and results.
     pub name: &'static str,
     /// Its behaviour, in one line.
     pub summary: &'static str,
@@ -23,13 +23,13 @@ pub struct Row {
 /// The policies of a mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Name of the mechanism: the mount option, if there is one.
+    /// The name of the mechanism, which is the mount option if there is one.
     pub option: &'static str,
     /// The decision that it makes, in one line.
     pub decides: &'static str,
-    /// Name of the default.
+    /// The name of the default policy.
     pub default: &'static str,
-    /// As declared.
+    /// The policies, in the order of their declaration.
     pub rows: &'static [Row],
 }
 
@@ -51,7 +51,7 @@ impl Table {
     }
 }
 
-/// The mechanism has no policy of this name. The message lists the known ones.
+/// The mechanism has no policy with this name. The message lists the known ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
     table: Table,
@@ -95,10 +95,10 @@ macro_rules! policies {
         }
 
         impl $kind {
-            /// Every policy, as declared.
+            /// Every policy, in the order of the declaration.
             pub const ALL: [$kind; [$($name),+].len()] = [$($kind::$policy),+];
 
-            /// Names and summaries.
+            /// The names and summaries.
             pub const TABLE: $crate::policy::Table = $crate::policy::Table {
                 option: $option,
                 decides: $decides,
@@ -106,14 +106,14 @@ macro_rules! policies {
                 rows: &[$($crate::policy::Row { name: $name, summary: $summary }),+],
             };
 
-            /// As written in mount options and results.
+            /// The name in mount options and results.
             pub const fn name(self) -> &'static str {
                 match self {
                     $($kind::$policy => $name,)+
                 }
             }
 
-            /// The policy of that name, in which `_` counts as `-`.
+            /// The policy with this name, in which `_` is read as `-`.
             pub fn from_name(name: &str) -> Result<$kind, $crate::policy::Unknown> {
                 let plain = name.replace('_', "-");
                 $kind::ALL.into_iter().find(|p| p.name() == plain).ok_or_else(|| $kind::TABLE.unknown(name))

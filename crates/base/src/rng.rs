@@ -1,8 +1,9 @@
-//! A small seedable generator (SplitMix64, Steele et al. 2014): the same seed gives the same sequence everywhere.
+//! A small seedable random number generator (SplitMix64, Steele et al. 2014): the same seed gives the same sequence
+//! everywhere.
 //!
-//! Not for secrets: inode generations, hash seeds for tests, workload choices.
+//! It is not for secrets, but for inode generations, hash seeds in tests and workload choices.
 
-/// A SplitMix64 state.
+/// The state of SplitMix64.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -24,13 +25,13 @@ impl Rng {
         (self.next_u64() >> 32) as u32
     }
 
-    /// A number below `bound`; 0 when `bound` is 0. The bias of the multiply-shift reduction is below 2^-32 for the
-    /// bounds that occur here.
+    /// Returns a number below `bound`, or 0 if `bound` is 0. The bias of the multiply-shift reduction is below 2^-32
+    /// for the bounds that are used.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True once in `n` on average.
+    /// Returns true once in `n` calls on average.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }

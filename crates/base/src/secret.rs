@@ -1,9 +1,9 @@
-//! Memory for keys: it is not swapped out, not part of a core dump, wiped when dropped, and never printed.
+//! Memory for keys: it is not swapped out or written to a core dump, is wiped when dropped, and is never printed.
 //!
 //! Main type: [`Secret`].
 //!
-//! What it does not do: protect what a caller copies out of it. A host that permits no locked memory (RLIMIT_MEMLOCK)
-//! may swap a secret out, as it may swap out any memory.
+//! What it does not do: protect data that a caller copies out of it. A host that permits no locked memory
+//! (RLIMIT_MEMLOCK) may swap a secret out, like all other memory.
 //!
 //! # Locking
 //! None.
@@ -15,8 +15,8 @@ use std::io::{self, Read};
 
 use zeroize::Zeroize;
 
-/// The most bytes of a secret: one page, so that no other allocation shares the locked memory (on hosts with larger
-/// pages, its neighbours are locked with it).
+/// The maximum size of a secret in bytes: one page, so that no other allocation is on the locked page (on hosts with
+/// larger pages, its neighbours are locked with it).
 pub const SECRET_MAX: usize = 4096;
 
 #[repr(C, align(4096))]
@@ -30,14 +30,14 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// No bytes yet, in locked memory.
+    /// Creates an empty secret in locked memory.
     fn empty() -> Secret {
         let mut page = Box::new(Page([0; SECRET_MAX]));
         let is_locked = memory::lock(&mut page);
         Secret { page, len: 0, is_locked }
     }
 
-    /// A copy of `bytes`. `None`: there are more than [`SECRET_MAX`].
+    /// Copies `bytes`. Returns `None` if there are more than [`SECRET_MAX`].
     pub fn new(bytes: &[u8]) -> Option<Secret> {
         let mut secret = Secret::empty();
         secret.page.0.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -45,7 +45,7 @@ impl Secret {
         Some(secret)
     }
 
-    /// Reads up to the end of `from`, but no more than `most` bytes and one.
+    /// Reads to the end of `from`, but at most `most` bytes plus one, so that the caller notices a longer input.
     ///
     /// # Errors
     /// Those of the reader.
@@ -63,17 +63,17 @@ impl Secret {
         Ok(secret)
     }
 
-    /// The bytes. A caller that copies them wipes the copy.
+    /// The bytes. A caller that copies them must wipe the copy.
     pub fn expose(&self) -> &[u8] {
         &self.page.0[..self.len]
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -87,7 +87,7 @@ mod memory {
 
     use super::Page;
 
-    /// Keeps the page in memory and out of core dumps, if the host permits it; returns whether it is locked.
+    /// Keeps the page in memory and out of core dumps, if the host permits it. Returns whether the page is locked.
     pub fn lock(page: &mut Page) -> bool {
         let (at, len) = (from_mut(page).cast(), size_of::<Page>());
         // SAFETY: the range is exactly the page. Neither call changes or reads its bytes.
@@ -97,10 +97,10 @@ mod memory {
         }
     }
 
-    /// Ends what [`lock`] began: the allocator may use the page for anything.
+    /// Undoes [`lock`], because the allocator may use the page for anything afterwards.
     pub fn unlock(page: &mut Page) {
         let (at, len) = (from_mut(page).cast(), size_of::<Page>());
-        // SAFETY: as for `lock`.
+        // SAFETY: the same as for `lock`.
         unsafe {
             let _ = madvise(at, len, Advice::LinuxDoDump);
             let _ = munlock(at, len);
@@ -108,7 +108,7 @@ mod memory {
     }
 }
 
-/// Hosts without these calls.
+/// For hosts without these calls.
 #[cfg(not(target_os = "linux"))]
 mod memory {
     use super::Page;

@@ -1,9 +1,9 @@
-//! Sizes in bytes, read and shown.
+//! Parsing and formatting of sizes in bytes.
 //!
 //! # Locking
 //! None.
 
-/// Reads `4096`, `64K`, `1M`, `2G`, `1T` (powers of 1024; `KiB` and `KB` mean the same as `K`).
+/// Parses `4096`, `64K`, `1M`, `2G`, `1T` (powers of 1024; `KiB` and `KB` mean the same as `K`).
 pub fn parse(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is not a size (bytes, or with K, M, G or T)");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -20,7 +20,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
 }
 
-/// `1.5 GiB`.
+/// Formats a size as `1.5 GiB`.
 pub fn human(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -32,7 +32,7 @@ pub fn human(bytes: u64) -> String {
     if value.fract() == 0.0 { format!("{value:.0} {name}") } else { format!("{value:.1} {name}") }
 }
 
-/// As `ls -h` and `du -h`: `4.0K`, `12M`; rounded up, so that no size looks smaller than it is.
+/// Formats a size as `ls -h` and `du -h` do: `4.0K`, `12M`. Rounds up, so that no size looks smaller than it is.
 pub fn short(bytes: u64) -> String {
     const UNITS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
     if bytes < 1024 {
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(human(1536), "1.5 KiB");
         assert_eq!(human(1 << 30), "1 GiB");
         assert_eq!(human(u64::MAX), "16 EiB");
-        // The output of numfmt --to=iec --round=up.
+        // The expected texts are the output of `numfmt --to=iec --round=up`.
         for (bytes, text) in [
             (1023, "1023"),
             (1024, "1.0K"),

@@ -1,25 +1,26 @@
 //! Trace points, with Linux's names (`jbd2_run_stats`, `ext4_mb_new_group_pa` …).
 //!
-//! Main types: [`TracePoint`], a `static` made by [`trace_point!`](crate::trace_point); [`Event`], a record of it.
-//! While off, a point costs one relaxed load. While on, its numbers go unformatted into a bounded ring that few
-//! threads share; text is made when an event is printed ([`Event`] is `Display`). [`drain`] empties the rings;
-//! without it, the oldest events are dropped (and counted).
+//! Main types: [`TracePoint`], a `static` that [`trace_point!`](crate::trace_point) creates; [`Event`], a record of it.
+//! While a point is off, it costs one relaxed load. While it is on, its numbers are stored unformatted in a bounded
+//! ring that few threads share; they are formatted when an event is printed ([`Event`] is `Display`). [`drain`] empties
+//! the rings; without it, the oldest events are dropped (and counted).
 //!
 //! What it does not do: filter, or write anywhere.
 //!
 //! # Locking
-//! Each ring has a leaf lock (`trace ring`), taken only while a point is on and shared by every sixteenth thread. The
-//! list of points has a bare leaf lock without a class.
+//! Each ring has a leaf lock (`trace ring`), which is taken only while a point is on, and which every sixteenth thread
+//! shares. The list of points has a leaf lock without a class.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
-// Not the atomics of `crate::sync`: statics outlive one schedule of a model checker, and its atomics must not.
+// These are not the atomics of `crate::sync`: statics outlive one schedule of a model checker, and its atomics must
+// not.
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::clock::Clock;
 use crate::sync::{LockClass, Mutex};
 
-/// One trace point. Made by [`trace_point!`](crate::trace_point), switched on by [`enable`].
+/// One trace point. [`trace_point!`](crate::trace_point) creates it, and [`enable`] switches it on.
 pub struct TracePoint {
     pub name: &'static str,
     keys: &'static [&'static str],
@@ -28,13 +29,13 @@ pub struct TracePoint {
 
 const OFF: u8 = 0;
 const ON: u8 = 1;
-/// Not hit yet, so not registered.
+/// The point was not reached yet, so it is not registered.
 const UNKNOWN: u8 = 2;
 
 /// The maximum number of values of an event.
 pub const FIELDS_MAX: usize = 5;
 
-/// One event as recorded. Prints as `key=value` pairs separated by a blank.
+/// One recorded event. Displayed as `key=value` pairs separated by spaces.
 #[derive(Clone, Debug)]
 pub struct Event {
     /// Nanoseconds since the first event of the process.
@@ -45,7 +46,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Name of the point.
+    /// The name of the point.
     pub fn name(&self) -> &'static str {
         self.point.name
     }
@@ -73,9 +74,9 @@ impl std::fmt::Debug for TracePoint {
     }
 }
 
-/// Events that one ring holds without a drain.
+/// The maximum number of events that one ring holds.
 const RING_EVENTS_MAX: usize = 32_768;
-/// Rings; threads are assigned to them round robin.
+/// The number of rings; threads are assigned to them round robin.
 const RINGS: usize = 16;
 
 static RING_CLASS: LockClass = LockClass::new("trace ring", 1000);
@@ -104,7 +105,7 @@ impl TracePoint {
         TracePoint { name, keys, state: AtomicU8::new(UNKNOWN) }
     }
 
-    /// True while the point is switched on.
+    /// Whether the point is switched on.
     #[inline]
     pub fn on(&'static self) -> bool {
         match self.state.load(Ordering::Relaxed) {
@@ -133,7 +134,7 @@ impl TracePoint {
 
     fn push(&'static self, values: [u64; FIELDS_MAX], text: Option<Box<str>>) {
         let mut ring = RING[crate::task::shard_index() % RINGS].lock();
-        // Read under the lock, so that times in a ring never decrease.
+        // The time is read under the lock, so that times in a ring never decrease.
         let time_ns = clock().now_ns();
         if ring.len() == RING_EVENTS_MAX {
             ring.pop_front();
@@ -175,14 +176,14 @@ pub fn disable_all() {
     points.known.iter().for_each(|p| p.state.store(OFF, Ordering::Relaxed));
 }
 
-/// Takes the recorded events, oldest first, and the number that were dropped since the last call. Events recorded
-/// meanwhile stay for the next call, so that the results of successive calls are in order, too.
+/// Takes the recorded events, oldest first, and the number of events that were dropped since the last call. Events that
+/// are recorded during the call are left for the next one, so that the results of successive calls are in order, too.
 pub fn drain() -> (Vec<Event>, u64) {
     let now_ns = clock().now_ns();
     let mut events = Vec::new();
     for ring in &RING {
         let mut ring = ring.lock();
-        // Times in a ring do not fall.
+        // The times in a ring never decrease.
         let due = ring.partition_point(|e| e.time_ns <= now_ns);
         events.extend(ring.drain(..due));
     }
@@ -191,8 +192,8 @@ pub fn drain() -> (Vec<Event>, u64) {
 }
 
 /// `trace_point!(jbd2_run_stats, tid = tid.0, blocks = n)`: up to five numbers, which are evaluated only while the
-/// point is on. Text goes behind a semicolon, as for `format!`; such events cost more: `trace_point!(ext4_error, ino
-/// = 3; "error={e}")`.
+/// point is on. Text follows a semicolon, as for `format!`; such events cost more: `trace_point!(ext4_error, ino = 3;
+/// "error={e}")`.
 #[macro_export]
 macro_rules! trace_point {
     (@text) => { None };

@@ -15,10 +15,10 @@ pub enum BioOp {
     Write,
     /// Makes durable all requests that completed before it (`REQ_OP_FLUSH`); has no range.
     Flush,
-    /// The range holds nothing of use any more (`REQ_OP_DISCARD`). The device chooses the bytes that it reads as
-    /// afterwards.
+    /// The range no longer contains anything useful (`REQ_OP_DISCARD`). The device chooses the bytes that it then reads
+    /// as.
     Discard,
-    /// The range reads as zeroes afterwards (`REQ_OP_WRITE_ZEROES`).
+    /// The range reads as zeros afterwards (`REQ_OP_WRITE_ZEROES`).
     WriteZeroes,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for BioOp {
 }
 
 bitflags::bitflags! {
-    /// Linux: the `REQ_*` flags of the same names.
+    /// Flags of a request (Linux: the `REQ_*` flags with the same names).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct BioFlags: u32 {
         /// File-system metadata.
@@ -48,13 +48,13 @@ bitflags::bitflags! {
         const PREFLUSH = 8;
         /// Readahead: may be dropped under load.
         const RAHEAD = 16;
-        /// Of a write of zeroes: the device may give the storage back, as Linux does without `REQ_NOUNMAP`.
+        /// For a write of zeros: the device may free the storage, as Linux does without `REQ_NOUNMAP`.
         const UNMAP = 32;
     }
 }
 
-/// A piece of memory to write from. Holding the `Arc` keeps it stable: a writer that wants to change the buffer
-/// meanwhile gets a copy (`Arc::make_mut`).
+/// A piece of memory to write from. While the `Arc` is held, it does not change: a writer that wants to change the
+/// buffer in the meantime gets a copy (`Arc::make_mut`).
 #[derive(Clone, Debug)]
 pub struct BioVec {
     /// Shared with the code that fills or caches it.
@@ -75,11 +75,11 @@ impl BioVec {
 /// The memory of a request.
 #[derive(Debug)]
 pub enum BioData {
-    /// For operations without memory: flushes, discards, zeroes.
+    /// For operations without memory: flushes, discards, zeroing.
     None,
-    /// Written one after the other, from `Bio::offset` on.
+    /// The pieces are written one after the other, from `Bio::offset` on.
     Write(Vec<BioVec>),
-    /// Filled by the read and returned in the [`Completion`].
+    /// The memory is filled by the read and returned in the [`Completion`].
     Read(AlignedBuf),
 }
 
@@ -90,14 +90,14 @@ pub struct Completion {
     pub op: BioOp,
     /// The bio's start in bytes.
     pub offset: u64,
-    /// The memory that the bio brought; for a successful read, filled.
+    /// The memory of the bio; filled, for a successful read.
     pub data: BioData,
-    /// Of the whole bio: after an error, the contents of its range are unknown.
+    /// The result of the whole bio. After an error, the contents of its range are unknown.
     pub result: Result<()>,
 }
 
-/// Called once when a bio has finished (Linux: `bi_end_io`). Must not block: it may run on the device's completion
-/// thread or on the submitter itself, before `submit` returns.
+/// Called once when a bio has finished (Linux: `bi_end_io`). Must not block, because it may run on the device's
+/// completion thread or on the submitter itself, before `submit` returns.
 pub trait EndIo: Send {
     /// Takes the bio's result and its memory.
     fn end_io(self: Box<Self>, done: Completion);
@@ -115,13 +115,13 @@ pub struct Bio {
     pub op: BioOp,
     /// The flags of the request: PREFLUSH, FUA, META …
     pub flags: BioFlags,
-    /// Where it starts, in bytes.
+    /// The start in bytes.
     pub offset: u64,
-    /// How far it reaches, in bytes; 0 for a flush.
+    /// The length in bytes; 0 for a flush.
     pub len: u64,
-    /// The memory that is written, or read into.
+    /// The memory from which the request writes, or into which it reads.
     pub data: BioData,
-    /// Called once, also when the bio is refused.
+    /// Called once, even if the bio is rejected.
     pub end_io: Box<dyn EndIo>,
 }
 
@@ -148,7 +148,7 @@ impl Bio {
         Bio { op: BioOp::Discard, flags: BioFlags::empty(), offset, len, data: BioData::None, end_io }
     }
 
-    /// Makes `len` bytes from `offset` on read as zeroes. `flags` as for a write.
+    /// Makes `len` bytes from `offset` on read as zeros. `flags` are the same as for a write.
     pub fn write_zeroes(offset: u64, len: u64, flags: BioFlags, end_io: Box<dyn EndIo>) -> Bio {
         Bio { op: BioOp::WriteZeroes, flags, offset, len, data: BioData::None, end_io }
     }

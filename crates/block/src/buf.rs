@@ -14,7 +14,7 @@ pub struct AlignedBuf {
 }
 
 impl AlignedBuf {
-    /// `len` zero bytes. The caller bounds `len`; running out of memory aborts, as with `Vec`.
+    /// Allocates `len` zero bytes. The caller must limit `len`: running out of memory aborts, as with `Vec`.
     pub fn zeroed(len: usize) -> AlignedBuf {
         let chunks = Chunk::new_vec_zeroed(len.div_ceil(512)).expect("a length that fits the address space");
         AlignedBuf { chunks, len }
@@ -40,8 +40,8 @@ impl AlignedBuf {
         AlignedBuf { chunks, len }
     }
 
-    /// A buffer of `len` bytes with arbitrary contents, in the same memory if that is large enough: for a read, which
-    /// fills it.
+    /// A buffer of `len` bytes with arbitrary contents, in the same memory if that is large enough. It is for a read,
+    /// which fills it.
     pub fn reused(self, len: usize) -> AlignedBuf {
         match len.div_ceil(512) <= self.chunks.len() {
             true => AlignedBuf { chunks: self.chunks, len },
@@ -54,12 +54,12 @@ impl AlignedBuf {
         size_of_val(&*self.chunks)
     }
 
-    /// The requested length, in bytes; the memory may be longer.
+    /// The requested length in bytes. The memory may be longer.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::bio::BioOp;
 use crate::device::KernelMount;
 
-/// Why a request, or opening a device, failed. All messages begin with the device's name.
+/// The reason why a request, or opening a device, failed. All messages begin with the device's name.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The device failed the request.
@@ -15,23 +15,23 @@ pub enum Error {
         device: String,
         /// The operation.
         op: BioOp,
-        /// Where the request starts, in bytes.
+        /// The start of the request in bytes.
         offset: u64,
-        /// How far it reaches, in bytes.
+        /// The length in bytes.
         len: u64,
         /// The error of the system.
         source: Arc<std::io::Error>,
     },
-    /// The request reaches past the end of the device.
+    /// The request extends past the end of the device.
     #[error("{device}: {op} of {len} bytes at byte {offset} is past the end ({size} bytes)")]
     OutOfRange {
         /// The device's name ([`BlockDevice::name`](crate::BlockDevice::name)).
         device: String,
         /// The operation.
         op: BioOp,
-        /// Where the request starts, in bytes.
+        /// The start of the request in bytes.
         offset: u64,
-        /// How far it reaches, in bytes.
+        /// The length in bytes.
         len: u64,
         /// The end of the device, in bytes.
         size: u64,
@@ -51,9 +51,9 @@ pub enum Error {
         device: String,
         /// The operation.
         op: BioOp,
-        /// Where the request starts, in bytes.
+        /// The start of the request in bytes.
         offset: u64,
-        /// How far it reaches, in bytes.
+        /// The length in bytes.
         len: u64,
         /// The rule that it breaks.
         why: &'static str,
@@ -76,7 +76,7 @@ pub enum Error {
         /// The error of the system.
         source: Arc<std::io::Error>,
     },
-    /// An image file is to be written, and the host cannot lock files.
+    /// An image file should be written, but the host cannot lock files.
     #[error(
         "{device}: files cannot be locked here ({source}), so nothing keeps another program from writing it as well"
     )]
@@ -91,10 +91,10 @@ pub enum Error {
     Busy {
         /// The path, or [`OpenOptions::shown_as`](crate::device::OpenOptions::shown_as).
         device: String,
-        /// The user of the device, as far as the system reveals it.
+        /// The user of the device, if the system shows it.
         by: BusyBy,
     },
-    /// The request was dropped before its completion, because its owner panicked. It may or may not have been carried
+    /// The request was dropped before its completion, because its owner panicked. It is unknown whether it was carried
     /// out.
     #[error("a request was dropped before the device completed it")]
     Lost,
@@ -112,7 +112,7 @@ pub enum BusyBy {
     /// Another process has the block device open exclusively.
     #[error("opened exclusively by another process")]
     ExclusiveOpen,
-    /// Our exclusive open has ended, and another process may have the block device since.
+    /// Our exclusive open has ended, and another process may have opened the block device since.
     #[error("another process may have opened it")]
     Unclaimed,
 }

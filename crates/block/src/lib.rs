@@ -1,15 +1,15 @@
 //! Block devices, and the path of a request to them: bio → request → tag → hardware queue.
 //!
-//! Main types: [`BlockDevice`] (through which everything above reads, writes and flushes), [`Bio`] (one asynchronous
-//! request with its completion), [`AlignedBuf`] (memory that O_DIRECT accepts), the devices in [`device`], and
-//! [`queue`] (merging, plugging, a bounded number of tags).
+//! Main types: [`BlockDevice`] (with which the crates above read, write and flush), [`Bio`] (one asynchronous request
+//! with its completion), [`AlignedBuf`] (memory that O_DIRECT accepts), the devices in [`device`], and [`queue`]
+//! (merging, plugging, a limited number of tags).
 //!
 //! It does not know ext4.
 //!
 //! # Locking
-//! Leaf locks only (ranks 800 to 999, listed in `ranks`); no callback runs while one is held.
+//! There are only leaf locks (ranks 800 to 999, listed in `ranks`), and no callback runs while one is held.
 //!
-//! `unsafe` is confined to `device::file::uring` (the kernel is given addresses) and `device::file::ioctl`.
+//! `unsafe` is confined to `device::file::uring` (which passes addresses to the kernel) and `device::file::ioctl`.
 #![deny(unsafe_code)]
 #![deny(clippy::missing_errors_doc)]
 #![warn(missing_docs)]

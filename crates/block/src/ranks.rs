@@ -1,10 +1,10 @@
-//! The lock classes of this crate, in one place so that their order can be read.
+//! The lock classes of this crate, in one place so that their order is visible.
 //!
-//! All are leaves for the crates above: a thread that holds one calls nothing but devices below it.
+//! All are leaves for the crates above: a thread that holds one calls only devices below it.
 
 use extant_base::sync::LockClass;
 
-/// The pieces of a [`crate::device::CowDevice`]; a write calls that of the spilled pieces under it.
+/// The pieces of a [`crate::device::CowDevice`]; a write calls the device of the spilled pieces under it.
 pub(crate) static COW: LockClass = LockClass::new("block cow", 790);
 /// Tags, and the requests that wait for one.
 pub(crate) static TAG_LINE: LockClass = LockClass::new("block tag line", 800);
@@ -15,7 +15,7 @@ pub(crate) static TAG_POOL: LockClass = LockClass::new("block tag pool", 802);
 pub(crate) static TAG_CORE: LockClass = LockClass::new("block tag core", 803);
 /// Bios that a completion submitted when no tag was free.
 pub(crate) static TAG_POSTPONED: LockClass = LockClass::new("block tag postponed", 804);
-/// Exchange of one word of a tag bitmap.
+/// The swap of one word of a tag bitmap.
 pub(crate) static TAG_SWAP: LockClass = LockClass::new("block tag swap", 805);
 /// The counts of requests that wait for a tag.
 pub(crate) static TAG_LEDGER: LockClass = LockClass::new("block tag ledger", 806);
@@ -33,15 +33,15 @@ pub(crate) static FAULTS: LockClass = LockClass::new("block faults", 840);
 pub(crate) static TRACED: LockClass = LockClass::new("block traced", 845);
 /// The model of a [`crate::device::TimedDevice`].
 pub(crate) static TIMED: LockClass = LockClass::new("block timed", 846);
-/// Which bytes of a [`crate::device::MetaOnlyDevice`] were written as data.
+/// The ranges of a [`crate::device::MetaOnlyDevice`] that were written as data.
 pub(crate) static DROPPED: LockClass = LockClass::new("block dropped", 847);
 /// Bios that a deferring [`crate::device::CrashDevice`] has not completed yet.
 pub(crate) static CRASH_DEFERRED: LockClass = LockClass::new("block crash deferred", 890);
 /// Checkpoints from which crash states are built; held while the log is read.
 pub(crate) static CRASH_STATES: LockClass = LockClass::new("block crash states", 900);
-/// The log of a [`crate::device::CrashDevice`]; held while the live image is written, so that both agree on order.
+/// The log of a [`crate::device::CrashDevice`]; held while the live image is written, so that both have the same order.
 pub(crate) static CRASH_LOG: LockClass = LockClass::new("block crash log", 905);
-/// One shard of a [`crate::device::MemDevice`]. Several are held only by a snapshot, in index order.
+/// One shard of a [`crate::device::MemDevice`]. Only a snapshot holds several, in index order.
 pub(crate) static MEM_SHARD: LockClass = LockClass::new("block memory shard", 920);
 /// The flush stream of a file.
 pub(crate) static FILE_FLUSH: LockClass = LockClass::new("block file flush", 940);
@@ -54,7 +54,7 @@ pub(crate) static FILE_POISON: LockClass = LockClass::new("block file poison", 9
 pub(crate) static NBD_JOBS: LockClass = LockClass::new("block nbd jobs", 955);
 /// The sending side of a connection to an NBD server.
 pub(crate) static NBD_SEND: LockClass = LockClass::new("block nbd send", 956);
-/// The requests under way on a connection to an NBD server.
+/// The requests in progress on a connection to an NBD server.
 pub(crate) static NBD_PENDING: LockClass = LockClass::new("block nbd pending", 957);
 /// Completions that a thread waits for.
 pub(crate) static BIO_WAIT: LockClass = LockClass::new("block bio wait", 990);

@@ -1,15 +1,15 @@
 //! Removes an older file system from a device, before a new one is written.
 //!
-//! Main functions: [`clear`] (the whole range becomes zeroes), [`superblocks`] (only the copies of a superblock go).
+//! Main functions: [`clear`] (zeroes the whole range), [`superblocks`] (erases only the copies of a superblock).
 //!
 //! Programs find a file system by any copy of its superblock: the primary, a backup at a usual place
-//! ([`backup_candidates`]), or a backup anywhere, whose place the layout says. So long as one of them is left, the old
-//! file system can be found; and once the first of its blocks is overwritten, it must not be. Therefore all copies are
-//! erased first, and the device is flushed. A power cut before that flush leaves the old file system whole, since
-//! nothing but copies of its superblock has changed; one behind it leaves none.
+//! ([`backup_candidates`]), or a backup elsewhere, whose place the layout specifies. As long as one of them is left,
+//! the old file system can be found; but after the first of its blocks is overwritten, it must not be. Therefore all
+//! copies are erased first, and the device is flushed. A power cut before that flush leaves the whole old file system,
+//! because only copies of its superblock have changed; a power cut after it leaves none.
 //!
 //! What it does not do: look for copies elsewhere, such as those in a journal or in image files on the device. They
-//! lead to no file system that begins where the device begins.
+//! belong to no file system that begins where the device begins.
 //!
 //! # Locking
 //! None.
@@ -22,26 +22,27 @@ use extant_ondisk::superblock::{
 
 use crate::Result;
 
-/// The place of `s_magic` in a superblock.
+/// The offset of `s_magic` in a superblock.
 const MAGIC_AT: usize = 56;
-/// Copies that one layout may name. Even 128 TiB without `sparse_super` have fewer groups of 128 MiB.
+/// The maximum number of copies that one layout may have. Even 128 TiB without `sparse_super` have fewer groups of 128
+/// MiB.
 const COPIES_MAX: usize = 1 << 20;
 
-/// Makes the first `bytes` bytes of a device zeroes, whatever it holds. `how` goes with the request: with
+/// Zeroes the first `bytes` bytes of a device, regardless of its content. `how` are the flags of the request: with
 /// [`BioFlags::UNMAP`], the device may free the storage.
 ///
 /// # Errors
-/// The device refuses. The old file system may be lost then.
+/// The device reports an error. The old file system may be lost then.
 pub fn clear(device: &dyn BlockDevice, bytes: u64, how: BioFlags) -> Result<()> {
     superblocks(device)?;
     Ok(device.write_zeroes(0, bytes, how)?)
 }
 
-/// Erases all copies of a superblock that belong to a file system at the device's start, also those beyond the end of
-/// a smaller one that replaces it; then flushes.
+/// Erases all copies of a superblock that belong to a file system at the device's start, including those after the end
+/// of a smaller one that replaces it, and then flushes.
 ///
 /// # Errors
-/// The device refuses.
+/// The device reports an error.
 pub fn superblocks(device: &dyn BlockDevice) -> Result<()> {
     let size = device.size_bytes();
     for byte in std::iter::once(SUPERBLOCK_OFFSET).chain(backup_candidates(size).map(|(byte, _)| byte)) {
@@ -60,8 +61,8 @@ pub fn superblocks(device: &dyn BlockDevice) -> Result<()> {
     Ok(device.flush()?)
 }
 
-/// The bytes at a place that has a superblock's magic. A place that cannot be read has none: no
-/// program finds one there either.
+/// The bytes at a place if it has a superblock's magic. A place that cannot be read has none, because no program finds
+/// one there, either.
 fn copy_at(device: &dyn BlockDevice, byte: u64) -> Option<[u8; SUPERBLOCK_SIZE]> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     let end = byte.checked_add(SUPERBLOCK_SIZE as u64)?;
@@ -69,7 +70,7 @@ fn copy_at(device: &dyn BlockDevice, byte: u64) -> Option<[u8; SUPERBLOCK_SIZE]>
     (read && bytes[MAGIC_AT..MAGIC_AT + 2] == MAGIC.to_le_bytes()).then_some(bytes)
 }
 
-/// Overwrites a copy with zeroes. The other bytes of its sectors stay.
+/// Overwrites a copy with zeros. The other bytes of its sectors do not change.
 fn erase(device: &dyn BlockDevice, byte: u64) -> Result<()> {
     let unit = u64::from(device.limits().logical_block);
     let start = byte / unit * unit;

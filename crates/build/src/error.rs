@@ -1,23 +1,25 @@
-//! Why a file system could not be made.
+//! The reasons why a file system could not be created.
 
-/// Why a file system could not be made. Each message names the error, and the next step where there is one.
+/// The reason why a file system could not be created. Each message describes the error, and the next step if there is
+/// one.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The device could not be written.
     #[error(transparent)]
     Device(#[from] extant_block::Error),
-    /// The options contradict each other or the size; the sentence says which.
+    /// The options contradict each other or the size, as the sentence says.
     #[error("{0}")]
     Options(String),
     /// An entry of the tree cannot be stored, or could not be read.
     #[error("{entry}: {why}")]
     Entry {
-        /// Its path: of a directory of the host as it is there, of an archive behind the archive's name.
+        /// Its path: for a directory of the host the path there, for an archive the path in it after the archive's
+        /// name.
         entry: String,
         /// The reason.
         why: String,
     },
-    /// A source of entries cannot be read, or is not what it should be.
+    /// A source of entries cannot be read, or has the wrong form.
     #[error("{name}: {why}")]
     Source {
         /// The file or directory, or a part of it.
@@ -25,7 +27,7 @@ pub enum Error {
         /// The reason.
         why: String,
     },
-    /// A file or stream is no source of any kind.
+    /// A file or stream is not a source of any kind.
     #[error("{name}: {why}")]
     Unknown {
         /// The file.
@@ -41,11 +43,12 @@ pub enum Error {
 /// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The longest part of a message that comes from a source, in bytes. An archive can have names of many megabytes.
+/// The maximum length of a part of a message that comes from a source, in bytes. An archive can have names of many
+/// megabytes.
 const SHOWN_MAX: usize = 512;
 
-/// A path, or another text of a source, for a message: bytes that would drive a terminal become question marks, and of
-/// a very long one only the ends are shown.
+/// A path, or another text from a source, for a message. Bytes that would control a terminal become question marks, and
+/// only the ends of a very long text are shown.
 pub(crate) fn shown(path: &[u8]) -> String {
     let plain = |bytes: &[u8]| -> String {
         String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { '?' } else { c }).collect()

@@ -1,4 +1,4 @@
-//! A device that has a journal and nothing else (`-O journal_dev`): two superblocks, and zeroes.
+//! A device that contains only a journal (`-O journal_dev`): two superblocks, and zeros.
 //!
 //! Main type: [`JournalPlan`].
 //!
@@ -12,7 +12,7 @@ use extant_ondisk::superblock::{JournalDevice, NewJournalDevice, SUPERBLOCK_OFFS
 use crate::Result;
 use crate::plan::{Piece, Plan};
 
-/// A journal's device, planned.
+/// The plan of a journal's device.
 pub struct JournalPlan {
     wanted: NewJournalDevice,
 }
@@ -20,9 +20,9 @@ pub struct JournalPlan {
 /// One of the two superblocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalKey {
-    /// The superblock that says that the device has a journal.
+    /// The superblock that marks the device as a journal.
     Device,
-    /// The journal's own, behind it.
+    /// The journal's own superblock, after it.
     Log,
 }
 

@@ -1,14 +1,14 @@
-//! Makes ext2, ext3 and ext4 file systems, either empty or filled with a tree of files.
+//! Creates ext2, ext3 and ext4 file systems, either empty or filled with a tree of files.
 //!
 //! Three steps, each of which knows only the result of the one before:
 //!
 //! 1. **Tree** ([`tree`]): the contents of the file system, in one order for every source ([`source`]).
-//! 2. **Plan** ([`plan`]): the geometry, the number of each inode, the place of each block. A pure function of the
-//!    options and the tree; the same on every machine.
-//! 3. **Write** ([`mod@write`]): each block once, in ascending order and all superblocks last, made and checksummed by
-//!    all threads. An older file system is erased first ([`erase`]).
+//! 2. **Plan** ([`plan`]): the geometry, the number of each inode, the place of each block. It is a pure function of
+//!    the options and the tree, the same on every machine.
+//! 3. **Write** ([`mod@write`]): each block once, in ascending order and all superblocks last, created and checksummed
+//!    by all threads. An older file system is erased first ([`erase`]).
 //!
-//! Sources are read on Linux alone; the rest makes empty file systems and given trees everywhere.
+//! Sources can be read only on Linux; the rest creates empty file systems and given trees everywhere.
 //!
 //! What it does not do: read a file system, change one, parse command lines, or open the image.
 //!

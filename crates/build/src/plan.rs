@@ -7,42 +7,43 @@ use extant_ondisk::BlockNr;
 
 use crate::Result;
 
-/// Some consecutive blocks, and the key by which their bytes are made.
+/// Consecutive blocks, and the key from which their bytes are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<K> {
     /// The first block.
     pub start: BlockNr,
     /// The number of blocks, at least 1.
     pub blocks: u32,
-    /// Their contents.
+    /// Determines their content.
     pub key: K,
 }
 
 impl<K> Piece<K> {
-    /// The same blocks, by another key.
+    /// The same blocks, with another key.
     pub fn map<L>(self, key: impl FnOnce(K) -> L) -> Piece<L> {
         Piece { start: self.start, blocks: self.blocks, key: key(self.key) }
     }
 }
 
-/// A whole image, planned.
+/// The plan of a whole image.
 pub trait Plan: Sync {
-    /// The contents of a piece.
+    /// Determines the content of a piece.
     type Key: Copy + Send + Sync;
 
-    /// Bytes of a block.
+    /// The size of a block in bytes.
     fn block_size(&self) -> u32;
 
-    /// Blocks of the file system.
+    /// The number of blocks in the file system.
     fn blocks_count(&self) -> u64;
 
-    /// All but the superblocks, in ascending order, without overlaps. Blocks that no piece has are zeroes.
+    /// All pieces except the superblocks, in ascending order, without overlaps. Blocks that are in no piece are zeros.
     fn pieces(&self) -> impl Iterator<Item = Piece<Self::Key>> + Send;
 
-    /// The blocks with a copy of the superblock, the primary first. Each on its own makes a file system of the image.
+    /// The blocks with a copy of the superblock, the primary first. Any one of them suffices to make the image a file
+    /// system.
     fn superblocks(&self) -> impl Iterator<Item = Piece<Self::Key>>;
 
-    /// Makes `buf.len()` bytes of a piece, from its block `first` on. `buf` is zeroed.
+    /// Creates `buf.len()` bytes of a piece, from its block `first` on. `buf` is zeroed.
     ///
     /// # Errors
     /// The source of the bytes cannot be read.

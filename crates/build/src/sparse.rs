@@ -1,12 +1,12 @@
-//! The Android sparse format, as fastboot(1), simg2img(1) and device makers' flash tools take it.
+//! The Android sparse format, which fastboot(1), simg2img(1) and device makers' flash tools read.
 //!
-//! A file is a header and chunks, which follow each other through the image: bytes as they are, or one word that is
-//! repeated. A third kind, of bytes that do not matter, is not written. Numbers are little-endian (AOSP:
+//! A file consists of a header and chunks, which follow each other through the image: bytes without a change, or one
+//! word that is repeated. A third kind, for bytes that do not matter, is not written. Numbers are little-endian (AOSP:
 //! `libsparse/sparse_format.h`, version 1.0).
 //!
 //! Main function: [`write()`].
 //!
-//! What it does not do: checksums, which the format allows and flash tools ignore; and images of several files.
+//! What it does not do: checksums, which the format allows and flash tools ignore, or images of several files.
 //!
 //! # Locking
 //! None.
@@ -17,7 +17,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 const MAGIC: u32 = 0xed26_ff3a;
 const HEADER_BYTES: u16 = 28;
 const CHUNK_HEADER_BYTES: u16 = 12;
-/// A chunk's size is 32 bits, and flash tools hold one in memory.
+/// The size of a chunk has 32 bits, and flash tools keep one in memory.
 const RAW_BYTES_MAX: u64 = 64 << 20;
 const READ_BYTES: u64 = 1 << 20;
 
@@ -37,12 +37,13 @@ struct Run {
     blocks: u64,
 }
 
-/// Writes `image`, whole blocks of `block_size` bytes, as a sparse image to `to`, from its position on. Holes are
-/// zeros: a device that is flashed may have anything there, and a file system relies on some of them. The header comes
-/// last, when `sync` has made the rest durable: until then no program takes the file for an image.
+/// Writes `image`, which consists of whole blocks of `block_size` bytes, as a sparse image to `to`, from its position
+/// on. Holes are written as zeros, because a device that is flashed may contain anything there, and a file system
+/// relies on some of them. The header is written last, when `sync` has made the rest durable: until then, no program
+/// mistakes the file for an image.
 ///
 /// # Errors
-/// A file cannot be read or written; the image has more blocks than the format can count, or is no whole blocks.
+/// A file cannot be read or written, the image has more blocks than the format can count, or it has a partial block.
 pub fn write<T: Write + Seek>(
     image: &mut File,
     block_size: u32,
@@ -81,7 +82,7 @@ fn header(block_size: u32, blocks: u32, chunks: u32) -> Vec<u8> {
     for field in [1, 0, HEADER_BYTES, CHUNK_HEADER_BYTES] {
         bytes.extend_from_slice(&field.to_le_bytes());
     }
-    // The last is a checksum; 0: there is none.
+    // The last is a checksum; 0 if there is none.
     for field in [block_size, blocks, chunks, 0] {
         bytes.extend_from_slice(&field.to_le_bytes());
     }
@@ -93,12 +94,12 @@ struct Writer<'a, T> {
     block: u64,
     to: &'a mut T,
     chunks: u32,
-    /// The current run, as long as blocks are of its kind.
+    /// The current run, as long as blocks are of the same kind.
     run: Option<Run>,
 }
 
 impl<T: Write + Seek> Writer<'_, T> {
-    /// The next blocks that are not a hole, from `from` on: the first, and the first behind them.
+    /// The next blocks that are not a hole, from `from` on: the first, and the first after them.
     #[cfg(target_os = "linux")]
     fn next_data(&self, from: u64, blocks: u64) -> io::Result<(u64, u64)> {
         use rustix::fs::{SeekFrom, seek};
@@ -106,7 +107,7 @@ impl<T: Write + Seek> Writer<'_, T> {
         let start = match seek(&*self.image, SeekFrom::Data(from * self.block)) {
             Ok(start) => start / self.block,
             Err(Errno::NXIO) => return Ok((blocks, blocks)),
-            // A file system that does not know holes.
+            // The file system does not support holes.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((from, blocks)),
             Err(e) => return Err(e.into()),
         };
@@ -114,7 +115,7 @@ impl<T: Write + Seek> Writer<'_, T> {
         Ok((start.max(from), end.div_ceil(self.block).min(blocks)))
     }
 
-    /// This system does not say where holes are: every block is read, and repeated ones are found then.
+    /// This system does not report the holes, so every block is read, and repeated ones are found then.
     #[cfg(not(target_os = "linux"))]
     #[allow(clippy::unnecessary_wraps, reason = "as on Linux")]
     fn next_data(&self, from: u64, blocks: u64) -> io::Result<(u64, u64)> {
@@ -161,7 +162,7 @@ impl<T: Write + Seek> Writer<'_, T> {
         };
         let mut head = number.to_le_bytes().to_vec();
         head.extend_from_slice(&[0; 2]);
-        // Both fit: the image has fewer than 2^32 blocks, and raw chunks are bounded.
+        // Both fit: the image has fewer than 2^32 blocks, and raw chunks are limited.
         head.extend_from_slice(&(blocks as u32).to_le_bytes());
         head.extend_from_slice(&(content as u32 + u32::from(CHUNK_HEADER_BYTES)).to_le_bytes());
         self.to.write_all(&head)?;
@@ -180,7 +181,7 @@ impl<T: Write + Seek> Writer<'_, T> {
     }
 }
 
-/// The word of which a whole block consists.
+/// The word that fills the whole block, if there is one.
 fn repeated(block: &[u8]) -> Option<u32> {
     let first = block.first_chunk::<4>()?;
     block.chunks(4).all(|word| word == first).then(|| u32::from_le_bytes(*first))

@@ -1,23 +1,25 @@
-//! Writes a plan: each block once, in ascending order but for the superblocks, made and checksummed by all threads.
+//! Writes a plan: each block once, in ascending order except for the superblocks, created and checksummed by all
+//! threads.
 //!
 //! Main functions: [`write_with_progress`], and its two halves [`body`] and [`superblocks`]. The pieces of the plan are
-//! cut into chunks of adjacent blocks. Threads take chunks in ascending order and make their bytes side by side. A
-//! finished chunk is submitted when all before it are, so the device sees ascending requests, and a thread makes the
-//! next chunk while the device writes the last ones. One more thread flushes the device now and then. Otherwise the
-//! page cache would hold the whole image until the flush at the end, which would wait while no thread has anything to
-//! make.
+//! cut into chunks of adjacent blocks. Threads take chunks in ascending order and create their bytes concurrently. A
+//! finished chunk is submitted after all chunks before it, so the device gets ascending requests, and a thread creates
+//! the next chunk while the device writes the previous ones. One more thread flushes the device from time to time.
+//! Otherwise the page cache would contain the whole image until the flush at the end, which would wait while no thread
+//! has any work.
 //!
 //! An image exists when it is finished. A program finds a file system by any copy of its superblock, and each copy
-//! leads to all of it. So [`body`] erases the old copies and makes everything but the new ones durable; until then no
-//! copy is on the device. [`superblocks`] writes them in any order, since from the first one on each leads to a whole
-//! file system; the primary is the first, so that the image soon needs no backup. At every moment a failure, a kill or
-//! a power cut leaves no file system, or the whole one.
+//! suffices to access all of it. So [`body`] erases the old copies and makes everything except the new ones durable;
+//! until then, no copy is on the device. [`superblocks`] then writes them in any order, because each of them describes
+//! a complete file system. The primary is the first, so that the image soon needs no backup. So at any time, a failure,
+//! a kill or a power cut leaves either no file system, or the whole one.
 //!
 //! Memory: at most `MEMORY_MAX` bytes of chunks, with any number of threads.
 //!
 //! # Locking
-//! `build pieces`: the iterator over the plan's pieces. `build write`: chunks that are made, ready or being written,
-//! and the first error; a completion takes it. Neither is held while a device or a source is called.
+//! `build pieces` protects the iterator over the plan's pieces. `build write` protects the chunks that are created,
+//! ready or being written, and the first error; a completion takes it. Neither is held during a call of a device or a
+//! source.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,20 +32,20 @@ use extant_block::{AlignedBuf, Bio, BioData, BioFlags, BioVec, BlockDevice, Comp
 use crate::plan::{Piece, Plan};
 use crate::{Error, Result, erase};
 
-/// Bytes of all chunks.
+/// The total number of bytes of all chunks.
 const MEMORY_MAX: usize = 32 << 20;
-/// Bytes of a chunk. A few of them stay in a processor's cache between being made and being written; and for larger
-/// writes the kernel takes larger pieces of memory, which a virtual machine must first get from its host.
+/// The size of a chunk in bytes. A few chunks stay in a processor's cache between their creation and their write. Also,
+/// for larger writes the kernel takes larger pieces of memory, which a virtual machine must first get from its host.
 const CHUNK: usize = 256 << 10;
-/// The bytes that are written between two flushes.
+/// The number of bytes that are written between two flushes.
 const FLUSH_BYTES: u64 = 64 << 20;
 
 static PIECES: LockClass = LockClass::new("build pieces", 768);
 static FLOW: LockClass = LockClass::new("build write", 769);
 
-/// Writes a whole image and flushes the device. Blocks that no piece has must be zeroes already: holes of a new file,
-/// or a device after [`erase::clear`]. `progress` is called with the bytes that have gone to the device since its last
-/// call.
+/// Writes a whole image and flushes the device. Blocks that are in no piece must already be zeros: holes of a new file,
+/// or a device after [`erase::clear`]. `progress` is called with the number of bytes that have been written to the
+/// device since its last call.
 ///
 /// # Errors
 /// As [`body`] and [`superblocks`].
@@ -57,11 +59,11 @@ pub fn write_with_progress<P: Plan>(
     superblocks(device, plan, progress)
 }
 
-/// Writes all but the superblocks, after it has erased old ones, and flushes the device.
+/// Erases old superblocks, writes everything except the new ones, and flushes the device.
 ///
 /// # Errors
-/// The device refuses, or a piece cannot be made. Of several errors, the one with the lowest block is returned;
-/// nothing behind it is begun. The device holds no superblock, unless it refused to have it erased.
+/// The device reports an error, or a piece cannot be created. Of several errors, the one with the lowest block is
+/// returned; nothing after it is begun. The device has no superblock, unless erasing it failed.
 pub fn body<P: Plan>(
     device: &dyn BlockDevice,
     plan: &P,
@@ -77,7 +79,7 @@ pub fn body<P: Plan>(
         flow: Arc::new(Flow::new(buffers(threads))),
         progress,
     };
-    // It flushes, too: the caller may have written zeroes just before.
+    // This also flushes, because the caller may have written zeros just before.
     erase::superblocks(device)?;
     let started = AtomicUsize::new(0);
     // If the system starts fewer threads, the flushes are left out.
@@ -89,11 +91,11 @@ pub fn body<P: Plan>(
     Ok(device.flush()?)
 }
 
-/// Writes the superblocks behind [`body`], and flushes the device. They are made one by one: without `sparse_super`
-/// each group has one.
+/// Writes the superblocks after [`body`], and flushes the device. They are created one by one, because without
+/// `sparse_super` each group has one.
 ///
 /// # Errors
-/// The device refuses. It holds no superblock then, as far as it still takes writes.
+/// The device reports an error. It then has no superblock, if it still accepts writes.
 pub fn superblocks<P: Plan>(device: &dyn BlockDevice, plan: &P, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
     let mut block = AlignedBuf::zeroed(plan.block_size() as usize);
     let mut write_all = || -> Result<()> {
@@ -106,15 +108,15 @@ pub fn superblocks<P: Plan>(device: &dyn BlockDevice, plan: &P, progress: &(dyn 
         Ok(device.flush()?)
     };
     write_all().inspect_err(|_| {
-        // The caller reports that there is no file system; the first error is the one to return.
+        // The caller reports that there is no file system. The first error is returned.
         let _ = erase::superblocks(device);
     })
 }
 
-/// With more threads than this, the others would have no chunks to make.
+/// With more threads than this, the others would have no chunks to create.
 const THREADS_MAX: usize = MEMORY_MAX / CHUNK / 2 - 1;
 
-/// The number of chunks for this many threads: each makes one while another waits, and one is being written.
+/// The number of chunks for this many threads: each creates one while another waits, and one is being written.
 const fn buffers(threads: usize) -> usize {
     2 * threads + 1
 }
@@ -127,7 +129,7 @@ struct Chunk<K> {
     number: u64,
     start: u64,
     blocks: u32,
-    /// The parts of pieces that it consists of: key, first block in the piece, blocks.
+    /// The parts of pieces in it: key, first block in the piece, number of blocks.
     parts: Vec<(K, u32, u32)>,
 }
 
@@ -138,7 +140,7 @@ struct Cutter<I, K> {
     rest: Option<(Piece<K>, u32)>,
     most: u32,
     number: u64,
-    /// One past the last block that was handed out.
+    /// One past the last block that was used.
     end: u64,
 }
 
@@ -185,28 +187,28 @@ impl<K: Copy, I: Iterator<Item = Piece<K>>> Cutter<I, K> {
 struct Flow {
     state: Mutex<State>,
     changed: Condvar,
-    /// There is enough to flush, or no more chunks will come.
+    /// Signalled when there is enough to flush, or no more chunks will be submitted.
     flushable: Condvar,
 }
 
 struct State {
     /// Memory that no chunk uses.
     spare: Vec<AlignedBuf>,
-    /// The number of buffers that may still be made.
+    /// The number of buffers that may still be created.
     unmade: usize,
-    /// Finished chunks, by number: offset and bytes. `None`: one that could not be made.
+    /// Finished chunks by number: offset and bytes. `None` for one that could not be created.
     ready: BTreeMap<u64, Option<(u64, AlignedBuf)>>,
     /// The number of the chunk that is submitted next.
     next: u64,
-    /// Whether a thread is submitting; the others leave their chunks in `ready`.
+    /// Whether a thread is submitting. The others leave their chunks in `ready`.
     submitting: bool,
-    /// Chunks whose bytes belong to the device.
+    /// The number of chunks whose bytes belong to the device.
     in_flight: usize,
-    /// Bytes that were submitted since the last flush began.
+    /// The number of bytes that were submitted since the last flush began.
     unflushed: u64,
-    /// A thread has ended: there are no more chunks to make.
+    /// Whether a thread has ended, so that there are no more chunks to create.
     ending: bool,
-    /// The number of the lowest chunk that failed, and why.
+    /// The number of the lowest chunk that failed, and the error.
     failed: Option<(u64, Error)>,
 }
 
@@ -226,7 +228,7 @@ impl Flow {
         Flow { state: Mutex::new(&FLOW, state), changed: Condvar::new(), flushable: Condvar::new() }
     }
 
-    /// Memory for a chunk; `None` once something has failed.
+    /// Memory for a chunk; `None` after something has failed.
     fn buffer(&self, len: usize) -> Option<AlignedBuf> {
         let mut state = self.state.lock();
         loop {
@@ -258,8 +260,8 @@ impl Flow {
         self.changed.notify_all();
     }
 
-    /// Waits until there is something to flush: the number of the first chunk that was not submitted by then. `None`:
-    /// the flush at the end is near.
+    /// Waits until there is something to flush. Returns the number of the first chunk that has not been submitted by
+    /// then; `None` if the flush at the end is near.
     fn to_flush(&self) -> Option<u64> {
         let mut state = self.state.lock();
         while state.unflushed < FLUSH_BYTES && !state.ending {
@@ -269,7 +271,7 @@ impl Flow {
         (!state.ending).then_some(state.next)
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until nothing is in progress.
     fn finish(&self) -> Result<()> {
         let mut state = self.state.lock();
         while state.in_flight > 0 {
@@ -309,7 +311,7 @@ impl<P: Plan, I: Iterator<Item = Piece<P::Key>> + Send> Writer<'_, P, I> {
         }
     }
 
-    /// Makes a chunk's bytes and puts them among the ready ones.
+    /// Creates a chunk's bytes and adds them to the ready ones.
     fn make(&self, chunk: &Chunk<P::Key>, buffer: AlignedBuf) {
         let size = self.plan.block_size() as usize;
         let mut buffer = buffer.reused(chunk.blocks as usize * size);
@@ -335,7 +337,7 @@ impl<P: Plan, I: Iterator<Item = Piece<P::Key>> + Send> Writer<'_, P, I> {
         self.flow.state.lock().ready.insert(chunk.number, ready);
     }
 
-    /// Submits the ready chunks in order, unless another thread is doing so.
+    /// Submits the ready chunks in order, unless another thread is already doing so.
     fn submit(&self) {
         let mut state = self.flow.state.lock();
         if state.submitting {
@@ -367,7 +369,7 @@ impl<P: Plan, I: Iterator<Item = Piece<P::Key>> + Send> Writer<'_, P, I> {
     }
 }
 
-/// When dropped: a thread ends, for any reason.
+/// Its drop records that a thread ends, for any reason.
 struct Ending<'f>(&'f Flow);
 
 impl Drop for Ending<'_> {
@@ -377,7 +379,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Stops the other threads, which would wait for a chunk whose maker panicked.
+/// Stops the other threads, which would wait for a chunk whose thread panicked.
 struct Unwinding<'f> {
     flow: &'f Flow,
     number: u64,

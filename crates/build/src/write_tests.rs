@@ -1,4 +1,4 @@
-//! The writer with invented plans.
+//! Tests the writer with artificial plans.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::*;
 
 const SIZE: u32 = 4096;
 
-/// Pieces as (first block, blocks); the bytes of a block tell its number. `bad` cannot be made.
+/// Pieces as (first block, number of blocks). The bytes of a block contain its number. `bad` cannot be created.
 struct Model {
     pieces: Vec<(u64, u32)>,
     superblocks: Vec<u64>,
@@ -52,7 +52,7 @@ impl Plan for Model {
     }
 }
 
-/// Many small pieces with gaps, one that is larger than all memory of the writer, and more small ones.
+/// Many small pieces with gaps, one that is larger than the memory of the writer, and more small ones.
 fn model() -> Model {
     let mut pieces: Vec<(u64, u32)> = (0..3000).map(|i| (i * 5 + 1, 1 + (i % 4) as u32)).collect();
     pieces.push((20_000, 12_000));
@@ -131,7 +131,7 @@ fn each_block_is_submitted_once_in_ascending_order_and_all_superblocks_behind_a_
 
 #[test]
 fn a_superblock_that_cannot_be_written_leaves_none_behind() {
-    // A superblock that is one, so that it is found.
+    // It has a real superblock, so that it is found.
     struct Real(Model);
     impl Plan for Real {
         type Key = u64;

@@ -1,13 +1,13 @@
-//! One memory budget for everything that can be dropped.
+//! One memory budget for everything that can be evicted.
 //!
-//! Main types: [`Budget`], [`Shrinker`] (Linux: `struct shrinker`, mm/shrinker.c). Caches charge what they hold.
-//! Folios, metadata buffers and idle inodes are frames of the budget's [`Reclaim`], which a thread keeps between two
-//! watermarks below the limit; a caller that finds the limit exceeded frees some of them. Extent status and buddies,
-//! where a few bytes stand for much, give through a shrinker, in proportion to what the frames give; a shrinker that
-//! has next to nothing gives last.
+//! Main types: [`Budget`], [`Shrinker`] (Linux: `struct shrinker`, mm/shrinker.c). Caches charge the memory that they
+//! use. Folios, metadata buffers and idle inodes are frames of the budget's [`Reclaim`], which a thread keeps between
+//! two watermarks below the limit; a caller that finds the limit exceeded frees some of them. Extent status and
+//! buddies, where a few bytes represent much, are freed by a shrinker, in proportion to the frames that are freed. A
+//! shrinker that has almost nothing is used last.
 //!
-//! What it does not do: it never starts writeback or a transaction; the flusher bounds dirty memory, and the journal
-//! the metadata that it pins.
+//! What it does not do: start writeback or a transaction. The flusher limits dirty memory, and the journal the metadata
+//! that it pins.
 //!
 //! # Locking
 //! `shrinkers` (95) is held only to copy the list.
@@ -28,19 +28,19 @@ static CLASS: LockClass = LockClass::new("shrinkers", 95);
 const SMALL: u64 = 16;
 /// The thread begins when less than one in this many bytes of the limit is free, and ends at twice that.
 const LOW: u64 = 64;
-/// The most steps of a caller that does the thread's work, or helps it.
+/// The maximum number of steps of a caller that does the thread's work, or helps it.
 const STEPS: u32 = 64;
-/// If the thread has the locks of what a caller would free, the caller waits for it at most this many times.
+/// If the thread has the locks that a caller needs, the caller waits for it at most this many times.
 const TURNS: u32 = 4;
-/// About how many bytes a step in the caller's thread frees.
+/// The approximate number of bytes that a step in the caller's thread frees.
 const STEP_BYTES: u64 = 128 << 10;
 
-/// A cache that can give memory back. Must not block, start a transaction or wait for I/O.
+/// A cache that can free memory. Must not block, start a transaction or wait for I/O.
 pub trait Shrinker: Send + Sync {
-    /// About how many bytes could be freed now (Linux: `count_objects`).
+    /// The approximate number of bytes that could be freed now (Linux: `count_objects`).
     fn reclaimable(&self) -> u64;
 
-    /// Tries to free about `bytes`; returns what it freed.
+    /// Tries to free about `bytes`. Returns how many bytes it freed.
     fn shrink(&self, bytes: u64) -> u64;
 }
 
@@ -56,20 +56,20 @@ pub struct Budget {
     used: AtomicI64,
     /// The maximum of `used`.
     peak: AtomicI64,
-    /// Reclaim runs when more than this is in use: usually a little less than the limit, or more if memory above the
+    /// Reclaim runs when more than this is in use: usually slightly less than the limit, or more if memory above the
     /// limit was found to be pinned.
     threshold: AtomicU64,
     shrinkers: RwLock<Vec<Weak<dyn Shrinker>>>,
-    /// Bytes of freed frames, for which the shrinkers have not given their share yet.
+    /// The bytes of freed frames for which the shrinkers have not freed their share yet.
     owed: AtomicU64,
     reclaim: Reclaim,
-    /// How often reclaim was needed, and the bytes that it freed.
+    /// The number of times that reclaim was needed, and the bytes that it freed.
     pub reclaims: Counter,
     pub reclaimed_bytes: Counter,
 }
 
 impl Budget {
-    /// A budget under the default policy.
+    /// Creates a budget with the default policy.
     pub fn new(limit: u64) -> Arc<Budget> {
         Budget::with_policy(limit, ReclaimPolicy::default())
     }
@@ -94,10 +94,10 @@ impl Budget {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets the limit. Memory beyond it is freed before this returns, as far as it can go.
+    /// Sets the limit. Memory above it is freed before this returns, if it can be freed.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
-        // Bounded, because other threads may take as much as this frees.
+        // The number of steps is limited, because other threads may use as much memory as this frees.
         let most = STEPS + (self.used().saturating_sub(limit) / STEP_BYTES) as u32;
         for _ in 0..most {
             if !self.over_limit() || self.step(true) != Next::More {
@@ -117,7 +117,7 @@ impl Budget {
         self.used.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// The most that was ever in use at once.
+    /// The maximum that was ever in use at the same time.
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed).max(0) as u64
     }
@@ -128,10 +128,11 @@ impl Budget {
         all.push(s);
     }
 
-    /// Notes that `bytes` more are in use. Does not reclaim: the caller may hold locks; see [`Budget::relieve`].
+    /// Records that `bytes` more are in use. Does not reclaim, because the caller may hold locks; see
+    /// [`Budget::relieve`].
     pub fn charge(&self, bytes: u64) {
         let used = self.used.fetch_add(bytes as i64, Ordering::Relaxed) + bytes as i64;
-        // Rarely written, beside what was just written: an addition does not cost more.
+        // This is rarely written, and is next to the value that was just written, so an addition does not cost more.
         if used > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(used, Ordering::Relaxed);
         }
@@ -145,18 +146,18 @@ impl Budget {
         self.used() > self.limit()
     }
 
-    /// Whether so little is in use that nothing has to go soon.
+    /// Whether so little is in use that nothing need be evicted soon.
     pub fn has_room(&self) -> bool {
         self.used() <= self.limit() / 4 * 3
     }
 
-    /// Whether `bytes` more fit into the limit as it is, without anything having to go.
+    /// Whether `bytes` more fit into the limit without an eviction.
     pub fn has_room_for(&self, bytes: u64) -> bool {
         self.used() + bytes <= self.limit()
     }
 
-    /// Asks every cache twice for all that it can give, because recently used memory is spared once (Linux:
-    /// `drop_caches`). Returns how many bytes were freed. No cache lock is held.
+    /// Asks every cache twice for everything that it can free, because recently used memory is spared once (Linux:
+    /// `drop_caches`). Returns how many bytes were freed. The caller holds no cache lock.
     pub fn shrink_all(&self) -> u64 {
         let list = self.shrinkers();
         let frames = self.reclaim.drain() + self.reclaim.drain();
@@ -174,15 +175,15 @@ impl Budget {
         Room { free: limit.saturating_sub(used), low: low + over, high: 2 * low + over, total: limit }
     }
 
-    /// Called with no cache lock held, wherever memory has been taken: keeps the memory in use within the budget.
+    /// Keeps the memory in use within the budget. Must be called without a cache lock, wherever memory has been taken.
     ///
-    /// Where a thread reclaims in the background, the caller wakes it below its watermark, and frees some frames only
-    /// above the limit; while the thread has their locks, the caller waits for it, some milliseconds at most. Where
+    /// If a thread reclaims in the background, the caller wakes it below its watermark, and frees some frames only
+    /// above the limit; while the thread has their locks, the caller waits for it, for a few milliseconds at most. If
     /// there is no thread, the caller does its work.
     ///
-    /// Memory in use may be pinned: dirty data, inodes in use. To reclaim at every operation would find the same again;
-    /// so after a reclaim that left more than the limit in use, the next one waits until a thirty-second of the limit
-    /// more is in use.
+    /// Memory in use may be pinned: dirty data, inodes in use. Reclaiming in every operation would find the same memory
+    /// again. So after a reclaim that left more than the limit in use, the next one waits until another thirty-second
+    /// of the limit is in use.
     pub fn relieve(&self) {
         if self.used() <= self.threshold.load(Ordering::Relaxed) {
             return;
@@ -199,8 +200,8 @@ impl Budget {
         }
     }
 
-    /// Frees what `bytes` more need; returns whether they fit into the limit then. They do not if what could go is
-    /// dirty or in use: see [`Budget::wait_for_writes`].
+    /// Frees memory for `bytes` more. Returns whether they now fit into the limit. They do not if the memory that could
+    /// be freed is dirty or in use; see [`Budget::wait_for_writes`].
     pub fn make_room(&self, bytes: u64) -> bool {
         for _ in 0..STEPS {
             if self.has_room_for(bytes) {
@@ -214,19 +215,19 @@ impl Budget {
         self.has_room_for(bytes)
     }
 
-    /// Whether any mount has dirty memory: some of it can go once it is written.
+    /// Whether any mount has dirty memory, some of which can be freed when it is written.
     pub fn is_dirty(&self) -> bool {
         self.reclaim.unwritten() > 0
     }
 
-    /// Requests that each mount writes about `bytes`, and waits until some memory has become clean, for at most
+    /// Requests that each mount write about `bytes`, and waits until some memory has become clean, for at most
     /// `at_most`.
     pub fn wait_for_writes(&self, bytes: u64, at_most: Duration) {
         self.reclaim.want_written(bytes);
         self.reclaim.wait_for_frames(at_most);
     }
 
-    /// Frees until there is room again, or nothing more can be freed.
+    /// Frees memory until there is room again, or nothing more can be freed.
     fn take(&self, direct: bool) {
         let mut turns = 0;
         for _ in 0..STEPS {
@@ -247,19 +248,19 @@ impl Budget {
         self.look_again_later();
     }
 
-    /// One step: frees frames, and what the shrinkers owe for them.
+    /// Does one step: frees frames, and the share of the shrinkers.
     fn step(&self, direct: bool) -> Next {
         let room = self.room();
         let (next, freed) = self.reclaim.step(room, direct);
         self.reclaimed_bytes.add(freed);
-        // A step that only passed over frames in use has not looked at all of them.
+        // A step that only skipped frames in use has not looked at all of them.
         let stuck = freed == 0 && !matches!(next, Next::More | Next::Enough);
         let owed = self.owed.fetch_add(freed, Ordering::Relaxed) + freed;
         let used = self.used().max(1);
         if !stuck && owed < self.limit() / 128 {
             return next;
         }
-        // Another thread may have taken it meanwhile.
+        // Another thread may have taken it in the meantime.
         let owed = self.owed.swap(0, Ordering::Relaxed);
         let missing = room.high.saturating_sub(room.free + freed);
         let mut got = 0;
@@ -280,19 +281,20 @@ impl Budget {
         let usual = limit - limit / LOW;
         let used = self.used();
         self.threshold.store(if used <= limit { usual } else { used + limit / 32 }, Ordering::SeqCst);
-        // Another thread may have freed memory, and set the usual threshold, between the look and the store.
+        // Another thread may have freed memory, and set the usual threshold, between the check and the store.
         if used > limit && !self.over_limit() {
             self.threshold.store(usual, Ordering::Relaxed);
         }
     }
 
-    /// A thread reclaims in the background for as long as it keeps the value, and calls [`BackgroundReclaim::step`].
+    /// Registers a thread that reclaims in the background while it has the value, and calls
+    /// [`BackgroundReclaim::step`].
     pub fn begin_thread(self: &Arc<Self>) -> BackgroundReclaim {
         self.reclaim.begin_thread();
         BackgroundReclaim(self.clone())
     }
 
-    /// Wakes the thread, which then checks whether it is to end.
+    /// Wakes the thread, which then checks whether it must end.
     pub fn wake_thread(&self) {
         self.reclaim.wake_to_end();
     }
@@ -318,20 +320,20 @@ impl Budget {
         }
     }
 
-    /// The thread rests until a caller takes memory beyond the usual threshold. A threshold that was raised for pinned
-    /// memory would let callers exceed the limit by as much.
+    /// Lets the thread rest until a caller uses memory above the usual threshold. With a threshold that was raised for
+    /// pinned memory, callers could exceed the limit by as much.
     fn rest(&self) {
         self.look_again_later();
         self.reclaim.rest();
     }
 }
 
-/// The background thread's access to a budget: see [`Budget::begin_thread`]. Dropping it, even by a panic, tells
-/// callers that the thread is gone.
+/// The background thread's access to a budget; see [`Budget::begin_thread`]. Dropping it, even by a panic, tells
+/// callers that the thread has ended.
 pub struct BackgroundReclaim(Arc<Budget>);
 
 impl BackgroundReclaim {
-    /// Reclaims, if there is something to do before `patience` is over.
+    /// Reclaims, if there is something to do before `patience` has passed.
     pub fn step(&self, patience: Duration) {
         self.0.background_step(patience);
     }
@@ -343,7 +345,7 @@ impl Drop for BackgroundReclaim {
     }
 }
 
-/// How long the thread waits for the writes that it requested before it looks again.
+/// The time for which the thread waits for the writes that it requested before it checks again.
 const DRIVE_NS: u64 = 20_000_000;
 
 #[cfg(test)]
@@ -475,7 +477,7 @@ mod tests {
         assert_eq!(small.asked.load(Ordering::Relaxed), 0);
         let left = large.free.load(Ordering::Relaxed);
         assert!((1 << 20..2 << 20).contains(&left), "{left}");
-        // While all frames are in use, even the small shrinker gives at once.
+        // While all frames are in use, even the small shrinker is used immediately.
         pages.in_use.store(true, Ordering::Relaxed);
         large.free.store(0, Ordering::Relaxed);
         budget.charge(1 << 20);
@@ -483,7 +485,7 @@ mod tests {
         assert_eq!(small.free.load(Ordering::Relaxed), 0);
     }
 
-    /// A step that passes over frames because they were used is no sign that frames have nothing to give.
+    /// If a step skips frames because they were used, this does not mean that no frames can be freed.
     #[test]
     fn shrinkers_are_spared_while_frames_in_use_go_round() {
         let budget = Budget::new(8 << 20);
@@ -517,7 +519,7 @@ mod tests {
                 budget.charge(1024);
                 budget.relieve();
             }
-            // Two MiB over the limit, in steps of a thirty-second of the limit.
+            // Two MiB above the limit, in steps of a thirty-second of the limit.
             let asked = pages.asked.load(Ordering::Relaxed);
             assert!(asked <= 64 * 256, "{}: {asked}", policy.name());
             pages.in_use.store(false, Ordering::Relaxed);
@@ -528,7 +530,7 @@ mod tests {
         }
     }
 
-    /// The test calls the steps that the thread would make.
+    /// The test makes the steps of the thread.
     #[test]
     fn a_thread_keeps_a_part_of_the_budget_free_and_callers_help_only_above_it() {
         for policy in ReclaimPolicy::ALL {
@@ -554,7 +556,8 @@ mod tests {
         }
     }
 
-    /// While the thread has the locks of all that a caller would free, the caller goes on once the thread has let go.
+    /// While the thread has the locks of everything that a caller could free, the caller waits until the thread
+    /// releases them.
     #[test]
     fn a_caller_above_the_limit_waits_for_the_thread_that_has_the_locks() {
         let budget = Budget::new(4 << 20);
@@ -570,7 +573,8 @@ mod tests {
         assert!(!budget.over_limit(), "{} bytes of {}", budget.used(), budget.limit());
     }
 
-    /// Memory in use raises the threshold of the next look; it falls again when the thread has freed that memory.
+    /// Memory in use raises the threshold of the next check. The threshold falls again when the thread has freed that
+    /// memory.
     #[test]
     fn the_limit_holds_again_after_the_thread_has_freed_what_was_in_use() {
         for policy in ReclaimPolicy::ALL {

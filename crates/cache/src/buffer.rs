@@ -2,24 +2,23 @@
 //!
 //! Main types: [`Buffer`], [`BufferCache`].
 //!
-//! A buffer is Clean, Held by the running transaction, Logged (committed or committing, not yet home), or both of the
-//! last two. Only the journal moves it between these. The bytes are an `Arc`: the log or a home write that needs a
-//! stable copy clones the `Arc`, and the next modification copies the block (`Arc::make_mut`). That is the "frozen
-//! copy" of jbd2, made only when the block really changes meanwhile.
+//! A buffer is Clean, Held by the running transaction, Logged (committed or committing, not yet home), or both Held and
+//! Logged. Only the journal changes this state. The bytes are an `Arc`: the log or a home write that needs a stable
+//! copy clones the `Arc`, and the next modification copies the block (`Arc::make_mut`). This is the "frozen copy" of
+//! jbd2, made only if the block is changed in the meantime.
 //!
-//! A block's content is checked by its owner once, when it enters the cache (`verified`); blocks made in memory count
-//! as verified.
+//! A block's content is checked once by its owner, when it enters the cache (`verified`); blocks created in memory
+//! count as verified.
 //!
-//! Each buffer is a frame of the budget's [`Reclaim`], dirty while it is Held or Logged.
+//! Each buffer is a frame of the budget's [`Reclaim`], and is dirty while it is Held or Logged.
 //!
 //! What it does not do: reclaim by itself (operations call [`Budget::relieve`] where they hold no lock that reclaim may
-//! want), writeback. Held and Logged buffers go home through the journal, which also writes them when there is no
-//! log (ext2).
+//! want), or writeback. The journal writes Held and Logged buffers home, even if there is no log (ext2).
 //!
 //! # Locking
-//! Each buffer has a lock (`buffer`, 80) around bytes and state; filling it from the device happens under that lock (as
-//! under Linux's BH_Lock), so that two readers read once. A shard's lock (`buffer shard`, 90) guards the map; only
-//! `reclaim` (213) is taken under it.
+//! Each buffer has a lock (`buffer`, 80) for its bytes and state. It is held while the buffer is filled from the device
+//! (as Linux's BH_Lock), so that of two readers only one reads. A shard's lock (`buffer shard`, 90) protects the map;
+//! only `reclaim` (213) is taken under it.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -38,10 +37,10 @@ static SHARD_CLASS: LockClass = LockClass::new("buffer shard", 90);
 
 const SHARD_BITS: u32 = 6;
 const SHARDS: usize = 1 << SHARD_BITS;
-/// Bookkeeping per buffer that the budget should see: map entry, frame, locks.
+/// The size of the data structures per buffer that the budget counts: map entry, frame, locks.
 const OVERHEAD_BYTES: u64 = 192;
 
-/// In which wave a block goes home when there is no log: blocks that others point to first.
+/// The wave in which a block is written home if there is no log. Blocks that others refer to are written first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BufKind {
@@ -51,16 +50,16 @@ pub enum BufKind {
     Table = 1,
 }
 
-/// The transactions that need the buffer. Both `None` is Clean.
+/// The transactions that need the buffer. If both are `None`, it is Clean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BufferState {
-    /// Changed by this running transaction.
+    /// The running transaction that changed it.
     pub held: Option<u32>,
     /// The newest committing or committed transaction that logged it, while its home copy is older.
     pub logged: Option<u32>,
 }
 
-/// Bytes and state, under the buffer's lock.
+/// The bytes and the state, under the buffer's lock.
 pub struct Inner {
     pub data: Arc<AlignedBuf>,
     state: BufferState,
@@ -80,7 +79,7 @@ pub struct Buffer {
     verified: AtomicBool,
     kind: AtomicU8,
     frame: FrameCell,
-    /// When it was last used, as reclaim counts time.
+    /// The time of its last use, as reclaim counts time.
     used: AtomicU32,
     budget: Arc<Budget>,
 }
@@ -91,12 +90,12 @@ impl Buffer {
         f(&self.inner.read().data)
     }
 
-    /// A stable copy of the bytes; they are copied only when the block changes.
+    /// A stable copy of the bytes. They are copied only if the block changes.
     pub fn bytes(&self) -> Arc<AlignedBuf> {
         self.inner.read().data.clone()
     }
 
-    /// The lock around bytes and state: for the journal.
+    /// Takes the lock of the bytes and state. For the journal.
     pub fn lock(&self) -> RwLockWriteGuard<'_, Inner> {
         self.inner.write()
     }
@@ -105,7 +104,7 @@ impl Buffer {
         self.inner.read().state
     }
 
-    /// Changes the state of the buffer, whose lock the caller holds as `inner`: for the journal.
+    /// Changes the state of the buffer, whose lock the caller holds as `inner`. For the journal.
     pub fn claim(&self, inner: &mut Inner, change: impl FnOnce(&mut BufferState)) {
         let was_clean = inner.state == BufferState::default();
         change(&mut inner.state);
@@ -132,7 +131,7 @@ impl Buffer {
         self.kind.store(kind as u8, Ordering::Relaxed);
     }
 
-    /// True once the owner has checked the content.
+    /// Whether the owner has checked the content.
     pub fn verified(&self) -> bool {
         self.verified.load(Ordering::Acquire)
     }
@@ -165,7 +164,7 @@ pub struct BufferCache {
 }
 
 impl BufferCache {
-    /// `block_size` in bytes; `blocks_count` bounds every access.
+    /// Creates a cache. `block_size` is in bytes; `blocks_count` limits every access.
     pub fn new(dev: Arc<dyn BlockDevice>, block_size: u32, blocks_count: u64, budget: Arc<Budget>) -> Arc<BufferCache> {
         let shards = (0..SHARDS).map(|_| Mutex::new(&SHARD_CLASS, Shard::default())).collect();
         let (owner, stats) = (OnceLock::new(), CacheStats::default());
@@ -180,7 +179,7 @@ impl BufferCache {
         self.budget.reclaim()
     }
 
-    /// The bytes that a buffer is charged with.
+    /// The number of bytes charged for a buffer.
     fn charge(&self) -> u64 {
         u64::from(self.block_size) + OVERHEAD_BYTES
     }
@@ -220,7 +219,7 @@ impl BufferCache {
         }
     }
 
-    /// The buffer of `block`, in the cache or freshly put there without content.
+    /// The buffer of `block`, from the cache or newly inserted without content.
     fn find_or_insert(&self, block: BlockNr) -> Result<Arc<Buffer>, Error> {
         if block.0 >= self.blocks_count() {
             return Err(self.out_of_range(block));
@@ -281,8 +280,8 @@ impl BufferCache {
         Ok(())
     }
 
-    /// The block, zeroed in memory without reading it: for a block that was just allocated (Linux: `sb_getblk` and a
-    /// memset). Its old content, if cached, is gone.
+    /// The block, zeroed in memory without reading it, for a block that was just allocated (Linux: `sb_getblk` and a
+    /// memset). Its old content, if cached, is lost.
     pub fn get_zeroed(&self, block: BlockNr) -> Result<Arc<Buffer>, Error> {
         let b = self.find_or_insert(block)?;
         {
@@ -294,12 +293,12 @@ impl BufferCache {
         Ok(b)
     }
 
-    /// The block with the content that `make` writes into zeros, without reading it: for a block that is not on the
-    /// device yet. A block that was made or checked before stays as it is, with the changes since. No thread sees it
-    /// half made.
+    /// The block with the content that `make` writes into zeros, without reading it, for a block that is not on the
+    /// device yet. If the block was created or checked before, it keeps its content. No thread sees an incomplete
+    /// block.
     ///
     /// # Errors
-    /// The block lies behind the end.
+    /// The block is past the end.
     pub fn get_made(&self, block: BlockNr, make: impl FnOnce(&mut [u8])) -> Result<Arc<Buffer>, Error> {
         let b = self.find_or_insert(block)?;
         {
@@ -315,18 +314,18 @@ impl BufferCache {
         Ok(b)
     }
 
-    /// The block if it is in the cache with content.
+    /// The block, if it is in the cache with its content.
     pub fn peek(&self, block: BlockNr) -> Option<Arc<Buffer>> {
         let b = self.shard(block).lock().get(&block).cloned()?;
         b.uptodate.load(Ordering::Acquire).then_some(b)
     }
 
-    /// Whether the block is in the cache, even without content: it is being read, or could not be read.
+    /// Whether the block is in the cache, even without content because it is being read or could not be read.
     pub fn has_buffer(&self, block: BlockNr) -> bool {
         self.shard(block).lock().contains_key(&block)
     }
 
-    /// Takes the block out of the cache: it was freed. A caller that still has the buffer keeps a detached copy.
+    /// Removes a freed block from the cache. A caller that still has the buffer keeps a detached copy.
     pub fn forget(&self, block: BlockNr) {
         let mut s = self.shard(block).lock();
         if let Some(b) = s.remove(&block) {
@@ -334,7 +333,7 @@ impl BufferCache {
         }
     }
 
-    /// Removes the frame of a buffer that is out of its shard. The caller holds the shard's lock.
+    /// Removes the frame of a buffer that was removed from its shard. The caller holds the shard's lock.
     fn leave(&self, b: &Buffer) {
         self.reclaim().with(|core| {
             if let Some(id) = b.frame.take() {
@@ -344,31 +343,31 @@ impl BufferCache {
         self.budget.uncharge(self.charge());
     }
 
-    /// Reads the missing ones of `count` blocks from `start` into the cache, in one request (Linux: `sb_breadahead`).
-    /// Errors are ignored here: the access that needs the block meets them again.
+    /// Reads those of `count` blocks from `start` on that are missing into the cache, in one request (Linux:
+    /// `sb_breadahead`). Errors are ignored here, because the access that needs the block finds them again.
     pub fn readahead(&self, start: BlockNr, count: u32) {
         let end = start.0.saturating_add(u64::from(count)).min(self.blocks_count());
         self.read_together(&(start.0..end).map(BlockNr).collect::<Vec<_>>());
     }
 
-    /// The same for `blocks`, which are in ascending order and lie close together. The blocks between them are read
-    /// in the same request, but do not enter the cache. They may be data, whose copy here would be stale as soon as
-    /// the file is written.
+    /// The same as [`BufferCache::readahead`] for `blocks`, which are in ascending order and near each other. The
+    /// blocks between them are read in the same request, but are not put into the cache. They may be data, whose copy
+    /// here would be stale as soon as the file is written.
     pub fn read_together(&self, blocks: &[BlockNr]) {
         let missing = |block: &BlockNr| self.peek(*block).is_none();
         let (Some(first), Some(last)) = (blocks.iter().position(missing), blocks.iter().rposition(missing)) else {
             return;
         };
         let blocks = &blocks[first..=last];
-        // The buffers are locked before the device is read. Otherwise another thread could load, change, write home
-        // and drop a block in between, and the old content would overwrite it.
+        // The buffers are locked before the device is read. Otherwise another thread could load, change, write home and
+        // evict a block in between, and the old content would overwrite it.
         let mut buffers = Vec::with_capacity(blocks.len());
         for block in blocks {
             let Ok(b) = self.find_or_insert(*block) else { return };
             buffers.push(b);
         }
-        // Skip buffers that have their content: a thread that changes one may hold a lock that other readers wait
-        // for.
+        // Buffers that have their content are skipped: a thread that changes one may hold a lock that other readers
+        // wait for.
         let missing = buffers.iter().map(|b| (!b.uptodate.load(Ordering::Acquire)).then_some(b));
         let mut locked: Vec<_> = missing.map(|b| b?.inner.try_write()).collect();
         let (bs, from) = (self.block_size as usize, blocks[0].0);
@@ -388,7 +387,7 @@ impl BufferCache {
         }
     }
 
-    /// Drops every clean block that is not in use (after a replay has rewritten the device).
+    /// Evicts every clean block that is not in use (after a replay has rewritten the device).
     pub fn drop_clean(&self) {
         for shard in &self.shards {
             let mut s = shard.lock();
@@ -399,10 +398,10 @@ impl BufferCache {
         }
     }
 
-    /// Frees the block's buffer if it is clean and unused; returns whether it did.
+    /// Frees the block's buffer if it is clean and unused. Returns whether it was freed.
     fn free(&self, s: &mut Shard, block: BlockNr) -> bool {
         let Some(b) = s.get(&block) else { return false };
-        // Cloning happens under this lock, so a count of one cannot grow behind our back.
+        // The buffer is cloned only under this lock, so a count of one cannot increase now.
         let unused = Arc::strong_count(b) == 1;
         if !unused || !b.inner.try_read().is_some_and(|i| i.state == BufferState::default()) {
             return false;
@@ -414,7 +413,7 @@ impl BufferCache {
         true
     }
 
-    /// Blocks in the cache.
+    /// The number of blocks in the cache.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|s| s.lock().len()).sum()
     }
@@ -437,7 +436,7 @@ impl FrameOwner for BufferCache {
 }
 
 impl Drop for BufferCache {
-    /// Other mounts may share the budget.
+    /// Removes the buffers from the budget, because other mounts may share it.
     fn drop(&mut self) {
         for shard in &self.shards {
             for (_, b) in shard.lock().drain() {

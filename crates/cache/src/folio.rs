@@ -1,24 +1,24 @@
-//! File data in memory: folios, and the address space that holds those of one inode.
+//! File data in memory: folios, and the address space that contains those of one inode.
 //!
 //! Main types: [`AddressSpace`] (Linux: `struct address_space`), [`Folio`] (a naturally aligned power-of-two run of
-//! pages, 4 to 64 KiB; a page is at least a block), [`DirtyRun`] (consecutive dirty blocks handed to writeback).
+//! pages, 4 to 64 KiB; a page is at least as large as a block), [`DirtyRun`] (consecutive dirty blocks for writeback).
 //!
-//! Bytes are an `Arc`: writeback takes a reference, and a writer that comes meanwhile gets its own copy
-//! (`Arc::make_mut`), so written-back pages are stable and no writer waits.
+//! The bytes are an `Arc`: writeback takes a reference, and a writer that writes in the meantime gets its own copy
+//! (`Arc::make_mut`), so pages under writeback are stable and no writer waits.
 //!
-//! Each file-system block has a state: uptodate (the bytes are the file's), dirty (newer than the device), writeback
-//! (being written: until a read of the device would find them, not only until the write has completed). With
-//! `keep_clean` off, folios leave when their last block is there: under FUSE the kernel's page cache already has the
-//! data, and a second copy would only cost memory.
+//! Each file-system block has a state: uptodate (the bytes are those of the file), dirty (newer than on the device),
+//! writeback (being written: until a read of the device would return them, not only until the write has completed).
+//! Without `keep_clean`, a folio is removed when its last block is on the device: with FUSE, the kernel's page cache
+//! already has the data, and a second copy would only use memory.
 //!
-//! Each folio is a frame of the budget's [`crate::Reclaim`]. A use counts when it meets a block that has been used
-//! before: sixteen reads of four KiB each, one after the other, are one use of their folio.
+//! Each folio is a frame of the budget's [`crate::Reclaim`]. An access counts as a use only if it includes a block that
+//! has been used before: sixteen consecutive reads of four KiB each are one use of their folio.
 //!
-//! What it does not do: I/O, mapping to blocks, reservations; partial blocks are filled in by the caller before
+//! What it does not do: I/O, mapping to blocks, reservations. The caller fills in partial blocks before
 //! [`AddressSpace::write`].
 //!
 //! # Locking
-//! One read-write lock per address space (`folio`, 40), never held across I/O.
+//! Each address space has one read-write lock (`folio`, 40), which is never held across I/O.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,11 +32,12 @@ use crate::budget::Budget;
 use crate::loss_ledger::{LossLedger, Position};
 use crate::reclaim::{FrameId, Key, OwnerId, State, Tried};
 
-/// Bytes in a page where blocks are not larger; every folio is a multiple of it.
+/// The size of a page in bytes, unless blocks are larger; the size of every folio is a multiple of it.
 pub const PAGE_SIZE: usize = 4096;
-/// Bytes of the largest folio, and of the largest block: the per-block masks fit into one u64 down to 1 KiB blocks.
+/// The size of the largest folio and of the largest block, in bytes. With blocks of 1 KiB or more, a mask with a bit
+/// per block fits into a u64.
 const FOLIO_BYTES_MAX: u64 = 64 << 10;
-/// Bookkeeping per folio that the budget should see.
+/// The size of the data structures per folio that the budget counts.
 const OVERHEAD_BYTES: u64 = 128;
 
 static FOLIO_CLASS: LockClass = LockClass::new("folio", 40);
@@ -51,15 +52,15 @@ pub struct Folio {
     dirty: u64,
     writeback: u64,
     frame: FrameId,
-    /// The blocks that were used since a use was counted, and the byte at which the last access ended.
+    /// The blocks that were used since a use was last counted, and the byte at which the last access ended.
     seen: AtomicU64,
     end: AtomicU32,
-    /// A writer has copied the bytes while they were being written: there are two of them until that ends.
+    /// A writer has copied the bytes while they were being written, so there are two copies until that ends.
     copied: bool,
 }
 
 impl Folio {
-    /// The bytes that the folio is charged with.
+    /// The number of bytes charged for the folio.
     fn charge(&self) -> u64 {
         self.bytes + OVERHEAD_BYTES
     }
@@ -69,10 +70,10 @@ impl Folio {
         of(self.dirty, State::DIRTY).or(of(self.writeback, State::WRITEBACK))
     }
 
-    /// Records that the blocks `mask` were used, from byte `from` to byte `to`; returns whether some of them had been
-    /// before.
+    /// Records that the blocks `mask` were used, from byte `from` to byte `to`. Returns whether some of them had been
+    /// used before.
     fn used(&self, mut mask: u64, from: usize, to: usize, block_bits: u32) -> bool {
-        // An access that goes on in the middle of a block belongs to the same use of it.
+        // An access that continues in the middle of a block belongs to the same use of it.
         if from & ((1 << block_bits) - 1) != 0 && self.end.load(Ordering::Relaxed) == from as u32 {
             mask &= !(1 << (from >> block_bits));
         }
@@ -89,7 +90,7 @@ impl Folio {
     }
 }
 
-/// The owner and object of an address space's frames, as reclaim knows them.
+/// The owner and object of an address space's frames, by which reclaim identifies them.
 #[derive(Clone, Copy, Debug)]
 pub struct Home {
     pub owner: OwnerId,
@@ -101,25 +102,25 @@ pub struct Home {
 #[derive(Debug, Default)]
 pub struct Taken {
     pub runs: Vec<DirtyRun>,
-    /// The size of the file when they were taken: bytes of the last block behind it are not the file's.
+    /// The size of the file when they were taken: bytes of the last block after it do not belong to the file.
     pub size: u64,
-    /// The next dirty block is under writeback: it can be taken once that has ended.
+    /// The next dirty block is under writeback, so it can be taken only when that has ended.
     pub blocked: bool,
 }
 
-/// Why [`AddressSpace::write`] has changed nothing.
+/// The reason why [`AddressSpace::write`] has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteRefused {
-    /// The write covers this block in part, and its other part is not in memory.
+    /// The write covers this block in part, and the rest of the block is not in memory.
     NeedsFill { block: u64 },
-    /// Data was lost since the caller read the map: the promises of its blocks may be gone.
+    /// Data was lost since the caller read the map, so the reservations of its blocks may have been cancelled.
     Lost,
 }
 
 /// Consecutive dirty blocks, in file order.
 #[derive(Debug)]
 pub struct DirtyRun {
-    /// First block, in file-system blocks from the start of the file.
+    /// The first block, in file-system blocks from the start of the file.
     pub start: u64,
     pub blocks: u32,
     /// The bytes, one piece per folio.
@@ -129,15 +130,15 @@ pub struct DirtyRun {
 /// The next state of blocks whose write has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunCompletion {
-    /// They are on the device; drop them from memory when `keep_clean` is off.
+    /// The blocks are on the device. Without `keep_clean`, they are removed from memory.
     Written,
-    /// The write was not possible (no credits, no memory): the blocks are dirty again.
+    /// The write was not possible (no credits, no memory), so the blocks are dirty again.
     Redirty,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// The folios, by first page.
+    /// The folios by first page.
     folios: BTreeMap<u64, Folio>,
     dirty_blocks: u64,
 }
@@ -145,20 +146,21 @@ struct Inner {
 /// The cached data of one inode.
 pub struct AddressSpace {
     block_bits: u32,
-    /// Log2 of the bytes of a page.
+    /// log2 of the page size in bytes.
     page_bits: u32,
     keep_clean: bool,
     budget: Arc<Budget>,
     home: Home,
     inner: RwLock<Inner>,
-    /// The charge of the folios in the map, readable without the lock: most inodes of a FUSE mount have none.
+    /// The charge of the folios in the map, readable without the lock, because most inodes of a FUSE mount have none.
     bytes: AtomicU64,
     /// `dirty_blocks`, readable without the lock.
     dirty: AtomicU64,
 }
 
 impl AddressSpace {
-    /// `block_bits`: log2 of the block size (10..=16). `keep_clean`: whether written data stays cached.
+    /// Creates an address space. `block_bits` is log2 of the block size (10..=16); `keep_clean` decides whether written
+    /// data stays cached.
     pub fn new(block_bits: u32, keep_clean: bool, budget: Arc<Budget>, home: Home) -> AddressSpace {
         AddressSpace {
             block_bits,
@@ -172,7 +174,7 @@ impl AddressSpace {
         }
     }
 
-    /// The budget that its data is charged to.
+    /// The budget to which the data is charged.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
@@ -181,7 +183,7 @@ impl AddressSpace {
         self.keep_clean
     }
 
-    /// True when nothing at all is cached.
+    /// Whether nothing is cached.
     pub fn is_empty(&self) -> bool {
         self.bytes() == 0
     }
@@ -195,7 +197,7 @@ impl AddressSpace {
         self.dirty.load(Ordering::Acquire) << self.block_bits
     }
 
-    /// Updates the count that is readable without the lock, after a change under it.
+    /// Updates the count that is readable without the lock, after a change under the lock.
     fn publish(&self, inner: &Inner) {
         self.dirty.store(inner.dirty_blocks, Ordering::Release);
     }
@@ -217,8 +219,8 @@ impl AddressSpace {
         if blocks >= 64 { u64::MAX << first } else { ((1u64 << blocks) - 1) << first }
     }
 
-    /// Copies the cached bytes of `[pos, pos + buf.len())` into `buf`; returns the byte ranges (relative to `buf`) that
-    /// are not, in order.
+    /// Copies the cached bytes of `[pos, pos + buf.len())` into `buf`. Returns the byte ranges (relative to `buf`) that
+    /// are not cached, in order.
     pub fn read_cached(&self, pos: u64, buf: &mut [u8]) -> Vec<(usize, usize)> {
         let len = buf.len();
         if self.is_empty() {
@@ -266,7 +268,7 @@ impl AddressSpace {
         missing
     }
 
-    /// Counts a use that ends at the byte `end` of the file, or at the folio's end if that comes first.
+    /// Counts a use that ends at byte `end` of the file, or at the folio's end if that comes first.
     fn count_use(&self, of: Option<(&Folio, u64, usize)>, end: u64) {
         let Some((folio, mask, from)) = of else { return };
         let to = (end % (folio.bytes)) as usize;
@@ -275,13 +277,13 @@ impl AddressSpace {
         }
     }
 
-    /// Passes a new state of the folio (dirty, writeback, clean) on to reclaim.
+    /// Passes the folio's new state (dirty, writeback, clean) on to reclaim.
     fn note_state(&self, folio: &Folio) {
         let reclaim = self.budget.reclaim();
         reclaim.with(|core| core.set_state(folio.frame, folio.state()));
     }
 
-    /// The bytes of a folio, for a change: a copy of them if they are under writeback. The copy is charged.
+    /// The bytes of a folio for a change. If they are under writeback, they are copied, and the copy is charged.
     fn bytes_mut<'a>(budget: &Budget, folio: &'a mut Folio) -> &'a mut AlignedBuf {
         if !folio.copied && folio.writeback != 0 && Arc::strong_count(&folio.data) > 1 {
             folio.copied = true;
@@ -290,7 +292,7 @@ impl AddressSpace {
         Arc::make_mut(&mut folio.data)
     }
 
-    /// True when any block of the byte range is cached.
+    /// Whether any block of the byte range is cached.
     pub fn overlaps(&self, pos: u64, len: u64) -> bool {
         if self.is_empty() || len == 0 {
             return false;
@@ -335,9 +337,9 @@ impl AddressSpace {
         (page < start + folio.pages).then_some((*start, folio))
     }
 
-    /// The folio that covers `page`; if there is none, a new one, as large as `want_pages` and its neighbours allow.
-    /// `content` is the data that the caller is about to write from the page's start, and fills a new folio. `dirty`:
-    /// the caller makes it dirty.
+    /// The folio that covers `page`. If there is none, creates one that is as large as `want_pages` and its neighbours
+    /// allow, and fills it with `content`, which is the data that the caller will write from the page's start on.
+    /// `dirty` means that the caller makes it dirty.
     fn covering_mut<'a>(
         &self,
         inner: &'a mut Inner,
@@ -382,13 +384,14 @@ impl AddressSpace {
         (start, inner.folios.get_mut(&start).expect("found or inserted above"), found.is_none())
     }
 
-    /// Puts `data` at byte `pos` and marks its blocks dirty. `fills` holds the current content of blocks that `data`
-    /// covers only in part and that were not uptodate (see [`AddressSpace::block_uptodate`]). The file is at least
-    /// `pos + data.len()` long from then on, for `size` as for writeback. `before`: the end of the file's ledger before
-    /// the caller read these blocks of the map. Returns how many bytes became dirty that were not.
+    /// Stores `data` at byte `pos` and marks its blocks dirty. `fills` contains the current content of blocks that
+    /// `data` covers only in part and that were not uptodate (see [`AddressSpace::block_uptodate`]). From then on, the
+    /// file is at least `pos + data.len()` long, both for `size` and for writeback. `before` is the end of the file's
+    /// ledger before the caller read these blocks of the map. Returns how many bytes became dirty that were not dirty
+    /// before.
     ///
     /// # Errors
-    /// [`WriteRefused`]; nothing has changed. A block that needs a fill may have been uptodate a moment ago.
+    /// [`WriteRefused`]; nothing has changed. A block that needs a fill may have been uptodate just before.
     pub fn write(
         &self,
         pos: u64,
@@ -436,7 +439,7 @@ impl AddressSpace {
                     bytes[off..off + fill.len()].copy_from_slice(fill);
                 }
             }
-            // A fresh folio has the data already, except for a last block that was just filled in.
+            // A new folio already has the data, except for a last block that was just filled in.
             if !(fresh && from_start && fills.is_empty()) {
                 bytes[within..within + n].copy_from_slice(&data[at..at + n]);
             }
@@ -455,15 +458,15 @@ impl AddressSpace {
         }
         inner.dirty_blocks += newly;
         self.publish(&inner);
-        // Under the lock: writeback takes the blocks together with the size that covers them.
+        // This is done under the lock, because writeback takes the blocks together with the size that covers them.
         size.fetch_max(end, Ordering::AcqRel);
         Ok(newly << self.block_bits)
     }
 
-    /// Caches bytes that were read from the device (whole blocks from `pos` on), of which none was uptodate when the
-    /// read began: such a block may have been written and left since, and the read has its old bytes. Blocks that
-    /// are uptodate now keep their bytes. The first `wanted` bytes are used now; the others were read ahead, and have
-    /// not been used yet.
+    /// Caches bytes that were read from the device (whole blocks from `pos` on). None of the blocks may have been
+    /// uptodate when the read began: such a block may have been written and removed since, and the read has its old
+    /// bytes. Blocks that are uptodate now keep their bytes. The first `wanted` bytes are used now; the others were
+    /// read ahead, and have not been used yet.
     pub fn insert_clean(&self, pos: u64, data: &[u8], wanted: usize) {
         debug_assert_eq!(pos % self.block_size(), 0);
         let mut inner = self.inner.write();
@@ -495,10 +498,10 @@ impl AddressSpace {
         }
     }
 
-    /// Takes up to `max_blocks` dirty blocks from block `from` on, as runs in file order, and marks them under
+    /// Takes up to `max_blocks` dirty blocks from block `from` on, as runs in file order, and marks them as under
     /// writeback. The caller passes each run to [`AddressSpace::finish`] or [`AddressSpace::lose`]. Stops before a
-    /// block that is under writeback already: of two writes in flight the older might win. (Linux waits there, too:
-    /// `mpage_prepare_extent_to_map`.)
+    /// block that is already under writeback, because of two writes in flight the older might win (Linux waits there,
+    /// too: `mpage_prepare_extent_to_map`).
     pub fn take_dirty(&self, from: u64, to: u64, max_blocks: u64, size: &AtomicU64) -> Taken {
         if self.is_empty() {
             return Taken::default();
@@ -577,9 +580,10 @@ impl AddressSpace {
         })
     }
 
-    /// Blocks taken by [`AddressSpace::take_dirty`] could not be written because of `cause`, which goes to the file's
-    /// ledger. Blocks that were written to again meanwhile stay. The others are dropped, and `gone` gets them as runs
-    /// of a first block and a length. It runs under the lock: the next writer of these blocks finds what it has done.
+    /// Gives up blocks that [`AddressSpace::take_dirty`] took and that could not be written because of `cause`, which
+    /// is recorded in the file's ledger. Blocks that were written to again in the meantime are kept. The others are
+    /// dropped, and passed to `gone` as runs of a first block and a length. `gone` runs under the lock, so that the
+    /// next writer of these blocks finds its effects.
     pub fn lose<E: Clone>(
         &self,
         start: u64,
@@ -605,7 +609,8 @@ impl AddressSpace {
         if from < end {
             gone(from, (end - from) as u32);
         }
-        // After `gone`: a writer that reads the map once the ledger has moved does not find the old promise there.
+        // This is done after `gone`: a writer that reads the map after the ledger has changed does not find the old
+        // reservation there.
         losses.record(InodeNr(self.home.object as u32), Some(start..end), cause);
         self.end_writeback(&mut inner, start, blocks, |folio, mask| {
             folio.uptodate &= !(mask & !folio.dirty);
@@ -673,8 +678,8 @@ impl AddressSpace {
         }
     }
 
-    /// Forgets all blocks in `[from, to)` (whole blocks): they were truncated or punched. Returns how many dirty
-    /// bytes were dropped. Blocks under writeback are forgotten too; the caller has excluded writeback.
+    /// Removes all blocks in `[from, to)` (whole blocks), which were truncated or punched. Returns how many dirty bytes
+    /// were dropped. Blocks under writeback are removed, too; the caller has excluded writeback.
     pub fn discard(&self, from: u64, to: u64) -> u64 {
         if self.is_empty() || from >= to {
             return 0;
@@ -710,8 +715,8 @@ impl AddressSpace {
         (before - inner.dirty_blocks) << self.block_bits
     }
 
-    /// Zeroes the cached bytes from `pos` to the end of its block without marking them dirty (the tail past a new end
-    /// of file: it is written only if its block is).
+    /// Zeroes the cached bytes from `pos` to the end of its block without marking them dirty (the rest of the block
+    /// after a new end of file, which is written only if its block is).
     pub fn zero_tail(&self, pos: u64) {
         let within_block = pos % self.block_size();
         if within_block == 0 || self.is_empty() {
@@ -728,7 +733,7 @@ impl AddressSpace {
         }
     }
 
-    /// True when block `block` is newer in memory than on the device, or being written.
+    /// Whether block `block` is newer in memory than on the device, or is being written.
     pub fn block_dirty(&self, block: u64) -> bool {
         if self.is_empty() {
             return false;
@@ -738,7 +743,7 @@ impl AddressSpace {
             .is_some_and(|(start, f)| (f.dirty | f.writeback) & (1 << (block - start * self.blocks_per_page())) != 0)
     }
 
-    /// Frees the folio at `page` if it is clean and its frame is `id`; returns whether it did. Never waits.
+    /// Frees the folio at `page` if it is clean and its frame is `id`. Returns the result. Never waits.
     pub fn try_free(&self, page: u64, id: FrameId) -> Tried {
         let Some(mut inner) = self.inner.try_write() else { return Tried::Busy };
         let free = inner.folios.get(&page).is_some_and(|f| f.frame == id && f.state() == State::CLEAN);

@@ -1,4 +1,4 @@
-//! The page cache against a flat model.
+//! Compares the page cache with a flat model.
 
 use std::sync::Weak;
 
@@ -10,7 +10,7 @@ use extant_base::rng::Rng;
 /// The size of the files, which these tests do not check.
 static SIZE: AtomicU64 = AtomicU64::new(0);
 
-/// The ledger of a file of which nothing is lost.
+/// The ledger of a file that has lost nothing.
 fn lossless() -> LossLedger<()> {
     LossLedger::default()
 }
@@ -43,7 +43,7 @@ fn write_run(device: &mut [u8], run: &DirtyRun, bs: u64) {
     assert_eq!(at as u64, (run.start + u64::from(run.blocks)) * bs);
 }
 
-/// Random writes, reads, discards, writebacks against a flat model, for each block size.
+/// Compares random writes, reads, discards and writebacks with a flat model, for each block size.
 #[test]
 fn an_address_space_behaves_like_a_flat_file_with_a_dirty_map() {
     for (bits, keep, seed) in [(10, false, 1), (12, false, 2), (10, true, 3), (12, true, 4), (11, true, 5)] {
@@ -186,8 +186,8 @@ fn next_uptodate_finds_the_next_block_in_memory() {
     assert_eq!(found, [5, 5, 5, 70, 71, 200, 72]);
 }
 
-/// A file that is read once, from its beginning to its end, was used once: the reader found what had been read ahead
-/// for it.
+/// A file that is read once, from its beginning to its end, was used only once: the reader found data that had been
+/// read ahead for it.
 #[test]
 fn readahead_is_no_use() {
     let sp = space(12, true);

@@ -1,7 +1,7 @@
-//! Counting I/O in flight: one thread submits it, another waits for it.
+//! Counts I/O in flight: one thread submits it, another waits for it.
 //!
-//! Main types: [`IoWait`] (a counter that can be waited down to zero) and [`IoToken`] (one unit of it). The journal has
-//! one for each batch of blocks that it writes to the log or home.
+//! Main types: [`IoWait`] (a counter on which a thread can wait until it is zero) and [`IoToken`] (one unit of it). The
+//! journal has one for each batch of blocks that it writes to the log or home.
 //!
 //! # Locking
 //! One leaf lock (`io wait`, 200).
@@ -25,7 +25,8 @@ pub struct IoWait {
     zero: Condvar,
 }
 
-/// One request in flight until [`IoToken::done`]. A token that is dropped counts as an error: its request was lost.
+/// One request in flight until [`IoToken::done`]. A token that is dropped counts as an error, because its request was
+/// lost.
 pub struct IoToken {
     of: Arc<IoWait>,
     result: Option<Result<(), Error>>,
@@ -42,12 +43,12 @@ impl IoWait {
         IoToken { of: self.clone(), result: None }
     }
 
-    /// Waits until nothing is in flight; takes and returns the first error since the last wait.
+    /// Waits until nothing is in flight. Takes and returns the first error since the last wait.
     pub fn wait(&self) -> Result<(), Error> {
         self.idle().error.take().map_or(Ok(()), Err)
     }
 
-    /// The same for a caller that does not handle the error: another one reports it.
+    /// The same as [`IoWait::wait`], for a caller that does not handle the error because another one reports it.
     pub fn settle(&self) {
         drop(self.idle());
     }

@@ -1,17 +1,17 @@
-//! Metadata buffers, file data folios and the memory budget they share.
+//! Metadata buffers, folios with file data, and the memory budget that they share.
 //!
-//! Main types: [`Budget`] (one `cache=SIZE` for everything that can be dropped), [`BufferCache`] and [`Buffer`]
-//! (metadata blocks, whose state only the journal moves once they are held), [`AddressSpace`] and [`Folio`] (dirty and
-//! cached file data), [`Flusher`] (background writeback), [`BulkWindow`] (how much of it a device has at once),
-//! [`Writebacks`] (data that is being written), [`LossLedger`] (lost writes, and their report to every party),
-//! [`IoWait`] (waits for a few requests).
+//! Main types: [`Budget`] (one `cache=SIZE` for everything that can be evicted), [`BufferCache`] and [`Buffer`]
+//! (metadata blocks, whose state only the journal changes when they are held), [`AddressSpace`] and [`Folio`] (dirty
+//! and cached file data), [`Flusher`] (background writeback), [`BulkWindow`] (limits the data that a device writes at
+//! the same time), [`Writebacks`] (data that is being written), [`LossLedger`] (lost writes, and their report to every
+//! party), [`IoWait`] (waits for a few requests).
 //!
-//! What it does not do: it does not know what a block means, allocate blocks, or start transactions. Mapping folios to
-//! blocks is [`AddressSpaceOps`], implemented by `fs`.
+//! What it does not do: it does not know the meaning of a block, allocate blocks, or start transactions.
+//! [`AddressSpaceOps`], which `fs` implements, maps folios to blocks.
 //!
 //! # Locking
-//! `folio` (40) before `buffer` (80) before `buffer shard` (90). Reclaim only tries locks, and runs at no rank of its
-//! own.
+//! `folio` (40) before `buffer` (80) before `buffer shard` (90). Reclaim only tries to take locks, so it has no rank of
+//! its own.
 #![forbid(unsafe_code)]
 
 mod budget;

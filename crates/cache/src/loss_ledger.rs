@@ -1,32 +1,34 @@
 //! Lost writes: [`LossLedger`] records them, and reports each one to every party that checks (Linux: `errseq_t`,
 //! lib/errseq.c).
 //!
-//! A *loss* is written data, or a changed time, that will never reach the device. A *party* is what reports errors to a
-//! program: an open file, a process, a thread. Each party has a *cursor* in a ledger, and its check reports the newest
-//! loss if that lies behind the cursor. Every inode has a ledger, and the mount has one for all of its files.
+//! A *loss* is written data, or a changed time, that will never be on the device. A *party* receives errors on behalf
+//! of a program: an open file, a process, a thread. Each party has a *cursor* in a ledger, and a check by the party
+//! reports the newest loss if the cursor is before it. Every inode has a ledger, and the mount has one for all of its
+//! files.
 //!
 //! Main types: [`LossLedger`], [`Loss`] (an entry), [`LossCursor`] (the cursor that a check moves), [`Position`] (the
-//! end of a ledger at one moment, for "was anything lost since?").
+//! end of a ledger at one time, to check later whether anything has been lost since).
 //!
-//! A loss counts from its record. A cursor that was opened before reports it at its next check. A cursor that is opened
-//! after it reports it only if no party has seen it yet, so no loss falls between two open files.
+//! A loss counts from the time of its record. A cursor that was opened before reports it at its next check. A cursor
+//! that is opened later reports it only if no party has seen it yet, so no loss is missed between two open files.
 //!
-//! An open file holds its cursor. A process or a thread is a name, and the ledger keeps its cursor: it begins at the
-//! start, so the process reports also losses from before its first check. Reporting a loss twice is harmless. Never
-//! reporting it loses data silently. For the same reason the processes that cannot be told apart share one cursor,
-//! which stays where it is when it reports: only a write that reaches the device after a report moves it to the end.
+//! An open file has its own cursor. A process or a thread is identified by its number, and the ledger keeps its cursor.
+//! It begins at the start, so a process also reports losses from before its first check. Reporting a loss twice is
+//! harmless, but never reporting it loses data silently. For the same reason, the processes that cannot be
+//! distinguished share one cursor, which does not move when it reports: only a write that reaches the device after a
+//! report moves it to the end.
 //!
-//! A *hint* is a check whose answer may reach no program: it moves the cursor, and the loss stays unseen.
+//! A *hint* is a check whose result may reach no program: it moves the cursor, but the loss stays unseen.
 //!
 //! # States
-//! The states of one cursor against its ledger:
+//! The states of one cursor relative to its ledger:
 //! - *clean*: nothing was lost;
-//! - *unseen*: no party has seen the newest loss, and the cursor is behind it;
+//! - *unseen*: no party has seen the newest loss, and the cursor is before it;
 //! - *hinted*: no party has seen it, and this cursor has reported it as a hint;
-//! - *others*: another party has seen it, and this cursor is behind it;
+//! - *others*: another party has seen it, and this cursor is before it;
 //! - *seen*: a party has seen it, and this cursor is at the end.
 //!
-//! A cell is the report, if there is one, and the next state; `=` changes nothing.
+//! A cell contains the report, if there is one, and the next state; `=` means no change.
 //!
 //! | event                 | clean  | unseen         | hinted | others       | seen   |
 //! |-----------------------|--------|----------------|--------|--------------|--------|
@@ -37,7 +39,7 @@
 //! | hint                  | =      | report, hinted | =      | report, seen | =      |
 //! | write after           | =      | =              | =      | =            | =      |
 //!
-//! The shared cursor stays behind when it reports, which a `*` marks:
+//! The shared cursor does not move when it reports; `*` marks such a state:
 //!
 //! | event            | clean  | unseen          | unseen*         | hinted | others          | others*   | seen   |
 //! |------------------|--------|-----------------|-----------------|--------|-----------------|-----------|--------|
@@ -47,10 +49,10 @@
 //! | hint             | =      | report, unseen* | report, =       | =      | report, others* | report, = | =      |
 //! | write after      | =      | =               | hinted          | =      | =               | seen      | =      |
 //!
-//! What it does not do: remember any loss but the newest, which stands for the ones before it.
+//! What it does not do: remember any loss except the newest, which represents the earlier ones.
 //!
 //! # Locking
-//! A leaf lock around the newest loss (`lost write`, 200). While nothing was ever lost, a check costs one load.
+//! A leaf lock protects the newest loss (`lost write`, 200). While nothing was ever lost, a check costs one load.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -63,29 +65,30 @@ use extant_ondisk::InodeNr;
 
 static CLASS: LockClass = LockClass::new("lost write", 200);
 
-/// Set in the state of a ledger once a party has seen the newest loss.
+/// Set in the state of a ledger when a party has seen the newest loss.
 const SEEN: u64 = 1;
 /// The state of a ledger without a loss.
 const NOTHING: u64 = SEEN;
-/// Named cursors at the end of one ledger. At this number the ledger forgets them all, and their parties report again.
+/// The maximum number of named cursors at the end of one ledger. At this number, the ledger forgets them all, and their
+/// parties report again.
 const NAMED_MAX: usize = 1024;
 
 /// A write that did not reach the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss<E> {
-    /// Counts the losses of the ledger, from 1.
+    /// The number of the loss in the ledger, from 1.
     pub number: u64,
     pub inode: InodeNr,
-    /// The file's blocks whose data is lost; `None`: only times are.
+    /// The file's blocks whose data is lost; `None` if only times are lost.
     pub blocks: Option<Range<u64>>,
     pub cause: E,
 }
 
 /// The losses of one file or of one mount.
 pub struct LossLedger<E> {
-    /// Twice the number of the newest loss, and [`SEEN`]. It changes under the lock and is readable without it.
+    /// Twice the number of the newest loss, plus [`SEEN`]. It is changed under the lock and can be read without it.
     state: AtomicU64,
-    /// Boxed: most ledgers never have one, and there is one in each inode.
+    /// It is boxed because each inode has a ledger, and most of them never contain a loss.
     newest: Mutex<Option<Box<Newest<E>>>>,
 }
 
@@ -93,22 +96,22 @@ struct Newest<E> {
     loss: Loss<E>,
     /// The number of the newest loss of data.
     data: u64,
-    /// The parties whose cursors are at the end; every other party's is at the start.
+    /// The parties whose cursors are at the end. The cursors of all other parties are at the start.
     at_end: HashSet<Party>,
     shared: Shared,
 }
 
-/// Where the cursor is that processes share.
+/// The position of the cursor that processes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shared {
     Behind,
     /// One of the processes has reported the newest loss; the others may not have.
     Reported,
-    /// After that, a write reached the device.
+    /// A write reached the device after that.
     AtEnd,
 }
 
-/// A party that holds no cursor itself.
+/// A party that does not have its own cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Party {
     Thread(u64),
@@ -122,7 +125,7 @@ pub enum LossCursor {
     Open(Arc<OpenCursor>),
     /// The cursor that each ledger has for this party.
     Of(Party),
-    /// The cursor that each ledger has for all processes that cannot be told apart.
+    /// The cursor that each ledger has for all processes that cannot be distinguished.
     Shared,
 }
 
@@ -136,13 +139,13 @@ impl LossCursor {
         LossCursor::Of(Party::Thread(shard_index() as u64))
     }
 
-    /// The cursor of the process of this id.
+    /// The cursor of the process with this id.
     pub fn process(id: u32) -> LossCursor {
         LossCursor::Of(Party::Process(id))
     }
 }
 
-/// The end of a ledger at one moment.
+/// The end of a ledger at one time.
 #[derive(Clone, Copy, Debug)]
 pub struct Position<'a> {
     state: &'a AtomicU64,
@@ -150,7 +153,7 @@ pub struct Position<'a> {
 }
 
 impl Position<'_> {
-    /// Whether it still is the end: nothing was lost since.
+    /// Whether this is still the end, so that nothing was lost since.
     pub fn is_end(self) -> bool {
         self.state.load(Ordering::Acquire) >> 1 == self.number
     }
@@ -163,7 +166,7 @@ impl<E: Clone> Default for LossLedger<E> {
 }
 
 impl<E: Clone> LossLedger<E> {
-    /// Appends a loss, which all cursors are behind. (Linux: `errseq_set`.)
+    /// Appends a loss; all cursors are then before it (Linux: `errseq_set`).
     pub fn record(&self, inode: InodeNr, blocks: Option<Range<u64>>, cause: E) {
         let mut newest = self.newest.lock();
         let number = (self.state.load(Ordering::Relaxed) >> 1) + 1;
@@ -173,15 +176,15 @@ impl<E: Clone> LossLedger<E> {
         self.state.store(number << 1, Ordering::Release);
     }
 
-    /// A cursor for a file that is opened now. (Linux: `errseq_sample`.)
+    /// A cursor for a file that is being opened (Linux: `errseq_sample`).
     pub fn open(&self) -> LossCursor {
         let state = self.state.load(Ordering::Acquire);
         let number = if state & SEEN == 0 { 0 } else { state >> 1 };
         LossCursor::Open(Arc::new(OpenCursor(AtomicU64::new(number))))
     }
 
-    /// Reports the newest loss if `cursor` is behind it, and moves the cursor. The loss counts as seen.
-    /// (Linux: `errseq_check_and_advance`.)
+    /// Reports the newest loss if `cursor` is before it, and moves the cursor. The loss then counts as seen (Linux:
+    /// `errseq_check_and_advance`).
     ///
     /// # Errors
     /// The newest loss.
@@ -189,7 +192,8 @@ impl<E: Clone> LossLedger<E> {
         self.report(cursor, SEEN)
     }
 
-    /// As [`LossLedger::check`], for a caller that may pass the answer on to no program: the loss stays unseen.
+    /// The same as [`LossLedger::check`], for a caller that may not pass the result on to a program. The loss stays
+    /// unseen.
     ///
     /// # Errors
     /// The newest loss.
@@ -222,7 +226,7 @@ impl<E: Clone> LossLedger<E> {
         if is_behind { Err(newest.loss.clone()) } else { Ok(()) }
     }
 
-    /// A write has reached the device: the shared cursor moves if it has reported the newest loss.
+    /// Records that a write has reached the device. The shared cursor moves if it has reported the newest loss.
     pub fn written(&self) {
         if self.state.load(Ordering::Acquire) == NOTHING {
             return;
@@ -234,7 +238,7 @@ impl<E: Clone> LossLedger<E> {
         }
     }
 
-    /// The end of the ledger now.
+    /// The current end of the ledger.
     pub fn position(&self) -> Position<'_> {
         Position { state: &self.state, number: self.state.load(Ordering::Acquire) >> 1 }
     }
@@ -253,7 +257,7 @@ impl<E: Clone> LossLedger<E> {
         }
     }
 
-    /// Whether anything was ever lost: some parties may not have reported it.
+    /// Whether anything was ever lost, which some parties may not have reported.
     pub fn has_losses(&self) -> bool {
         self.state.load(Ordering::Acquire) != NOTHING
     }

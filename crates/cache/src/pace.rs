@@ -1,17 +1,17 @@
-//! How fast dirty data comes and goes: the measured rate of a device, a bound on bulk data in flight, and the pauses
-//! of writers (Linux: mm/page-writeback.c, with a window as in `wbt`, block/blk-wbt.c).
+//! The pace of dirty data: the measured rate of a device, a limit on bulk data in flight, and the pauses of writers
+//! (Linux: mm/page-writeback.c, with a window as in `wbt`, block/blk-wbt.c).
 //!
-//! Main types: [`Meter`] (the rate, from completions), [`pause_ns`] (how long a writer pauses for what it has dirtied),
-//! [`BulkWindow`] (bulk data waits here until the device has room for it).
+//! Main types: [`Meter`] (the rate, measured from completions), [`pause_ns`] (the pause of a writer for the data that
+//! it has dirtied), [`BulkWindow`] (where bulk data waits until the device has room for it).
 //!
-//! The meter and the pause are functions of time and completions alone: they take no lock, sleep nowhere and read no
-//! clock.
+//! The meter and the pause depend only on the time and on completions, which are arguments: they take no lock, never
+//! sleep and read no clock.
 //!
-//! Bulk data is file data, also that of a large fsync. The journal, metadata and small fsyncs are not bulk. At the
-//! device they wait behind at most [`WINDOW_NS`] of bulk data.
+//! Bulk data is file data, including that of a large fsync. The journal, metadata and small fsyncs are not bulk. On the
+//! device, they wait for at most [`WINDOW_NS`] of bulk data.
 //!
 //! # Locking
-//! `bulk window` (212) is a leaf: completions take it, and nothing is submitted under it.
+//! `bulk window` (212) is a leaf. Completions take it, and nothing is submitted under it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,40 +23,42 @@ use extant_block::{Bio, BlockDevice};
 
 static CLASS: LockClass = LockClass::new("bulk window", 212);
 
-/// At most this much of the device's time may be in flight as bulk data. An fsync waits behind it three times (data,
-/// log, commit record), each time for that long at most.
+/// The maximum of bulk data in flight, as the time that the device takes for it. An fsync waits for bulk data three
+/// times (data, log, commit record), each time for at most that long.
 pub const WINDOW_NS: u64 = 50_000_000;
-/// A writer pauses for the time that the device takes for its bytes, and at most this much longer.
+/// A writer pauses for the time that the device takes for its bytes, plus at most this time.
 const EXTRA_NS_MAX: u64 = 90_000_000;
 /// The rate is measured over at least this much time with bulk data in flight.
 const SAMPLE_NS: u64 = 50_000_000;
-/// Before anything has completed: one request in flight, and pauses as on a device of this rate.
+/// Before anything has completed, one request is in flight, and pauses are those for a device with this rate.
 const FIRST_WINDOW: u64 = 1 << 20;
 const FIRST_RATE: u64 = 100 << 20;
-/// A first sample of fewer bytes measures the latency of a request, not a rate.
+/// A first sample of fewer bytes would measure the latency of a request, not a rate.
 const FIRST_SAMPLE: u64 = 256 << 10;
-/// Bounds of a unit: the window sends units of half of its size, so that the device works on the other half meanwhile.
+/// The minimum and maximum of a unit. The window sends units of half of its size, so that the device works on the other
+/// half in the meantime.
 const UNIT_MIN: u64 = 256 << 10;
 const UNIT_MAX: u64 = 4 << 20;
-/// A writer counts as light if, after this many bytes at its start, it dirties no more than a quarter of the rate.
+/// A writer counts as light if, after this many bytes at its start, it dirties at most a quarter of the rate.
 const LIGHT_SHARE: u64 = 4;
 const LIGHT_START: u64 = 256 << 10;
 
-/// `bytes` at `rate` bytes per second, in nanoseconds.
+/// The time for `bytes` at `rate` bytes per second, in nanoseconds.
 fn time_ns(bytes: u64, rate: u64) -> u64 {
     (u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))).min(u128::from(u64::MAX)) as u64
 }
 
-/// The bytes that pass in `ns` at `rate` bytes per second.
+/// The number of bytes in `ns` at `rate` bytes per second.
 fn bytes_in(ns: u64, rate: u64) -> u64 {
     (u128::from(rate) * u128::from(ns) / 1_000_000_000).min(u128::from(u64::MAX)) as u64
 }
 
-/// Measures the rate at which bulk data completes while there is some in flight.
+/// Measures the rate at which bulk data completes while some is in flight.
 #[derive(Debug, Default)]
 pub struct Meter {
     under_way: u64,
-    /// Start of the sample: bulk data has been in flight since then without a break. `completed` counts since then.
+    /// The start of the sample. Bulk data has been in flight without a break since then, and `completed` counts since
+    /// then.
     since_ns: u64,
     completed: u64,
     rate: Option<u64>,
@@ -82,7 +84,7 @@ impl Meter {
             return;
         }
         let sample = self.completed.saturating_mul(1_000_000_000) / took;
-        // The rate rises at once when the device proves much faster, and falls slowly when a sample is lower.
+        // The rate rises immediately if the device is much faster, and falls slowly if a sample is lower.
         self.rate = Some(match self.rate {
             Some(rate) if sample < rate => rate - (rate - sample) / 4,
             Some(rate) if sample < 2 * rate => rate + (sample - rate) / 2,
@@ -91,39 +93,41 @@ impl Meter {
         (self.since_ns, self.completed) = (now_ns, 0);
     }
 
-    /// Bytes per second; `None`: too little has completed for a measurement.
+    /// The rate in bytes per second; `None` if too little has completed for a measurement.
     pub fn rate(&self) -> Option<u64> {
         self.rate
     }
 
-    /// How many bytes may be in flight.
+    /// The maximum number of bytes in flight.
     pub fn window(&self) -> u64 {
         self.rate.map_or(FIRST_WINDOW, |rate| bytes_in(WINDOW_NS, rate))
     }
 
-    /// Whether `bytes` more may be in flight: at least one request always may.
+    /// Whether `bytes` more may be in flight. At least one request always may.
     pub fn admits(&self, bytes: u64) -> bool {
         self.under_way == 0 || self.under_way + bytes <= self.window()
     }
 }
 
-/// Dirty bytes between which writers pause: below `begin` no writer does, at `limit` the pauses are longest.
+/// The amounts of dirty bytes between which writers pause: below `begin` no writer does, and at `limit` the pauses are
+/// longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Levels {
     pub begin: u64,
     pub limit: u64,
 }
 
-/// The longest pause of a writer of `bytes` on a device that takes `rate` bytes per second.
+/// The maximum pause of a writer of `bytes` on a device that takes `rate` bytes per second.
 pub fn longest_pause_ns(bytes: u64, rate: u64) -> u64 {
     time_ns(bytes, rate).saturating_add(EXTRA_NS_MAX)
 }
 
-/// The pause of a writer that has dirtied `bytes`, with `dirty` bytes in all, on a device of `rate` bytes per second.
+/// The pause of a writer that has dirtied `bytes`, with `dirty` bytes in total, on a device of `rate` bytes per second.
 ///
-/// Half-way between the levels the pause is the time that the device takes for these bytes, so that a single writer
-/// levels off there. Below, the pause is shorter, and above longer, without a step: more writers level off higher. A
-/// light writer pauses only in the uppermost quarter, which many heavy writers reach.
+/// Half-way between the levels, the pause is the time that the device takes for these bytes, so that the amount for a
+/// single writer becomes stable there. Below that, the pause is shorter, and above that, longer, without a step: with
+/// more writers, the stable amount is higher. A light writer pauses only in the uppermost quarter, which only many
+/// heavy writers reach.
 pub fn pause_ns(levels: Levels, dirty: u64, bytes: u64, rate: u64, light: bool) -> u64 {
     let Levels { begin, limit } = levels;
     let begin = if light { limit - limit.saturating_sub(begin) / 4 } else { begin };
@@ -136,12 +140,12 @@ pub fn pause_ns(levels: Levels, dirty: u64, bytes: u64, rate: u64, light: bool) 
     }
 }
 
-/// Recent dirtying by a file's writer, as the time at which a quarter of the rate has paid for it.
+/// The recent dirtying by a file's writer, stored as the time at which a quarter of the rate will have covered it.
 #[derive(Debug, Default)]
 pub struct Lightness(AtomicU64);
 
 impl Lightness {
-    /// Counts `bytes` more that the writer has dirtied; returns whether it is a light one.
+    /// Counts `bytes` more that the writer has dirtied. Returns whether it is a light writer.
     pub fn is_light(&self, now_ns: u64, bytes: u64, rate: u64) -> bool {
         let share = rate / LIGHT_SHARE;
         let until = self.0.load(Ordering::Relaxed).max(now_ns) + time_ns(bytes, share);
@@ -150,7 +154,7 @@ impl Lightness {
     }
 }
 
-/// Bios that are sent in one call, neighbours as one request.
+/// Bios that are sent in one call; adjacent ones form one request.
 struct Unit {
     bios: Vec<Bio>,
     bytes: u64,
@@ -160,12 +164,12 @@ struct Unit {
 struct State {
     meter: Meter,
     waiting: VecDeque<Unit>,
-    /// Units that arrived, and units that left for the device.
+    /// The number of units that arrived, and of units that were sent to the device.
     came: u64,
     left: u64,
-    /// A thread is sending the units that may leave; it looks again before it stops.
+    /// A thread is sending the units that may be sent. It checks for more before it stops.
     sending: bool,
-    /// Threads in [`BulkWindow::wait_for`].
+    /// The number of threads in [`BulkWindow::wait_for`].
     waiters: u32,
 }
 
@@ -173,29 +177,29 @@ struct State {
 #[derive(Clone, Copy, Debug)]
 pub struct Sent(u64);
 
-/// Bulk data for one device: no more is in flight than the device takes in [`WINDOW_NS`], and the rest queues here,
-/// first come first served. No thread has to wait for that.
+/// Bulk data for one device. At most as much is in flight as the device writes in [`WINDOW_NS`], and the rest is queued
+/// here, first come, first served. No thread has to wait for that.
 ///
-/// On a device that completes inline, the sending thread does the work itself, which bounds it. The window only
+/// On a device that completes inline, the sending thread does the work itself, which limits it. The window only
 /// measures there.
 pub struct BulkWindow {
     clock: Clock,
     dev: Arc<dyn BlockDevice>,
     bounded: bool,
-    /// The meter's rate, readable without the lock; 0: unknown.
+    /// The meter's rate, readable without the lock; 0 if unknown.
     rate: AtomicU64,
     state: Mutex<State>,
     moved: Condvar,
 }
 
 impl BulkWindow {
-    /// A window in front of `dev`.
+    /// Creates a window in front of `dev`.
     pub fn new(clock: Clock, dev: Arc<dyn BlockDevice>) -> BulkWindow {
         let (bounded, state) = (dev.completes_later(), Mutex::new(&CLASS, State::default()));
         BulkWindow { clock, dev, bounded, rate: AtomicU64::new(0), state, moved: Condvar::new() }
     }
 
-    /// The measured rate of bulk data, in bytes per second; before a measurement, that of a usual device.
+    /// The measured rate of bulk data in bytes per second; before a measurement, the rate of a typical device.
     pub fn rate(&self) -> u64 {
         match self.rate.load(Ordering::Relaxed) {
             0 => FIRST_RATE,
@@ -203,7 +207,7 @@ impl BulkWindow {
         }
     }
 
-    /// How many bytes to send as one unit.
+    /// The number of bytes to send as one unit.
     pub fn unit_bytes(&self) -> u64 {
         match (self.bounded, self.rate.load(Ordering::Relaxed)) {
             (false, _) => UNIT_MAX,
@@ -212,8 +216,8 @@ impl BulkWindow {
         }
     }
 
-    /// How many bytes writeback should take at once. A small window takes a unit. For a fast device, or one that
-    /// completes inline, a larger batch saves a round per unit.
+    /// The number of bytes that writeback should take at once. A small window takes a unit. For a fast device, or one
+    /// that completes inline, a larger batch saves a round per unit.
     pub fn batch_bytes(&self) -> u64 {
         match (self.bounded, self.rate.load(Ordering::Relaxed)) {
             (false, _) => u64::MAX,
@@ -221,7 +225,7 @@ impl BulkWindow {
         }
     }
 
-    /// Sends the bios, at once or when the window has room. The caller reports each with [`BulkWindow::completed`].
+    /// Sends the bios, immediately or when the window has room. The caller reports each with [`BulkWindow::completed`].
     pub fn send(&self, bios: Vec<Bio>) -> Sent {
         let bytes = bios.iter().map(|bio| bio.len).sum();
         let now = self.clock.now_ns();
@@ -239,7 +243,7 @@ impl BulkWindow {
         sent
     }
 
-    /// Counts `bytes` of a sent bio as completed, and sends what the window has room for now.
+    /// Counts `bytes` of a sent bio as completed, and sends units for which the window now has room.
     pub fn completed(&self, bytes: u64) {
         let now = self.clock.now_ns();
         let mut state = self.state.lock();
@@ -247,7 +251,7 @@ impl BulkWindow {
         if let Some(rate) = state.meter.rate() {
             self.rate.store(rate.max(1), Ordering::Relaxed);
         }
-        // A bio may complete before its submission returns: then the submitting thread continues the loop.
+        // A bio may complete before its submission returns. Then the submitting thread continues the loop.
         if std::mem::replace(&mut state.sending, true) {
             return;
         }

@@ -1,4 +1,5 @@
-//! The measured rate of devices of known rates, the bound on bulk data in flight, and how writers share a device.
+//! Tests the measured rate of devices with known rates, the limit on bulk data in flight, and how writers share a
+//! device.
 
 use super::*;
 
@@ -12,7 +13,7 @@ static HELD: LockClass = LockClass::new("test held", 0);
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;
 
-/// A device of a fixed rate, first come first served: a request completes when the test says so.
+/// A device with a fixed rate, first come, first served. A request completes when the test says so.
 struct Fifo {
     rate: u64,
     now: u64,
@@ -38,7 +39,7 @@ impl Fifo {
     }
 }
 
-/// Sends as much as the meter admits, for a while; returns the longest time that bulk data waited.
+/// Sends as much as the meter admits for some time. Returns the longest time that bulk data waited.
 fn stream(fifo: &mut Fifo, meter: &mut Meter, unit: u64, units: u64) -> u64 {
     let mut longest = 0;
     for _ in 0..units {
@@ -64,10 +65,10 @@ fn the_measured_rate_of_a_device_bounds_the_bytes_in_flight() {
     }
 }
 
-/// One request at a time measures a low rate; a device that takes many at once soon gets many.
+/// One request at a time gives a low rate, but a device that can process many at the same time soon gets many.
 #[test]
 fn a_fast_device_is_not_held_back_by_a_slow_start() {
-    // A request takes two milliseconds, however many there are.
+    // A request takes two milliseconds, regardless of how many there are.
     let (mut meter, mut now, mut under_way) = (Meter::default(), 0, VecDeque::new());
     let mut depth = 0;
     for _ in 0..10_000 {
@@ -106,8 +107,8 @@ fn occasional_small_writes_give_no_rate() {
 
 const LEVELS: Levels = Levels { begin: 24 * MIB, limit: 32 * MIB };
 
-/// Writers that never stop, on a device of 25 MB/s: the dirty bytes level off between the two levels, each writer gets
-/// its share, and no pause exceeds the bound.
+/// Writers that never stop, on a device of 25 MB/s: the amount of dirty bytes becomes stable between the two levels,
+/// each writer gets its share, and no pause exceeds the limit.
 #[test]
 fn heavy_writers_share_the_rate_and_level_off_below_the_limit() {
     let rate = 25_000_000;

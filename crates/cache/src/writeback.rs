@@ -1,23 +1,23 @@
 //! Background writeback of file data (Linux: fs/fs-writeback.c, mm/page-writeback.c).
 //!
-//! Main types: [`Flusher`] (which inodes are dirty, since when, and how many bytes in all), [`AddressSpaceOps`] (how
-//! their dirty data reaches the device: implemented by `fs`), [`Listed`] (why an inode is listed).
+//! Main types: [`Flusher`] (which inodes are dirty, since when, and how many bytes in total), [`AddressSpaceOps`]
+//! (writes their dirty data to the device; implemented by `fs`), [`Listed`] (the reason why an inode is listed).
 //!
 //! Rules: data older than `expire` is written. If more than `background_bytes` wait for writeback, the oldest inodes
-//! are written until half of that is left. On the way to `limit_bytes`, which counts data under writeback too,
-//! writers pause for the bytes that they dirty ([`Flusher::throttle`], [`crate::pace`]). Within an inode, blocks go
-//! out in file order.
+//! are written until half of that is left. As the amount approaches `limit_bytes`, which counts data under writeback,
+//! too, writers pause for the bytes that they dirty ([`Flusher::throttle`], [`crate::pace`]). Within an inode, blocks
+//! are written in file order.
 //!
-//! An inode stays listed while any of its data is dirty, taken or under writeback. So [`Flusher::listed`] includes
-//! the writes that the flusher has begun. An inode whose data is all under writeback costs a round nothing: the first
-//! scan that meets it puts it aside, and it comes back when it is dirtied again.
+//! An inode is listed while any of its data is dirty, taken or under writeback. So [`Flusher::listed`] includes the
+//! writes that the flusher has begun. An inode whose data is all under writeback costs nothing in a round: the first
+//! scan that meets it moves it to a separate list, and it is moved back when it is dirtied again.
 //!
-//! What it does not do: block mapping, transactions.
+//! What it does not do: block mapping or transactions.
 //!
 //! # Locking
-//! `dirty inodes` (38) guards the table and is not held while an inode is written. An inode that is listed already is
-//! dirtied without it ([`AddressSpaceOps::listed`]). `room for dirty data` (209) is a leaf; completions take it only
-//! while a writer waits.
+//! `dirty inodes` (38) protects the table and is not held while an inode is written. An inode that is already listed
+//! can be dirtied without it ([`AddressSpaceOps::listed`]). `room for dirty data` (209) is a leaf; completions take it
+//! only while a writer waits.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,32 +34,32 @@ use crate::pace::{Levels, Lightness, pause_ns};
 static CLASS: LockClass = LockClass::new("dirty inodes", 38);
 static ROOM_CLASS: LockClass = LockClass::new("room for dirty data", 209);
 
-/// The flusher's view of an inode.
+/// An inode, from the view of the flusher.
 pub trait AddressSpaceOps: Send + Sync + Sized + 'static {
-    /// Writes the dirty data of these inodes of one mount, neighbours on the device together and large files in
-    /// turns, and lazily written times. Returns when all of it is in flight. Errors are recorded with each inode, for
-    /// its fsync.
+    /// Writes the dirty data of these inodes of one mount, with adjacent data on the device together and large files in
+    /// turns, and the lazily written times. Returns when everything is in flight. Errors are recorded with each inode,
+    /// for its fsync.
     fn write_pages(inodes: &[Arc<Self>]);
 
-    /// Bytes that are dirty and not yet taken for writeback.
+    /// The number of bytes that are dirty and not yet taken for writeback.
     fn dirty_bytes(&self) -> u64;
 
     /// Whether lazily written times are dirty.
     fn has_times(&self) -> bool;
 
-    /// No data of the inode is taken or under writeback.
+    /// Whether no data of the inode is taken or under writeback.
     fn is_idle(&self) -> bool;
 
-    /// The flusher's own note, in a place that needs no lock.
+    /// The flusher's note about the inode, which can be read without a lock.
     fn listed(&self) -> &Listed;
 }
 
-/// Why an inode is listed. The reason is at least as strong as the inode's state.
+/// The reason why an inode is listed. The reason is at least as strong as the inode's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 enum For {
     Nothing,
-    /// Some of its data is under writeback; nothing else is known.
+    /// Some of the data is under writeback, and nothing else is known.
     Completion,
     Times,
     Data,
@@ -67,7 +67,7 @@ enum For {
 
 const LISTS: [For; 3] = [For::Completion, For::Times, For::Data];
 
-/// Why the flusher lists an inode, and how much its writers have dirtied recently.
+/// The reason why the flusher lists an inode, and how much its writers have dirtied recently.
 #[derive(Debug, Default)]
 pub struct Listed {
     why: AtomicU8,
@@ -85,7 +85,7 @@ impl Listed {
     }
 }
 
-/// Thresholds, in bytes and nanoseconds.
+/// The thresholds, in bytes and nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct FlusherOptions {
     pub background_bytes: u64,
@@ -94,12 +94,12 @@ pub struct FlusherOptions {
 }
 
 impl FlusherOptions {
-    /// The levels between which writers pause. The flusher starts well below the first.
+    /// The levels between which writers pause. The flusher starts well below the first one.
     fn levels(&self) -> Levels {
         Levels { begin: self.limit_bytes - self.limit_bytes / 4, limit: self.limit_bytes }
     }
 
-    /// Above this, no writer goes on: bounded pauses have not been enough.
+    /// Above this, no writer continues, because limited pauses were not enough.
     fn ceiling(&self) -> u64 {
         self.limit_bytes + self.limit_bytes / 8
     }
@@ -110,13 +110,13 @@ struct Dirty<I> {
     since_ns: u64,
 }
 
-/// By inode number: writing in that order follows the inode tables, and with Orlov the data.
+/// The inodes by number: writing in that order follows the inode tables and, with Orlov, the data.
 type List<I> = BTreeMap<u64, Dirty<I>>;
 
 struct Table<I> {
-    /// One for each of [`LISTS`]; every inode is in one.
+    /// One list for each of [`LISTS`]; every inode is in one of them.
     lists: [List<I>; 3],
-    /// No inode with data or times has been listed for longer.
+    /// No inode with data or times has been listed since before this time.
     oldest_ns: u64,
     stop: bool,
 }
@@ -126,10 +126,10 @@ impl<I: AddressSpaceOps> Table<I> {
         self.lists.get_mut((of as usize).checked_sub(1)?)
     }
 
-    /// Moves the inode to the list that fits its state, under the table's lock; returns that list.
+    /// Moves the inode to the list that matches its state, under the table's lock. Returns that list.
     ///
-    /// A thread that makes it dirty reads the note afterwards, without the lock. Either it sees the new note, or this
-    /// function sees that the inode is dirty.
+    /// A thread that makes the inode dirty reads the note afterwards, without the lock. Either it sees the new note, or
+    /// this function sees that the inode is dirty.
     fn review(&mut self, ino: u64) -> For {
         let Some((from, inode)) = LISTS.iter().find_map(|list| {
             let dirty = self.lists[*list as usize - 1].get(&ino)?;
@@ -152,7 +152,7 @@ impl<I: AddressSpaceOps> Table<I> {
         {
             let since = dirty.since_ns;
             list.insert(ino, dirty);
-            // A thread that has just made it dirty finds it listed, and leaves `oldest_ns` as it is.
+            // A thread that has just made it dirty finds it listed, and does not change `oldest_ns`.
             if to != For::Completion {
                 self.oldest_ns = self.oldest_ns.min(since);
             }
@@ -167,21 +167,21 @@ pub struct Flusher<I> {
     options: FlusherOptions,
     table: Mutex<Table<I>>,
     wake: Condvar,
-    /// Bytes not on the device yet, and those of them that are taken for writeback.
+    /// The number of bytes that are not on the device yet, and of those that are taken for writeback.
     dirty_bytes: AtomicI64,
     taken_bytes: AtomicI64,
     kicked: AtomicBool,
-    /// How many bytes reclaim wants written.
+    /// The number of bytes that reclaim wants to be written.
     demand: AtomicU64,
     room: Mutex<()>,
     more_room: Condvar,
-    /// Writers that wait until the flusher is no longer full.
+    /// The number of writers that wait until the flusher is no longer full.
     stopped: AtomicU32,
-    /// The flusher has ended: nothing makes room any more.
+    /// Whether the flusher has ended, so that nothing frees memory any more.
     ended: AtomicBool,
-    /// Inodes written by background writeback.
+    /// The number of inodes written by background writeback.
     pub inodes_written: Counter,
-    /// Inodes looked at to find those, and their neighbours.
+    /// The number of inodes examined to find those, and their neighbours.
     pub inodes_looked_at: Counter,
 }
 
@@ -206,7 +206,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
         })
     }
 
-    /// Notes that inode `ino` is dirty; `bytes` became dirty now (0 for times only). Called after the change.
+    /// Records that inode `ino` is dirty; `bytes` became dirty now (0 for times only). Must be called after the change.
     pub fn dirtied(&self, ino: u64, bytes: u64, inode: &Arc<I>) {
         self.list(ino, if bytes > 0 { For::Data } else { For::Times }, inode);
         self.add_bytes(bytes);
@@ -233,18 +233,18 @@ impl<I: AddressSpaceOps> Flusher<I> {
         if let Some(list) = t.list(why) {
             list.insert(ino, dirty);
         }
-        // Last, because a thread that sees the note relies on the table.
+        // This is last, because a thread that sees the note relies on the table.
         inode.listed().set(why);
     }
 
-    /// Takes the inode off its list if it is clean, after some of its data has reached the device or was lost.
+    /// Removes the inode from its list if it is clean, after some of its data has reached the device or was lost.
     pub fn settled(&self, ino: u64, inode: &I) {
         if inode.is_idle() && inode.dirty_bytes() == 0 && !inode.has_times() {
             self.table.lock().review(ino);
         }
     }
 
-    /// More bytes are dirty, in an inode that is already listed.
+    /// Records that more bytes are dirty, in an inode that is already listed.
     fn add_bytes(&self, bytes: u64) {
         self.dirty_bytes.fetch_add(bytes as i64, Ordering::SeqCst);
         self.kick_if_over();
@@ -257,7 +257,8 @@ impl<I: AddressSpaceOps> Flusher<I> {
         }
     }
 
-    /// Reclaim lacks clean memory: the next round writes about `bytes`, whatever else is due.
+    /// Called if reclaim lacks clean memory: the next round writes about `bytes`, regardless of which other data is
+    /// due.
     pub fn demand(&self, bytes: u64) {
         let bytes = bytes.min(self.waiting_bytes());
         self.demand.fetch_max(bytes, Ordering::AcqRel);
@@ -272,13 +273,14 @@ impl<I: AddressSpaceOps> Flusher<I> {
         self.taken_bytes.fetch_add(bytes as i64, Ordering::SeqCst);
     }
 
-    /// Bytes that were taken are on the device, or lost.
+    /// Records that taken bytes are on the device or lost.
     pub fn written(&self, bytes: u64) {
         self.taken_bytes.fetch_sub(bytes as i64, Ordering::SeqCst);
         self.dropped(bytes);
     }
 
-    /// Of `bytes` that were taken, `dirty` are dirty again; the others had been dirtied and counted meanwhile.
+    /// Records that of `bytes` that were taken, `dirty` are dirty again. The others had been dirtied and counted in the
+    /// meantime.
     pub fn put_back(&self, ino: u64, bytes: u64, dirty: u64, inode: &Arc<I>) {
         self.list(ino, For::Data, inode);
         self.taken_bytes.fetch_sub(bytes as i64, Ordering::SeqCst);
@@ -286,7 +288,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
         self.kick_if_over();
     }
 
-    /// Bytes that were dirty no longer are: they were truncated, for example.
+    /// Records that dirty bytes no longer are; for example, they were truncated.
     pub fn dropped(&self, bytes: u64) {
         self.dirty_bytes.fetch_sub(bytes as i64, Ordering::SeqCst);
         if self.stopped.load(Ordering::SeqCst) > 0 && !self.is_full() {
@@ -295,18 +297,18 @@ impl<I: AddressSpaceOps> Flusher<I> {
         }
     }
 
-    /// Bytes that are not on the device yet.
+    /// The number of bytes that are not on the device yet.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes.load(Ordering::SeqCst).max(0) as u64
     }
 
-    /// Dirty bytes that are not taken for writeback.
+    /// The number of dirty bytes that are not taken for writeback.
     fn waiting_bytes(&self) -> u64 {
         self.dirty_bytes().saturating_sub(self.taken_bytes.load(Ordering::SeqCst).max(0) as u64)
     }
 
-    /// How long a writer pauses that has dirtied `bytes` of an inode with this note, on a device that takes `rate`
-    /// bytes per second; 0: not at all (Linux: `balance_dirty_pages`).
+    /// The pause of a writer that has dirtied `bytes` of an inode with this note, on a device that takes `rate` bytes
+    /// per second, in nanoseconds; 0 for no pause (Linux: `balance_dirty_pages`).
     pub fn pause_ns(&self, note: &Listed, bytes: u64, rate: u64) -> u64 {
         let (levels, dirty) = (self.options.levels(), self.dirty_bytes());
         if dirty <= levels.begin {
@@ -316,16 +318,16 @@ impl<I: AddressSpaceOps> Flusher<I> {
         pause_ns(levels, dirty, bytes, rate, light)
     }
 
-    /// Whether so much is dirty that no writer may go on, even after its pause.
+    /// Whether so much is dirty that no writer may continue, even after its pause.
     pub fn is_full(&self) -> bool {
         self.dirty_bytes() > self.options.ceiling() && !self.ended.load(Ordering::SeqCst)
     }
 
-    /// Pauses a writer as [`Flusher::pause_ns`] says, and for as long as the flusher [is full](Flusher::is_full).
-    /// Called without locks and handles.
+    /// Pauses a writer for [`Flusher::pause_ns`], and for as long as the flusher [is full](Flusher::is_full). Must be
+    /// called without locks and handles.
     ///
-    /// The writer does not write back itself: the flusher takes the files of all writers in the order of their
-    /// numbers, and requests of the size of one file would break that order.
+    /// The writer does not write back itself: the flusher takes the files of all writers in the order of their numbers,
+    /// and requests of the size of one file would break that order.
     pub fn throttle(&self, note: &Listed, bytes: u64, rate: u64) {
         let pause = self.pause_ns(note, bytes, rate);
         if pause == 0 {
@@ -351,7 +353,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
         }
     }
 
-    /// The inode is gone, with its dirty data.
+    /// Removes an inode that no longer exists, with its dirty data.
     pub fn forget(&self, ino: u64) {
         let mut t = self.table.lock();
         for list in &mut t.lists {
@@ -365,7 +367,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
         self.table.lock().lists.iter().map(BTreeMap::len).sum()
     }
 
-    /// One round of the flusher's work; returns how many inodes it wrote.
+    /// Does one round of the flusher's work. Returns how many inodes it wrote.
     pub fn step(&self) -> usize {
         self.kicked.store(false, Ordering::Release);
         let demand = self.demand.swap(0, Ordering::AcqRel);
@@ -383,9 +385,10 @@ impl<I: AddressSpaceOps> Flusher<I> {
         written
     }
 
-    /// The inodes that have been dirty longest, as many as make room again once they are written; in inode order.
+    /// The inodes that have been dirty for the longest time, as many as free enough memory when they are written, in
+    /// inode order.
     ///
-    /// It looks at all inodes with data. They are no more than the dirty blocks, of which it takes a quarter.
+    /// It examines all inodes with data. There are at most as many as dirty blocks, of which it takes a quarter.
     fn take_oldest(&self, now: u64, demand: u64) -> Vec<Arc<I>> {
         let mut t = self.table.lock();
         let mut left = self.waiting_bytes().saturating_sub(self.options.background_bytes / 2).max(demand);
@@ -420,8 +423,8 @@ impl<I: AddressSpaceOps> Flusher<I> {
         all.into_iter().map(|(_, inode)| inode).collect()
     }
 
-    /// Inodes with dirty data that is not taken, with numbers in `range`, from the one after `ino` on and then from
-    /// the start; at most `max`.
+    /// At most `max` inodes with dirty data that is not taken and with numbers in `range`, from the one after `ino` on
+    /// and then from the start.
     pub fn dirty_after(&self, ino: u64, range: Range<u64>, max: usize) -> Vec<Arc<I>> {
         let mut t = self.table.lock();
         let Some(data) = t.list(For::Data) else { return Vec::new() };
@@ -466,7 +469,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
         taken.into_values().collect()
     }
 
-    /// Runs `step` until [`Flusher::stop`]: the body of the flusher thread.
+    /// Runs `step` until [`Flusher::stop`]. This is the body of the flusher thread.
     pub fn run(&self) {
         let _ended = EndOnDrop(self);
         let mut more = false;
@@ -480,7 +483,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
                     return;
                 }
             }
-            // Writers that pause dirty nothing meanwhile, and so do not wake the flusher.
+            // Writers that pause dirty nothing in the meantime, and so do not wake the flusher.
             more = self.step() > 0 && self.waiting_bytes() > self.options.background_bytes;
         }
     }
@@ -499,7 +502,7 @@ impl<I: AddressSpaceOps> Flusher<I> {
     }
 }
 
-/// Releases the waiting writers however the thread ends.
+/// Releases the waiting writers, regardless of how the thread ends.
 struct EndOnDrop<'f, I: AddressSpaceOps>(&'f Flusher<I>);
 
 impl<I: AddressSpaceOps> Drop for EndOnDrop<'_, I> {

@@ -1,4 +1,4 @@
-//! Which inodes the flusher takes, how many it looks at for that, and which writers it delays.
+//! Tests which inodes the flusher takes, how many it examines for that, and which writers it delays.
 
 use std::sync::OnceLock;
 
@@ -45,7 +45,7 @@ impl AddressSpaceOps for Inode {
     }
 }
 
-/// The state that the flusher saw may change before it acts.
+/// A point at which the state that the flusher saw may change before it acts.
 fn looked<T>(seen: T) -> T {
     sim::point("an inode was looked at");
     seen
@@ -68,7 +68,7 @@ impl Inode {
     }
 
     fn take(&self) {
-        // In this order, the inode is clean at no moment.
+        // In this order, the inode is never clean in between.
         let bytes = self.dirty.load(Ordering::SeqCst);
         self.taken.fetch_add(bytes, Ordering::SeqCst);
         self.dirty.fetch_sub(bytes, Ordering::SeqCst);
@@ -121,7 +121,7 @@ fn above_the_background_limit_the_oldest_go_until_half_of_it_is_left() {
     assert_eq!((flusher.dirty_bytes(), flusher.dirty_inodes()), (4 * BLOCK, 4));
 }
 
-/// Data under writeback on a slow device is not looked at in every round, and does not start a round.
+/// Data under writeback on a slow device is not examined in every round, and does not start a round.
 #[test]
 fn data_under_writeback_costs_a_round_nothing() {
     let clock = Clock::virtual_at(0);
@@ -139,11 +139,11 @@ fn data_under_writeback_costs_a_round_nothing() {
     }
     assert_eq!(flusher.dirty_inodes(), all.len());
     assert!(in_hand(&all).len() >= all.len() - 101);
-    // Each round takes 51, and looks at each inode three times at most: taken, left over, put aside.
+    // Each round takes 51, and examines each inode at most three times: taken, left over, moved to the other list.
     assert!(rounds <= all.len() / 50, "{rounds} rounds");
     let looked = flusher.inodes_looked_at.get();
     assert!(looked <= 4 * all.len() as u64, "{looked} looked at");
-    // The inodes under writeback are not offered as neighbours either.
+    // The inodes under writeback are not offered as neighbours, either.
     let before = looked;
     let found = flusher.dirty_after(0, 0..all.len() as u64, 10);
     assert!(found.len() == 10 && found.iter().all(|inode| inode.dirty_bytes() > 0));
@@ -165,7 +165,7 @@ fn times_and_data_put_back_are_written_when_they_are_due() {
     all[0].touch();
     all[1].dirty(3 * BLOCK);
     assert_eq!(flusher.step(), 1);
-    // Put aside while it is under writeback, and dirty again since.
+    // It was moved to the other list while under writeback, and has become dirty again since.
     assert!(flusher.dirty_after(3, 0..4, 4).is_empty());
     assert_eq!(all[1].listed.get(), For::Completion);
     all[1].put_back();
@@ -192,7 +192,7 @@ fn threads_lose_no_inode() {
                 for _ in 0..20_000 {
                     let inode = &all[rng.below(12) as usize];
                     match (seed, rng.below(8)) {
-                        // One thread takes and completes at a time, as the writeback lock ensures.
+                        // Only one thread takes and completes at a time, which the writeback lock ensures.
                         (0, 0..3) => inode.take(),
                         (0, 3..6) => inode.arrive(),
                         (0, 6) => inode.put_back(),
@@ -216,8 +216,8 @@ fn threads_lose_no_inode() {
     assert_eq!((flusher.dirty_bytes(), flusher.waiting_bytes(), flusher.dirty_inodes()), (0, 0, 0));
 }
 
-/// An inode is dirtied and touched while its last write arrives and the flusher makes its round, under every schedule
-/// with few preemptions: if it is dirty, it is listed for that.
+/// An inode is dirtied and touched while its last write arrives and the flusher makes its round, with every schedule
+/// with few preemptions. If it is dirty, it is listed for that.
 #[test]
 fn an_inode_is_listed_for_what_it_has_under_every_schedule() {
     let three_threads = || {
@@ -252,7 +252,7 @@ fn an_inode_is_listed_for_what_it_has_under_every_schedule() {
     assert!(runs > 1_000, "{runs} schedules");
 }
 
-/// An inode is dirtied during the completion that it was listed for: it will be due.
+/// An inode is dirtied during the completion for which it was listed. It must become due.
 #[test]
 fn an_inode_that_is_dirtied_while_its_last_write_arrives_will_be_due() {
     let two_threads = || {
@@ -262,7 +262,7 @@ fn an_inode_that_is_dirtied_while_its_last_write_arrives_will_be_due() {
         all[0].dirty(BLOCK);
         all[0].take();
         assert!(flusher.dirty_after(1, 0..1, 1).is_empty());
-        // Nothing is due now or later: no later round looks at the inodes.
+        // Nothing is due now or later, so no later round examines the inodes.
         clock.advance(Duration::from_secs(5));
         assert_eq!(flusher.step(), 0);
         let inode = all[0].clone();
@@ -282,7 +282,7 @@ fn an_inode_that_is_dirtied_while_its_last_write_arrives_will_be_due() {
     assert!(runs > 20, "{runs} schedules");
 }
 
-/// The rate of a device that takes a block in a millisecond.
+/// The rate of a device that takes one millisecond for a block.
 const RATE: u64 = 1000 * BLOCK;
 
 #[test]
@@ -297,7 +297,7 @@ fn a_writer_without_a_flusher_writes() {
     assert_eq!(in_hand(&all).len(), 7);
 }
 
-/// The more is dirty, the longer a writer's pause for its bytes; a writer that dirties little does not pause.
+/// The more is dirty, the longer a writer pauses for its bytes. A writer that dirties little does not pause.
 #[test]
 fn pauses_grow_on_the_way_to_the_limit() {
     let clock = Clock::virtual_at(0);
@@ -313,7 +313,7 @@ fn pauses_grow_on_the_way_to_the_limit() {
     }
     assert!(pauses.is_sorted() && pauses[0] > 0, "{pauses:?}");
     assert_eq!(pauses[24], 190_000_000, "the longest: a tenth of a second and what the device takes");
-    // Another file's writer, which dirties a block every ten milliseconds on the same device.
+    // This is the writer of another file, which dirties a block every ten milliseconds on the same device.
     let light = || {
         clock.advance(Duration::from_millis(10));
         flusher.pause_ns(&all[1].listed, BLOCK, RATE)
@@ -324,7 +324,8 @@ fn pauses_grow_on_the_way_to_the_limit() {
     assert!((0..100).all(|_| light() == 0));
 }
 
-/// Far over the limit a writer waits for data under writeback, however long that takes, unless the flusher has ended.
+/// Far above the limit, a writer waits for data under writeback, regardless of how long that takes, unless the flusher
+/// has ended.
 #[test]
 fn a_writer_far_over_the_limit_waits_for_the_device() {
     let outcome = sim::run(&Options::new(1), || {

@@ -1,14 +1,14 @@
-//! The owner of dirty data during its write to the device: [`WritebackToken`], and the open tokens of one inode,
+//! Tracks dirty data during its write to the device: [`WritebackToken`], and the open tokens of one inode,
 //! [`Writebacks`].
 //!
-//! A token is opened when blocks are taken from the address space, and closed when their data can be read back from the
-//! device: written, mapped (or converted), the size on disk moved; or once they are lost. Until then the folios hold
-//! the data. So "is it there?" has one answer: no token that was opened before is open.
+//! A token is opened when blocks are taken from the address space. It is closed when their data can be read back from
+//! the device (written, mapped or converted, and the size on disk moved), or when they are lost. Until then, the folios
+//! hold the data. So data is on the device when no token that was opened before is open any more.
 //!
-//! Main types: [`Writebacks`] (one an inode), [`WritebackToken`], [`Epoch`] (a moment, to wait for the tokens
-//! opened before). Linux has PG_writeback, `i_unwritten` and ordered lists of the journal for parts of this.
+//! Main types: [`Writebacks`] (one per inode), [`WritebackToken`], [`Epoch`] (a point in time, to wait for the tokens
+//! opened before it). Linux has PG_writeback, `i_unwritten` and ordered lists of the journal for parts of this.
 //!
-//! What it does not do: errors. A lost write is recorded in the ledgers of its inode and of the mount
+//! What it does not do: handle errors. A lost write is recorded in the ledgers of its inode and of the mount
 //! ([`crate::LossLedger`]) before its token closes, so a thread that has waited for the token finds it there.
 //!
 //! # Locking
@@ -22,7 +22,7 @@ use extant_base::sync::{LockClass, Mutex, Waiter};
 
 static CLASS: LockClass = LockClass::new("writebacks", 200);
 
-/// A moment, which stands for all tokens opened before it.
+/// A point in time, which represents all tokens opened before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(u64);
 
@@ -38,7 +38,7 @@ struct State {
 /// The open tokens of one inode.
 pub struct Writebacks {
     state: Mutex<State>,
-    /// Open tokens, readable without the lock.
+    /// The number of open tokens, readable without the lock.
     count: AtomicU64,
 }
 
@@ -74,12 +74,13 @@ impl Writebacks {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// The present moment.
+    /// The current point in time.
     pub fn epoch(&self) -> Epoch {
         Epoch(self.state.lock().opened)
     }
 
-    /// Calls `then` once every token opened before `epoch` is closed: at once, or from the thread that closes the last.
+    /// Calls `then` when every token opened before `epoch` is closed: immediately, or from the thread that closes the
+    /// last one.
     pub fn when_closed(&self, epoch: Epoch, then: impl FnOnce() + Send + 'static) {
         {
             let mut s = self.state.lock();

@@ -1,8 +1,8 @@
-//! The clusters in use: flat bitmaps that all threads set at once.
+//! The clusters in use: flat bitmaps in which all threads set bits concurrently.
 //!
-//! Main types: [`Bits`] (a bitmap), [`Sparse`] (one that takes memory where bits are set), [`Claims`] (the claimed
-//! clusters, and those that were claimed more than once). A claim records no owner; a second walk over all maps finds
-//! the owners of clusters that were claimed twice.
+//! Main types: [`Bits`] (a bitmap), [`Sparse`] (a bitmap that takes memory only where bits are set), [`Claims`] (the
+//! claimed clusters, and those that were claimed more than once). A claim records no owner; a second walk over all maps
+//! finds the owners of clusters that were claimed twice.
 //!
 //! # Locking
 //! None: the words are atomic.
@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::FromZeros;
 
-/// `count` words, all 0. `Err`: the number of bytes that could not be allocated.
+/// Allocates `count` words, all 0. Returns `Err` with the number of bytes that could not be allocated.
 pub fn words(count: u64) -> Result<Vec<AtomicU64>, u64> {
     let words = usize::try_from(count).ok().and_then(|n| AtomicU64::new_vec_zeroed(n).ok());
     words.ok_or(count.saturating_mul(8))
@@ -26,32 +26,32 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// `len` clear bits. The system provides the memory when it is first touched. `Err`: the number of bytes that could
-    /// not be allocated.
+    /// Creates a bitmap of `len` clear bits. The system provides the memory when it is first touched. Returns `Err`
+    /// with the number of bytes that could not be allocated.
     pub fn new(len: u64) -> Result<Bits, u64> {
         Ok(Bits { words: words(len.div_ceil(64))?, len })
     }
 
-    /// Sets a bit; returns whether it was set before.
+    /// Sets a bit. Returns whether it was set before.
     pub fn set(&self, bit: u64) -> bool {
         let Some(word) = self.words.get((bit / 64) as usize).filter(|_| bit < self.len) else { return false };
         let mask = 1 << (bit % 64);
         word.fetch_or(mask, Ordering::Relaxed) & mask != 0
     }
 
-    /// Whether the bit is set; bits beyond the end are not.
+    /// Whether the bit is set; bits past the end are not.
     pub fn test(&self, bit: u64) -> bool {
         self.words.get((bit / 64) as usize).is_some_and(|word| word.load(Ordering::Relaxed) >> (bit % 64) & 1 != 0)
     }
 
-    /// Clears everything. A word without a bit is not written: that would take memory for it.
+    /// Clears all bits. A word without a bit is not written, because that would take memory for it.
     pub fn clear(&self) {
         let set = self.words.iter().filter(|word| word.load(Ordering::Relaxed) != 0);
         set.for_each(|word| word.store(0, Ordering::Relaxed));
     }
 }
 
-/// The parts of a range of bits word by word: index of the word, mask.
+/// Splits a range of bits into words: returns the index of the word and a mask.
 fn pieces(range: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
     let (mut at, end) = (range.start, range.end);
     std::iter::from_fn(move || {
@@ -67,14 +67,14 @@ fn pieces(range: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// A bitmap that takes memory where bits are set: chunks of `CHUNK` words, and a pointer for each.
+/// A bitmap that takes memory only where bits are set: chunks of `CHUNK` words, and a pointer for each.
 pub struct Sparse<const CHUNK: usize = 64> {
     chunks: Vec<OnceLock<Box<[AtomicU64; CHUNK]>>>,
     len: u64,
 }
 
 impl<const CHUNK: usize> Sparse<CHUNK> {
-    /// `len` clear bits. `Err`: the number of bytes that could not be allocated.
+    /// Creates a bitmap of `len` clear bits. Returns `Err` with the number of bytes that could not be allocated.
     pub fn new(len: u64) -> Result<Sparse<CHUNK>, u64> {
         let count = len.div_ceil(64).div_ceil(CHUNK as u64) as usize;
         let mut chunks = Vec::new();
@@ -88,25 +88,25 @@ impl<const CHUNK: usize> Sparse<CHUNK> {
         chunk.map_or(0, |chunk| chunk[at % CHUNK].load(Ordering::SeqCst))
     }
 
-    /// Sets bits of a word; returns those that were set before.
+    /// Sets bits of a word. Returns those that were set before.
     fn add(&self, at: usize, bits: u64) -> u64 {
         let Some(chunk) = self.chunks.get(at / CHUNK) else { return 0 };
         let chunk = chunk.get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK]));
         chunk[at % CHUNK].fetch_or(bits, Ordering::SeqCst) & bits
     }
 
-    /// Sets a bit; returns whether it was set before.
+    /// Sets a bit. Returns whether it was set before.
     pub fn set(&self, bit: u64) -> bool {
         bit < self.len && self.add((bit / 64) as usize, 1 << (bit % 64)) != 0
     }
 
-    /// The word of 64 bits that begins at `bit`, which need not be aligned; zeros beyond the end.
+    /// The 64 bits from `bit` on, which need not be aligned; zeros past the end.
     pub fn word_at(&self, bit: u64) -> u64 {
         let (at, low) = ((bit / 64) as usize, bit % 64);
         if low == 0 { self.word(at) } else { self.word(at) >> low | self.word(at + 1) << (64 - low) }
     }
 
-    /// Whether the bit is set; bits beyond the end are not.
+    /// Whether the bit is set; bits past the end are not.
     pub fn test(&self, bit: u64) -> bool {
         self.word((bit / 64) as usize) >> (bit % 64) & 1 != 0
     }
@@ -116,7 +116,7 @@ impl<const CHUNK: usize> Sparse<CHUNK> {
         pieces(range.start..range.end.min(self.len)).any(|(at, mask)| self.word(at) & mask != 0)
     }
 
-    /// The first bit from `from` on that equals `set`; `end` if there is none before it.
+    /// The first bit from `from` on that is set or, without `set`, clear; `end` if there is none before it.
     pub fn find(&self, from: u64, end: u64, set: bool) -> u64 {
         let (mut at, end) = (from, end.min(self.len));
         while at < end {
@@ -131,21 +131,22 @@ impl<const CHUNK: usize> Sparse<CHUNK> {
     }
 }
 
-/// The claimed clusters. Without `bigalloc` a cluster is a block.
+/// The claimed clusters. Without `bigalloc`, a cluster is a block.
 pub struct Claims {
-    /// Claimed at least once. The chunks are small, because an empty file system has bits in each of its flex groups.
+    /// The clusters claimed at least once. The chunks are small, because an empty file system has bits in each of its
+    /// flex groups.
     pub used: Sparse,
-    /// Claimed more than once, although one of the owners shares with no other.
+    /// The clusters claimed more than once, although one of the owners must not share them.
     pub double: Sparse<512>,
-    /// With the feature shared_blocks: claimed by an owner that shares with no other.
+    /// With the feature shared_blocks: the clusters claimed by an owner that must not share them.
     owned: Option<Sparse>,
-    /// Blocks of maps that have been descended, by block.
+    /// The blocks of maps that have been descended.
     pub descended: Bits,
     any_double: AtomicU64,
 }
 
 impl Claims {
-    /// Room for this many clusters and blocks. With `shared`, the data of files may share clusters.
+    /// Creates claims for this many clusters and blocks. With `shared`, the data of files may share clusters.
     pub fn new(clusters: u64, blocks: u64, shared: bool) -> Result<Claims, u64> {
         Ok(Claims {
             used: Sparse::new(clusters)?,
@@ -156,13 +157,13 @@ impl Claims {
         })
     }
 
-    /// Claims clusters. `data`: they are a file's data.
+    /// Claims clusters. `data` means that they are a file's data.
     pub fn claim(&self, clusters: Range<u64>, data: bool) {
         for (word, mask) in pieces(clusters.start..clusters.end.min(self.used.len)) {
             let before = match &self.owned {
                 None => self.used.add(word, mask),
-                // Sequentially consistent: of two owners that claim a cluster at the same time, at least one sees the
-                // other's claim.
+                // The order is sequentially consistent: of two owners that claim a cluster at the same time, at least
+                // one sees the other's claim.
                 Some(owned) if data => self.used.add(word, mask) & owned.word(word),
                 Some(owned) => {
                     owned.add(word, mask);
@@ -176,7 +177,7 @@ impl Claims {
         }
     }
 
-    /// Records that clusters in use are the file system's own.
+    /// Records that clusters in use belong to the file system itself.
     pub fn own(&self, clusters: Range<u64>) {
         let Some(owned) = &self.owned else { return };
         for (word, mask) in pieces(clusters.start..clusters.end.min(owned.len)) {
@@ -234,7 +235,7 @@ mod tests {
         let sparse = Sparse::<64>::new(300).expect("memory");
         assert!(!sparse.set(127) && sparse.set(127) && !sparse.set(300));
         assert_eq!((sparse.word_at(120) & 0xff, sparse.word_at(300)), (0x80, 0));
-        // Across chunks, too.
+        // This also works across chunks.
         for base in [0, 64 * 64 - 128] {
             let len = base + 300;
             let bits = Sparse::<64>::new(len).expect("memory");

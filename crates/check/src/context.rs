@@ -4,7 +4,7 @@
 //! each inode of a table that is read), [`Kind`].
 //!
 //! # Locking
-//! `check findings`: the findings of the waves so far. All other shared state is atomic.
+//! `check findings` protects the findings of the waves so far. All other shared state is atomic.
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -34,18 +34,18 @@ pub struct Check {
     pub descs: Vec<GroupDesc>,
     pub claims: Claims,
     pub inodes: InodeStates,
-    /// The file system's own blocks as merged ranges: first block, one past the last.
+    /// The file system's own blocks as merged ranges: the first block, and one past the last.
     pub metadata: Vec<(u64, u64)>,
-    /// Inodes that the list of orphans or the orphan file names: a mount will delete or truncate them.
+    /// The inodes in the orphan list or the orphan file, which a mount will delete or truncate.
     pub orphans: HashSet<u32>,
     pub replayed: bool,
-    /// Whether small times of deletion may be numbers of inodes.
+    /// Whether small deletion times may be inode numbers.
     pub low_dtime: bool,
     pub threads: usize,
     pub progress: Option<Progress>,
-    /// Encrypted inodes and the hashes of their policies, sorted; known after the walk.
+    /// The encrypted inodes and the hashes of their policies, sorted. Known after the walk.
     policies: OnceLock<Vec<(u32, u32)>>,
-    /// Findings of the waves.
+    /// The findings of the waves.
     findings: Mutex<Sink>,
     reads: AtomicU64,
     read_bytes: AtomicU64,
@@ -82,14 +82,14 @@ impl Check {
         })
     }
 
-    /// Takes the findings of a run.
+    /// Adds the findings of a run.
     pub fn take(&self, findings: &mut Sink) {
         if !findings.is_empty() {
             self.findings.lock().merge(std::mem::take(findings));
         }
     }
 
-    /// Takes the findings of the waves so far.
+    /// Removes and returns the findings of the waves so far.
     pub fn found(&self) -> Sink {
         std::mem::take(&mut *self.findings.lock())
     }
@@ -99,18 +99,18 @@ impl Check {
         self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The requests and the bytes that were read so far.
+    /// The numbers of requests and of bytes that were read so far.
     pub fn reads(&self) -> (u64, u64) {
         (self.reads.load(Ordering::Relaxed), self.read_bytes.load(Ordering::Relaxed))
     }
 
-    /// Whether the block is one of the file system's own: superblock, descriptors, bitmaps, tables.
+    /// Whether the block belongs to the file system itself: superblock, descriptors, bitmaps, tables.
     pub fn is_metadata(&self, block: BlockNr) -> bool {
         let at = self.metadata.partition_point(|(first, _)| *first <= block.0);
         at.checked_sub(1).is_some_and(|at| block.0 < self.metadata[at].1)
     }
 
-    /// The clusters that these blocks lie in.
+    /// The clusters that contain these blocks.
     pub fn clusters(&self, first: u64, blocks: u64) -> std::ops::Range<u64> {
         let bits = self.geo.cluster_bits;
         let end = first.saturating_add(blocks).min(self.geo.blocks_count);
@@ -123,13 +123,14 @@ impl Check {
         let _ = self.policies.set(policies);
     }
 
-    /// The hash of an inode's policy; `None`: it has none, or an unknown one.
+    /// The hash of an inode's policy; `None` if it has none, or an unknown one.
     pub fn policy(&self, ino: u32) -> Option<u32> {
         let policies = self.policies.get()?;
         policies.binary_search_by_key(&ino, |(of, _)| *of).ok().map(|at| policies[at].1)
     }
 
-    /// The inode of the project quota; 0: there is none. Without the feature, a number in the superblock means nothing.
+    /// The inode of the project quota; 0 if there is none. Without the feature, the number in the superblock has no
+    /// meaning.
     pub fn project_quota(&self) -> u32 {
         if self.sb.ro_compat().contains(RoCompat::QUOTA) { self.sb.raw().s_prj_quota_inum.get() } else { 0 }
     }
@@ -142,7 +143,7 @@ impl Check {
     }
 }
 
-/// The kind of an inode, as far as it is known.
+/// The kind of an inode, if it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -162,12 +163,12 @@ pub enum Kind {
     Socket = 6,
     /// A symbolic link.
     Symlink = 7,
-    /// In use with a mode that names no kind.
+    /// In use, with a mode that is no known kind.
     Unknown = 8,
 }
 
 impl Kind {
-    /// The kind for a file type; `None`: the mode names no type.
+    /// The kind for a file type; `None` if the mode is no known type.
     pub fn of(kind: Option<FileType>) -> Kind {
         Kind::from_number(kind.map_or(8, |kind| kind.dirent_code()))
     }
@@ -187,54 +188,54 @@ impl Kind {
     }
 }
 
-/// The state of an inode, in one word: names counted (32 bits), link count (16), kind (8), flags (8).
+/// The state of an inode in one word: number of names (32 bits), link count (16), kind (8), flags (8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeState(u64);
 
 impl InodeState {
-    /// In use.
+    /// The inode is in use.
     pub const USED: u8 = 1;
-    /// Names are not counted: a reserved inode, or one with the flag imagic.
+    /// Names of the inode are not counted, because it is reserved or has the flag imagic.
     pub const UNCOUNTED: u8 = 2;
-    /// An orphan that is to be deleted or truncated.
+    /// The inode is an orphan that must be deleted or truncated.
     pub const ORPHAN: u8 = 4;
-    /// An indexed directory.
+    /// The inode is an indexed directory.
     pub const INDEXED: u8 = 8;
-    /// A file or directory without blocks and attributes.
+    /// The inode is a file or directory without blocks and attributes.
     pub const EMPTY: u8 = 16;
-    /// The value of an attribute.
+    /// The inode contains the value of an attribute.
     pub const VALUE: u8 = 32;
-    /// Its fields contradict each other, so the kind in its names means nothing.
+    /// The fields contradict each other, so the kind in the names is not compared.
     pub const BAD: u8 = 64;
-    /// Encrypted.
+    /// The inode is encrypted.
     pub const ENCRYPTED: u8 = 128;
 
-    /// Names that lead to it.
+    /// The number of names that refer to the inode.
     pub fn names(self) -> u32 {
         self.0 as u32
     }
 
-    /// Its link count.
+    /// The link count.
     pub fn links(self) -> u16 {
         (self.0 >> 32) as u16
     }
 
-    /// Its kind.
+    /// The kind.
     pub fn kind(self) -> Kind {
         Kind::from_number((self.0 >> 48) as u8)
     }
 
-    /// Whether it has one of these flags.
+    /// Whether the state has one of these flags.
     pub fn has(self, flag: u8) -> bool {
         (self.0 >> 56) as u8 & flag != 0
     }
 }
 
-/// The states of the inodes whose tables are read. They lie in one piece, so that the system provides memory where
-/// inodes are in use: many small pieces would be touched when they are allocated.
+/// The states of the inodes whose tables are read. They are one allocation, so that the system provides memory only
+/// where inodes are in use; many small allocations would be touched when they are created.
 pub struct InodeStates {
     per_group: u32,
-    /// The index of each group's first state, and the number of all.
+    /// The index of each group's first state, and the total number.
     starts: Vec<u64>,
     states: Vec<AtomicU64>,
 }
@@ -268,7 +269,7 @@ impl InodeStates {
     pub fn put(&self, ino: InodeNr, links: u16, kind: Kind, flags: u8) {
         if let Some(word) = self.word(ino) {
             let value = u64::from(links) << 32 | (kind as u64) << 48 | u64::from(flags) << 56;
-            // Only overlapping tables have an inode twice.
+            // An inode can occur twice only if tables overlap.
             if word.load(Ordering::Relaxed) >> 32 != 0 {
                 word.fetch_and(u64::from(u32::MAX), Ordering::Relaxed);
             }
@@ -290,7 +291,7 @@ impl InodeStates {
         }
     }
 
-    /// Counts a name that leads to the inode.
+    /// Counts a name that refers to the inode.
     pub fn count_name(&self, ino: InodeNr) {
         if let Some(word) = self.word(ino) {
             word.fetch_add(1, Ordering::Relaxed);
@@ -312,7 +313,7 @@ impl InodeStates {
     }
 }
 
-/// How many inodes at the start of a group's table are read.
+/// The number of inodes at the start of a group's table that are read.
 pub fn inodes_read(geo: &Geometry, desc: &GroupDesc) -> u32 {
     if desc.flags.contains(GroupFlags::INODE_UNINIT) || desc.inode_table.0 == 0 {
         return 0;

@@ -1,9 +1,9 @@
-//! Why a check could not be made.
+//! The reasons why a check is not possible.
 
-/// Why a check could not be made. Damage is no error: it is in the report.
+/// The reason why a check is not possible. Damage is no error; it is in the report.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The device cannot be read where it must be.
+    /// The device cannot be read at a necessary place.
     #[error(transparent)]
     Device(#[from] extant_block::Error),
     /// There is no superblock, neither a primary nor a backup.
@@ -20,12 +20,12 @@ pub enum Error {
         /// The reason.
         why: String,
     },
-    /// There is no memory for the facts about each block and inode.
+    /// There is not enough memory for the facts about each block and inode.
     #[error("{device}: not enough memory for a check: {bytes} bytes more are needed")]
     Memory {
         /// The device's name.
         device: String,
-        /// The bytes that could not be allocated.
+        /// The number of bytes that could not be allocated.
         bytes: u64,
     },
     /// The system starts no more threads.

@@ -1,13 +1,13 @@
-//! The facts about a file system that a check found out, beside what is wrong with it.
+//! The facts about a file system that a check found, in addition to its damage.
 //!
 //! Main types: [`Checked`] (report and facts), [`Facts`] (claims, states of inodes, parents of directories, usage),
-//! [`Directory`]. A report stores a bounded number of findings; facts are complete, so bitmaps, counts and links can be
-//! made from them.
+//! [`Directory`]. A report stores a limited number of findings, but the facts are complete, so bitmaps, counts and
+//! links can be derived from them.
 //!
-//! What it does not do: judge. Facts of a damaged map are those of its usable part.
+//! What it does not do: report damage. The facts of a damaged map are those of its usable part.
 //!
 //! # Locking
-//! None: nothing changes any more.
+//! None: nothing changes after the check.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,16 +28,16 @@ use crate::report::Report;
 pub struct Checked {
     /// The findings.
     pub report: Report,
-    /// The facts; `None`: nothing could be checked.
+    /// The facts; `None` if nothing could be checked.
     pub facts: Option<Facts>,
 }
 
 /// A directory's place in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Directory {
-    /// The directory that has its first name; 0: it has no name.
+    /// The directory that has its first name; 0 if it has no name.
     pub parent: InodeNr,
-    /// The inode number of its `..`; 0: there is none.
+    /// The inode number of its `..`; 0 if there is none.
     pub dotdot: InodeNr,
 }
 
@@ -64,7 +64,7 @@ impl Facts {
         &self.check.geo
     }
 
-    /// The descriptors by group, with places from a backup where their own cannot be used. A place that is unknown is
+    /// The descriptors by group. If a place in a descriptor cannot be used, it comes from a backup. An unknown place is
     /// block 0.
     pub fn descs(&self) -> &[GroupDesc] {
         &self.check.descs
@@ -75,7 +75,7 @@ impl Facts {
         self.check.replayed
     }
 
-    /// The clusters that these blocks lie in.
+    /// The clusters that contain these blocks.
     pub fn clusters(&self, first: BlockNr, blocks: u64) -> Range<u64> {
         self.check.clusters(first.0, blocks)
     }
@@ -85,12 +85,13 @@ impl Facts {
         self.check.claims.used.any(clusters)
     }
 
-    /// The first cluster from `from` on that is claimed, or is not; `end` if there is none before it.
+    /// The first cluster from `from` on that is claimed or, without `claimed`, not claimed; `end` if there is none
+    /// before it.
     pub fn find_cluster(&self, from: u64, end: u64, claimed: bool) -> u64 {
         self.check.claims.used.find(from, end, claimed)
     }
 
-    /// Whether any of these clusters is claimed more than once although an owner may not share it.
+    /// Whether any of these clusters is claimed more than once, although an owner must not share it.
     pub fn is_shared(&self, clusters: Range<u64>) -> bool {
         self.check.claims.double.any(clusters)
     }
@@ -100,7 +101,7 @@ impl Facts {
         &self.sharers
     }
 
-    /// Whether the block is one of the file system's own: superblock, descriptors, bitmaps, tables.
+    /// Whether the block belongs to the file system itself: superblock, descriptors, bitmaps, tables.
     pub fn is_metadata(&self, block: BlockNr) -> bool {
         self.check.is_metadata(block)
     }
@@ -110,12 +111,12 @@ impl Facts {
         self.check.inodes.get(ino)
     }
 
-    /// The inodes of a group whose part of the table was read.
+    /// The inodes of a group in the part of the table that was read.
     pub fn inodes_of(&self, group: GroupNr) -> impl Iterator<Item = (InodeNr, InodeState)> + '_ {
         self.check.inodes.of_group(group.0)
     }
 
-    /// Whether the list of orphans or the orphan file names the inode.
+    /// Whether the inode is in the orphan list or the orphan file.
     pub fn is_orphan(&self, ino: InodeNr) -> bool {
         self.check.orphans.contains(&ino.0)
     }
@@ -127,12 +128,12 @@ impl Facts {
         all
     }
 
-    /// The inode of the project quota; 0: there is none.
+    /// The inode of the project quota; 0 if there is none.
     pub fn project_quota(&self) -> u32 {
         self.check.project_quota()
     }
 
-    /// The place of a directory in the tree; `None`: the inode is no directory.
+    /// The place of a directory in the tree; `None` if the inode is no directory.
     pub fn directory(&self, ino: InodeNr) -> Option<Directory> {
         let at = self.directories.find(ino.0)?;
         let (parent, dotdot) = (self.directories.parent(at), self.directories.dotdot(at));
@@ -144,12 +145,12 @@ impl Facts {
         self.directories.dirs.iter().map(|dir| InodeNr(dir.ino))
     }
 
-    /// The inode that `/lost+found` leads to.
+    /// The inode to which `/lost+found` refers.
     pub fn lost_found(&self) -> Option<InodeNr> {
         self.directories.lost_found.map(InodeNr)
     }
 
-    /// The link count that the names of an inode give it. `None`: names do not count for it, or there are none.
+    /// The link count of an inode according to its names; `None` if names are not counted for it, or there are none.
     pub fn links(&self, ino: InodeNr) -> Option<u16> {
         links::expected(&self.check, ino, self.inode(ino))
     }
@@ -189,7 +190,7 @@ impl Facts {
         (bitmap, directories)
     }
 
-    /// The usage of the owners of one kind, ascending. `None`: part of it is unknown.
+    /// The usage of the owners of one kind, ascending. `None` if part of it is unknown.
     pub fn usage(&self, kind: QuotaKind) -> Option<impl Iterator<Item = Usage> + '_> {
         self.usages.of(kind)
     }

@@ -1,7 +1,8 @@
 //! The results of a check: findings as values.
 //!
-//! Main types: [`Finding`] (problem, place, found, expected), [`Place`] (where). Both are `Copy` and ordered, so a
-//! report can be sorted and does not depend on the thread that found something. Text is made when a finding is shown.
+//! Main types: [`Finding`] (problem, place, found, expected), [`Place`] (the location). Both are `Copy` and ordered, so
+//! a report can be sorted and does not depend on the thread that found something. A finding is formatted when it is
+//! shown.
 //!
 //! # Locking
 //! None.
@@ -15,9 +16,9 @@ use crate::problem::Problem;
 /// A quantity that a quota file counts for an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UsageOf {
-    /// Bytes of blocks.
+    /// The bytes of blocks.
     Bytes,
-    /// Inodes.
+    /// The number of inodes.
     Inodes,
 }
 
@@ -30,7 +31,7 @@ impl fmt::Display for UsageOf {
     }
 }
 
-/// Where a problem is.
+/// The location of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// In the superblock, or in the file system as a whole.
@@ -58,20 +59,20 @@ pub enum Place {
     Mapped {
         /// The inode whose map it is.
         ino: InodeNr,
-        /// The logical block: of the data, or the first below a block of the map.
+        /// The logical block: of the data, or the first one below a block of the map.
         lblk: u64,
         /// The mapped block: of the data, or of the map itself.
         block: BlockNr,
     },
-    /// In a node of an inode's map: an entry of it, or the node itself.
+    /// In a node of an inode's map: an entry of the node, or the node itself.
     Node {
         /// The inode whose map it is.
         ino: InodeNr,
-        /// The block of the node; 0: it lies in the inode.
+        /// The block of the node; 0 if it is in the inode.
         node: BlockNr,
-        /// The logical block that the entry is for, or the first below the node.
+        /// The logical block of the entry, or the first one below the node.
         lblk: u64,
-        /// The target of the entry; 0: the finding is about the node itself.
+        /// The target of the entry; 0 if the finding is about the node itself.
         block: BlockNr,
     },
     /// In the attribute block of an inode (the first of those that share it).
@@ -85,17 +86,17 @@ pub enum Place {
     Entry {
         /// The directory.
         dir: InodeNr,
-        /// Its logical block.
+        /// The logical block.
         lblk: u32,
-        /// The entry's first byte in the block.
+        /// The offset of the entry in the block, in bytes.
         offset: u32,
-        /// The inode that the entry leads to.
+        /// The inode to which the entry refers.
         ino: InodeNr,
     },
 }
 
 impl Place {
-    /// The inode that the place names; for an entry, its directory.
+    /// The inode of the place; for an entry, the directory.
     pub fn ino(&self) -> Option<InodeNr> {
         match *self {
             Place::Inode(ino) | Place::Mapped { ino, .. } | Place::Node { ino, .. } | Place::Attributes { ino, .. } => {
@@ -107,7 +108,7 @@ impl Place {
         }
     }
 
-    /// The block that the place names.
+    /// The block of the place.
     pub fn block(&self) -> Option<BlockNr> {
         match *self {
             Place::Blocks(block) | Place::Mapped { block, .. } | Place::Attributes { block, .. } => Some(block),
@@ -116,7 +117,7 @@ impl Place {
         }
     }
 
-    /// The logical block that the place names.
+    /// The logical block of the place.
     pub fn lblk(&self) -> Option<u64> {
         match *self {
             Place::Mapped { lblk, .. } | Place::Node { lblk, .. } => Some(lblk),
@@ -157,9 +158,9 @@ impl fmt::Display for Place {
 pub struct Finding {
     /// The problem.
     pub problem: Problem,
-    /// Where it is.
+    /// The location.
     pub place: Place,
-    /// The value in the image; the problem's text says its meaning.
+    /// The value in the image. Its meaning depends on the problem.
     pub found: u64,
     /// The value that should be there.
     pub expected: u64,
@@ -171,7 +172,7 @@ impl Finding {
         Finding { problem, place, found: found.into(), expected: expected.into() }
     }
 
-    /// A finding without values: problem and place say all.
+    /// A finding without values, because problem and place are sufficient.
     pub fn at(problem: Problem, place: Place) -> Finding {
         Finding::new(problem, place, 0u64, 0u64)
     }

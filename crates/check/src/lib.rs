@@ -1,4 +1,4 @@
-//! The checker: finds the problems of an ext2, ext3 or ext4 file system, and changes nothing.
+//! The checker: it finds the problems of an ext2, ext3 or ext4 file system, and changes nothing.
 //!
 //! Main types: [`check()`] (device and [`Options`] in, [`Report`] out), [`examine`] (also the [`Facts`]), [`Finding`]
 //! (problem, place, found, expected), [`Problem`] (a row of the one table of problems).
@@ -12,11 +12,11 @@
 //! clusters in use. A block of a map is descended once, however many pointers lead to it, so the time is linear in the
 //! image's bytes.
 //!
-//! What it does not do: write, ask, or print. It does not open images, and does not know their other users.
+//! What it does not do: write, ask questions, or print. It does not open images, and does not know their other users.
 //!
 //! # Locking
-//! `check wave` (765): the requests of a wave, which its threads share. `check findings` (766) and `check parents`
-//! (767): the results of a wave's threads. None is held while a device is called.
+//! `check wave` (765) protects the requests of a wave, which its threads share. `check findings` (766) and `check
+//! parents` (767) protect the results of a wave's threads. None is held during a call of a device.
 #![forbid(unsafe_code)]
 #![deny(clippy::missing_errors_doc)]
 #![warn(missing_docs)]
@@ -44,20 +44,20 @@ pub use finding::{Finding, Place, UsageOf};
 pub use problem::{Preen, Problem, Severity};
 pub use report::{KEPT_MAX, Note, Report, Totals};
 
-/// How to check.
+/// The parameters of a check.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The block of the superblock to use (`-b`); `None`: the primary, or the first backup that can be used.
+    /// The block of the superblock to use (`-b`); `None` for the primary, or the first usable backup.
     pub superblock: Option<u64>,
-    /// The size of the blocks that `superblock` counts (`-B`); `None`: whichever has a superblock there.
+    /// The block size for `superblock` (`-B`); `None` for any size with which there is a superblock.
     pub block_size: Option<u32>,
-    /// Threads that decode, this one included; 0 stands for 1.
+    /// The number of threads that decode, including this one; 0 stands for 1.
     pub threads: usize,
-    /// Seconds since 1970, for times that lie in the future.
+    /// The current time in seconds since 1970, to find times in the future.
     pub now: i64,
-    /// Called with the pass, the part of it that is done, and the whole. Calls come in no fixed order.
+    /// Called with the pass, the part of it that is done, and the total. The order of the calls is not fixed.
     pub progress: Option<Progress>,
-    /// The journal's device, for a file system that has it elsewhere.
+    /// The journal's device, for a file system with an external journal.
     pub journal: Option<JournalDevice>,
 }
 
@@ -71,7 +71,7 @@ impl std::fmt::Debug for JournalDevice {
     }
 }
 
-/// A function that is called as a check goes on: with the pass (1 to 5), how much of it is done, and how much there is.
+/// A function that is called during a check with the pass (1 to 5), the part of it that is done, and the total.
 #[derive(Clone)]
 pub struct Progress(pub Arc<dyn Fn(u32, u64, u64) + Send + Sync>);
 
@@ -87,11 +87,11 @@ impl Default for Options {
     }
 }
 
-/// Whether superblock, journal and descriptors can be used as they are. If not, the mark of a clean file system means
-/// nothing.
+/// Whether superblock, journal and descriptors can be used without changes. If not, the mark of a clean file system has
+/// no meaning.
 ///
 /// # Errors
-/// As [`check()`].
+/// The same as [`check()`].
 pub fn is_described(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<bool> {
     let mut sink = report::Sink::default();
     let view = view::View::open(device, options, &mut sink, &mut Vec::new())?;
@@ -102,15 +102,15 @@ pub fn is_described(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<
 /// Checks the file system on `device`.
 ///
 /// # Errors
-/// If nothing can be checked: the device cannot be read, or has no superblock that can be used.
+/// Nothing can be checked: the device cannot be read, or has no usable superblock.
 pub fn check(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Report> {
     Ok(examine(device, options)?.report)
 }
 
-/// Checks the file system on `device`, and returns also what it found out.
+/// Checks the file system on `device`, and also returns the facts that it found.
 ///
 /// # Errors
-/// As [`check()`].
+/// The same as [`check()`].
 pub fn examine(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Checked> {
     let mut sink = report::Sink::default();
     let mut notes = Vec::new();

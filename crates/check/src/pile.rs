@@ -1,12 +1,12 @@
 //! A vector that grows without being copied.
 //!
-//! Main type: [`Pile`]. A [`Vec`] that grows needs three times its room for a moment, which is too much for the facts
+//! Main type: [`Pile`]. A [`Vec`] that grows temporarily needs three times its size, which is too much for the facts
 //! about each directory of a large file system.
 //!
 //! # Locking
 //! None.
 
-/// Elements of a part.
+/// The number of elements in a part.
 const PART: usize = 1024;
 
 /// Many elements in no particular order.
@@ -33,7 +33,7 @@ impl<T> Pile<T> {
         match self.parts.last_mut().filter(|part| part.len() < part.capacity()) {
             Some(part) => part.push(one),
             None => {
-                // The first parts are small: there may be only a few elements.
+                // The first parts are small, because there may be only a few elements.
                 let mut part = Vec::with_capacity(self.len.clamp(8, PART));
                 part.push(one);
                 self.parts.push(part);
@@ -51,7 +51,7 @@ impl<T> Pile<T> {
         self.len += other.len;
     }
 
-    /// All elements, in exactly as much room as they need.
+    /// All elements, in exactly as much memory as they need.
     pub fn into_vec(mut self) -> Vec<T> {
         if self.parts.len() == 1 {
             return self.parts.swap_remove(0);

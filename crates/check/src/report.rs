@@ -1,8 +1,8 @@
-//! Findings collected: those of a run by the thread that decodes it, then all in one report.
+//! Collects findings: first those of a run by the thread that decodes it, then all in one report.
 //!
-//! Main types: [`Sink`] (takes findings, stores a bounded number of each problem), [`Report`] (the result of a check).
-//! Of one problem it stores the smallest [`KEPT_MAX`] findings, in any order of arrival, and counts all: the report
-//! does not depend on the number of threads.
+//! Main types: [`Sink`] (takes findings, and stores a limited number for each problem), [`Report`] (the result of a
+//! check). For each problem, the smallest [`KEPT_MAX`] findings are stored, regardless of their order, and all are
+//! counted. So the report does not depend on the number of threads.
 //!
 //! # Locking
 //! None of its own.
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use crate::finding::Finding;
 use crate::problem::{Problem, Severity};
 
-/// The most findings of one problem that are stored; the rest is counted.
+/// The maximum number of findings of one problem that are stored; the others are only counted.
 pub const KEPT_MAX: usize = 10_000;
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl Kept {
         let (kept, room) = (self.findings.len(), self.findings.capacity());
         if kept < KEPT_MAX {
             if kept == room {
-                // No room is allocated that can never be used.
+                // No memory is allocated that can never be used.
                 self.findings.reserve_exact(room.clamp(4, KEPT_MAX - kept));
             }
             self.findings.push(finding);
@@ -50,14 +50,14 @@ impl Extend<Finding> for Sink {
 }
 
 impl Sink {
-    /// Takes one finding.
+    /// Adds one finding.
     pub fn push(&mut self, finding: Finding) {
         let kept = self.kept.entry(finding.problem).or_default();
         kept.count += 1;
         kept.keep(finding);
     }
 
-    /// Takes the findings of another sink.
+    /// Adds the findings of another sink.
     pub fn merge(&mut self, other: Sink) {
         for (problem, theirs) in other.kept {
             let kept = self.kept.entry(problem).or_default();
@@ -66,8 +66,8 @@ impl Sink {
         }
     }
 
-    /// Changes the values of the stored findings. Findings that differ in nothing else would become equal: the caller
-    /// ensures that there are none.
+    /// Changes the values of the stored findings. Findings that only differ in these values would become equal, so the
+    /// caller must ensure that there are none.
     pub fn amend(&mut self, change: impl Fn(&mut Finding)) {
         for kept in self.kept.values_mut() {
             let mut findings = std::mem::take(&mut kept.findings).into_vec();
@@ -76,12 +76,12 @@ impl Sink {
         }
     }
 
-    /// Whether there is nothing in it.
+    /// Whether there are no findings.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// All findings in order, and how many there were of each problem.
+    /// All findings in order, and the number of findings of each problem.
     pub(crate) fn finish(self) -> (Vec<Finding>, BTreeMap<Problem, u64>) {
         let mut findings = Vec::with_capacity(self.kept.values().map(|kept| kept.findings.len()).sum());
         let mut counts = BTreeMap::new();
@@ -93,17 +93,17 @@ impl Sink {
     }
 }
 
-/// A fact that a reader of the report should know, and that is no damage.
+/// A fact that a reader of the report should know, but that is no damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     /// The primary superblock cannot be used; the backup at this byte was used instead.
     BackupSuperblock {
-        /// The byte on the device.
+        /// The offset on the device, in bytes.
         offset: u64,
     },
     /// The log was replayed in memory.
     Replayed {
-        /// How many transactions.
+        /// The number of transactions.
         transactions: u32,
     },
     /// The log continues with fast commits, which were not applied.
@@ -111,12 +111,12 @@ pub enum Note {
         /// The number of fast commits.
         count: usize,
     },
-    /// The log was not replayed: the image is checked as it lies on the device.
+    /// The log was not replayed, so the image is checked in its state on the device.
     NotReplayed {
         /// The reason.
         why: String,
     },
-    /// A feature that this check does not know: its structures are not checked.
+    /// This check does not know a feature, so its structures are not checked.
     Unchecked {
         /// The names of the features.
         features: String,
@@ -142,19 +142,19 @@ impl std::fmt::Display for Note {
 /// The size of the file system and of the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Inodes in use.
+    /// The number of inodes in use.
     pub inodes_used: u64,
-    /// Inodes of all groups.
+    /// The number of inodes in all groups.
     pub inodes: u64,
-    /// Directories among those in use.
+    /// The number of directories in use.
     pub directories: u64,
-    /// Blocks in use, metadata included.
+    /// The number of blocks in use, including metadata.
     pub blocks_used: u64,
-    /// Blocks of the file system.
+    /// The number of blocks in the file system.
     pub blocks: u64,
-    /// Requests that the check made.
+    /// The number of requests that the check made.
     pub reads: u64,
-    /// Bytes that it read.
+    /// The number of bytes that it read.
     pub read_bytes: u64,
 }
 
@@ -163,13 +163,13 @@ pub struct Totals {
 pub struct Report {
     /// The findings, in a fixed order.
     pub findings: Vec<Finding>,
-    /// The number of findings of each problem, with those that were not stored.
+    /// The number of findings of each problem, including those that were not stored.
     pub counts: BTreeMap<Problem, u64>,
     /// Other facts to know.
     pub notes: Vec<Note>,
     /// The totals. Zeros if nothing could be checked.
     pub totals: Totals,
-    /// Whether every pass ran. False: something fatal was found, and the rest is not known.
+    /// Whether every pass ran. If not, something fatal was found, and the rest is unknown.
     pub complete: bool,
 }
 
@@ -179,7 +179,7 @@ impl Report {
         self.counts.keys().any(|problem| problem.severity() >= Severity::Damage)
     }
 
-    /// How many findings there were of one problem.
+    /// The number of findings of one problem.
     pub fn count(&self, problem: Problem) -> u64 {
         self.counts.get(&problem).copied().unwrap_or(0)
     }

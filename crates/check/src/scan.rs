@@ -1,15 +1,15 @@
-//! Waves: many places of the device, read with many requests in flight and decoded by all threads.
+//! Waves: they read many places of the device, with many requests in flight, and decode them with all threads.
 //!
 //! Main types: [`Run`] (consecutive blocks that are read at once, and the items in them), [`Wave`] (the requests of one
-//! wave). [`runs`] merges sorted items over small gaps; [`wave`] reads and decodes. Holes are decoded as zeroes,
-//! without a read.
+//! wave). [`runs`] merges sorted items over small gaps; [`wave`] reads and decodes. Holes are decoded as zeros without
+//! being read.
 //!
-//! Memory: at most [`IN_FLIGHT`] runs, and buffers of [`BUFFER_BYTES`] and one of [`RUN_BYTES`] more. If a device
-//! completes requests in the call, [`BACKLOG`] runs a thread.
+//! Memory: at most [`IN_FLIGHT`] runs, and buffers of [`BUFFER_BYTES`] plus one of [`RUN_BYTES`]. If a device completes
+//! requests during the call, at most [`BACKLOG`] runs per thread.
 //!
 //! # Locking
-//! `check wave`: the runs in flight and those that have arrived. No device is called under it; a completion takes it to
-//! hand over a run.
+//! `check wave` protects the runs in flight and those that have arrived. No device is called under it; a completion
+//! takes it to pass on a run.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,16 +25,16 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
 
-/// Requests in flight, the runs that wait to be decoded included.
+/// The number of requests in flight, including the runs that wait to be decoded.
 const IN_FLIGHT: usize = 32;
-/// While buffers have this many bytes, no further request is sent.
+/// While the buffers have this many bytes, no further request is sent.
 const BUFFER_BYTES: usize = 4 << 20;
-/// The number of arrived runs that may wait for each thread. Beyond it, a thread decodes some before it sends more
-/// requests, while their bytes are in the processor's cache.
+/// The number of arrived runs that may wait for each thread. If there are more, a thread decodes some before it sends
+/// more requests, while their bytes are in the processor's cache.
 const BACKLOG: usize = 1;
-/// The most bytes of a run.
+/// The maximum number of bytes in a run.
 pub const RUN_BYTES: u64 = 1 << 20;
-/// A gap of up to this many bytes is read too, because that is cheaper than a second request.
+/// A gap of up to this many bytes is read, too, because that is cheaper than a second request.
 const GAP_BYTES: u64 = 16 << 10;
 
 static CLASS: LockClass = LockClass::new("check wave", 765);
@@ -46,11 +46,11 @@ pub struct Run {
     pub first: u64,
     /// The number of blocks.
     pub blocks: u64,
-    /// Its first item, and one past its last.
+    /// The index of its first item, and one past its last.
     pub items: (usize, usize),
 }
 
-/// Merges items, which are sorted by `place` (first block, blocks), into runs.
+/// Merges items into runs. They are sorted by `place` (first block, number of blocks).
 pub fn runs<T>(items: &[T], block_bits: u32, place: impl Fn(&T) -> (u64, u64)) -> Vec<Run> {
     let (most, gap) = ((RUN_BYTES >> block_bits).max(1), GAP_BYTES >> block_bits);
     let mut runs: Vec<Run> = Vec::new();
@@ -67,7 +67,7 @@ pub fn runs<T>(items: &[T], block_bits: u32, place: impl Fn(&T) -> (u64, u64)) -
     runs
 }
 
-/// A thread's results, which it carries from run to run and hands over at the end.
+/// A thread's results, which are kept from run to run and passed on at the end.
 pub trait Output: Default + Send + 'static {
     /// The sink for the findings of a run.
     fn sink(&mut self) -> &mut Sink;
@@ -75,7 +75,7 @@ pub trait Output: Default + Send + 'static {
 
 struct Arrived {
     run: usize,
-    /// `None`: the read failed.
+    /// `None` if the read failed.
     data: Option<AlignedBuf>,
     /// The capacity of its buffer.
     capacity: usize,
@@ -87,9 +87,9 @@ struct State {
     /// Runs that are submitted and not yet decoded.
     open: usize,
     arrived: VecDeque<Arrived>,
-    /// Buffers of decoded runs, for reuse.
+    /// The buffers of decoded runs, for reuse.
     spare: Vec<AlignedBuf>,
-    /// Bytes of all buffers, the spare ones included.
+    /// The number of bytes of all buffers, including the spare ones.
     bytes: usize,
 }
 
@@ -136,7 +136,8 @@ impl Wave {
         self.changed.notify_one();
     }
 
-    /// `buffer`: the buffer of the run, and its capacity, which is known even where the buffer is lost.
+    /// Records that a run was decoded. `buffer` is its buffer, and `capacity` its capacity, which is known even if the
+    /// buffer is lost.
     fn decoded(&self, buffer: Option<AlignedBuf>, capacity: usize) {
         let mut state = self.state.lock();
         state.open -= 1;
@@ -149,8 +150,8 @@ impl Wave {
     }
 }
 
-/// Decrements the open runs at the end of the decoding, even by a panic: otherwise the other threads would wait for
-/// ever.
+/// Decrements the number of open runs at the end of the decoding, even after a panic, because otherwise the other
+/// threads would wait for ever.
 struct Decoded<'w> {
     wave: &'w Wave,
     data: Option<AlignedBuf>,
@@ -168,7 +169,7 @@ enum Work {
     Decode(Arrived),
 }
 
-/// Reads all runs and calls `decode` for each. The order is not fixed, so the outputs must not depend on it. It returns
+/// Reads all runs and calls `decode` for each. The order is not fixed, so the outputs must not depend on it. Returns
 /// the outputs, one per thread; the findings are in [`Check::found`].
 pub fn wave<O: Output>(
     check: &Arc<Check>,
@@ -231,16 +232,17 @@ fn work<O: Output>(check: &Check, wave: &Arc<Wave>, decode: &(impl Fn(&Check, &R
     output
 }
 
-/// Whether the device knows that the run has only zeroes. If the query fails, the read reports the error.
+/// Whether the device knows that the run contains only zeros. If the query fails, the read reports the error.
 fn is_hole(check: &Check, run: &Run) -> bool {
     let bits = check.geo.block_bits;
     let (first, end) = (run.first << bits, (run.first + run.blocks) << bits);
     let next = || check.device.next_data(first);
-    // Behind the device's end there is no data either, but a read fails.
+    // There is no data after the device's end, either, but a read of it fails.
     end <= check.device.size_bytes() && next().is_ok_and(|data| data.is_none_or(|at| at >= end))
 }
 
-/// Reads a run that failed block by block: decodes the readable blocks with zeros for the rest, and reports the rest.
+/// Reads a run that failed block by block. Decodes the readable blocks with zeros for the others, and reports the
+/// others.
 fn piecewise<O: Output>(
     check: &Check,
     run: &Run,

@@ -1,7 +1,7 @@
-//! The parts common to all policies: the lock around an inode's entries, counters, the charge to the memory budget.
+//! The parts common to all policies: the lock around an inode's entries, the counters, the charge to the memory budget.
 //!
-//! Main types: [`Core`] (one for a mount), [`Node`] (one for an inode), both generic over the policy so that a lookup
-//! costs one branch more than a direct call.
+//! Main types: [`Core`] (one per mount), [`Node`] (one per inode). Both are generic over the policy, so that a lookup
+//! costs only one branch more than a direct call.
 //!
 //! # Locking
 //! `i_es_lock` (rank 64) is taken and released within every call. A policy's hook runs afterwards, without the lock.
@@ -22,32 +22,33 @@ use super::{EsCounts, EsEntry, EsState};
 
 static ES_CLASS: LockClass = LockClass::new("i_es_lock", 64);
 
-/// Entries inserted per acquisition of the lock.
+/// The number of entries inserted per acquisition of the lock.
 const LOADED_AT_ONCE: usize = 128;
 
 /// Totals since the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EsStats {
-    /// Lookups that found the block's state.
+    /// The number of lookups that found the block's state.
     pub hits: u64,
-    /// Lookups that found nothing, so that the map had to be read.
+    /// The number of lookups that found nothing, so that the map had to be read.
     pub misses: u64,
-    /// Calls of the shrinker.
+    /// The number of calls of the shrinker.
     pub shrinks: u64,
-    /// Entries that shrinks visited, delayed ones included; leaves instead of entries if the policy counts leaves.
+    /// The number of entries that shrinks visited, including delayed ones; leaves instead of entries if the policy
+    /// counts leaves.
     pub scanned: u64,
-    /// Entries that shrinks freed.
+    /// The number of entries that shrinks freed.
     pub freed: u64,
 }
 
 /// The result of a shrink, or of a part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shrunk {
-    /// Entries freed.
+    /// The number of entries freed.
     pub freed: u64,
-    /// Entries or leaves visited.
+    /// The number of entries or leaves visited.
     pub visited: u64,
-    /// Memory freed, as charged to the budget.
+    /// The memory freed, in bytes, as charged to the budget.
     pub bytes: u64,
 }
 
@@ -59,7 +60,7 @@ impl AddAssign for Shrunk {
     }
 }
 
-/// The cache of one mount under policy `P`.
+/// The cache of one mount with policy `P`.
 pub(crate) struct Core<P: EsPolicy> {
     pub policy: P,
     pub clock: Clock,
@@ -77,7 +78,7 @@ pub(crate) struct Core<P: EsPolicy> {
     bytes_gone: Counter,
 }
 
-/// An inode's part of the totals.
+/// An inode's contribution to the totals.
 #[derive(Clone, Copy, Default)]
 struct Sizes {
     entries: u64,
@@ -85,12 +86,12 @@ struct Sizes {
     bytes: u64,
 }
 
-/// The entries of one inode under policy `P`.
+/// The entries of one inode with policy `P`.
 pub(crate) struct Node<P: EsPolicy> {
     core: Arc<Core<P>>,
     ino: InodeNr,
     pub tree: RwLock<P::Tree>,
-    /// The policy's own state on the inode.
+    /// The policy's own state for the inode.
     pub per_inode: P::PerInode,
 }
 
@@ -115,7 +116,8 @@ impl<P: EsPolicy> Core<P> {
     }
 
     pub fn entries(&self) -> u64 {
-        // Read this first: an entry that comes and goes between the two reads must not make the difference negative.
+        // This must be read first: an entry that is added and removed between the two reads must not make the
+        // difference negative.
         let gone = self.entries_gone.get();
         self.entries_added.get().saturating_sub(gone)
     }
@@ -197,8 +199,8 @@ impl<P: EsPolicy> Node<P> {
         result
     }
 
-    /// For policies, while they shrink: changes the entries if the lock is free, and updates the counters. `f`
-    /// returns how many entries it freed and how many it visited.
+    /// For policies, during a shrink: changes the entries if the lock is free, and updates the counters. `f` returns
+    /// how many entries it freed and how many it visited.
     pub fn try_change<R>(&self, f: impl FnOnce(&mut P::Tree) -> (u64, u64, R)) -> Option<(Shrunk, R)> {
         let ((freed, visited, result), before, after) = {
             let mut tree = self.tree.try_write()?;
@@ -269,7 +271,7 @@ impl<P: EsPolicy> Node<P> {
     }
 }
 
-/// No entry reaches beyond logical block 0xFFFF_FFFF.
+/// Shortens the length, because no entry extends beyond logical block 0xFFFF_FFFF.
 fn clip(lblk: u32, len: u32) -> u32 {
     len.min((u32::MAX - lblk).saturating_add(1).max(1))
 }

@@ -1,16 +1,16 @@
-//! The extent-status cache: the known state of a file's blocks without a read of its map, and the blocks whose
-//! allocation is delayed, which no map contains yet.
+//! The extent-status cache. It contains the known state of a file's blocks, so that their map need not be read again,
+//! and the blocks whose allocation is delayed, which are not in the map yet.
 //!
-//! Main types: [`EsCache`] (one for a mount; counts, shrinks), [`EsInode`] (one for a live inode; looks up, inserts,
-//! removes), [`EsEntry`] (a run of blocks in one [`EsState`]). Entries are a cache, except delayed ones. Those are
-//! the only record of a reservation, so only [`EsInode::insert`] and [`EsInode::remove`] remove them. A policy
-//! chooses which entries to evict when memory is short, see [`policy`]. Linux: `struct extent_status`, `struct
-//! ext4_es_tree`, fs/ext4/extents_status.c.
+//! Main types: [`EsCache`] (one per mount; counts, shrinks), [`EsInode`] (one per live inode; looks up, inserts,
+//! removes), [`EsEntry`] (a run of blocks in one [`EsState`]). Entries are only a cache, except delayed ones: those are
+//! the only record of a reservation, so only [`EsInode::insert`] and [`EsInode::remove`] remove them. A policy chooses
+//! which entries to evict when memory is short, see [`policy`] (Linux: `struct extent_status`, `struct ext4_es_tree`,
+//! fs/ext4/extents_status.c).
 //!
-//! What it does not do: I/O (the caller reads the map), reserving space. It does not know sizes.
+//! What it does not do: I/O (the caller reads the map), or reserve space. It does not know the sizes of files.
 //!
 //! # Locking
-//! One read-write lock for each inode's entries (`i_es_lock`, rank 64), taken within every call here. Policies with a
+//! Each inode's entries have one read-write lock (`i_es_lock`, rank 64), which every call here takes. Policies with a
 //! list of inodes lock that list before it (rank 62). If a lookup in the map and the insertion of its result must be
 //! one step, the caller holds the inode's map lock. Shrinking never waits for an inode's lock.
 #![forbid(unsafe_code)]
@@ -32,21 +32,21 @@ use policy::{DelayedOnly, EvictableList, LeafRing, RoundRobin, Vanilla};
 pub use self::core::EsStats;
 pub use policy::EsPolicyKind;
 
-/// The known state of a run of blocks. A block is the physical place of the run's first block.
+/// The known state of a run of blocks. A block number is the physical place of the run's first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EsState {
     /// Allocated, with data.
     Written(BlockNr),
-    /// Allocated, never written; reads as zeros.
+    /// Allocated, but never written; reads as zeros.
     Unwritten(BlockNr),
-    /// Dirty in memory, space reserved, not allocated.
+    /// Dirty in memory, with reserved space, but not allocated.
     Delayed,
-    /// The map was read and maps nothing here.
+    /// The map was read and contains no mapping here.
     Hole,
 }
 
 impl EsState {
-    /// The state `skip` blocks further on.
+    /// The state of the block that is `skip` blocks later.
     pub fn advanced(self, skip: u64) -> EsState {
         match self {
             EsState::Written(b) => EsState::Written(BlockNr(b.0.wrapping_add(skip))),
@@ -55,7 +55,7 @@ impl EsState {
         }
     }
 
-    /// Whether the cache may forget it.
+    /// Whether the cache may evict an entry in this state.
     pub fn evictable(self) -> bool {
         self != EsState::Delayed
     }
@@ -64,11 +64,11 @@ impl EsState {
 /// A run of blocks in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EsEntry {
-    /// Its first block within the file.
+    /// The first block within the file.
     pub lblk: LogicalBlock,
-    /// Blocks, at least 1.
+    /// The number of blocks, at least 1.
     pub len: u32,
-    /// The state of all its blocks.
+    /// The state of all blocks.
     pub state: EsState,
 }
 
@@ -78,7 +78,7 @@ impl EsEntry {
         u64::from(self.lblk.0) + u64::from(self.len)
     }
 
-    /// The part from `lblk` on, at most `max_len` blocks; `None` if `lblk` lies outside.
+    /// The part from `lblk` on, with at most `max_len` blocks; `None` if `lblk` is outside the entry.
     pub fn from(&self, lblk: LogicalBlock, max_len: u32) -> Option<EsEntry> {
         let skip = lblk.0.checked_sub(self.lblk.0).filter(|skip| *skip < self.len && max_len > 0)?;
         let len = (self.len - skip).min(max_len);
@@ -89,15 +89,15 @@ impl EsEntry {
 /// The size of an inode's part of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EsCounts {
-    /// All of them, delayed ones included.
+    /// The number of all entries, including delayed ones.
     pub entries: u64,
-    /// The entries that a shrink may free, because the map can be read again.
+    /// The number of entries that a shrink may free, because the map can be read again.
     pub evictable: u64,
-    /// Blocks whose allocation is delayed.
+    /// The number of blocks whose allocation is delayed.
     pub delayed_blocks: u64,
 }
 
-/// Entries freed at once (Linux: `SHRINK_BATCH`).
+/// The number of entries freed at once (Linux: `SHRINK_BATCH`).
 const BATCH: u64 = 128;
 
 /// A shrink gives up after this many consecutive calls that free nothing, because every inode is busy or recently
@@ -117,7 +117,7 @@ enum CacheOf {
     LeafRing(Arc<Core<LeafRing>>),
 }
 
-/// One inode's part of the cache; dropping it (with the inode) forgets its entries.
+/// One inode's part of the cache. Dropping it (with the inode) removes its entries.
 pub struct EsInode(NodeOf);
 
 enum NodeOf {
@@ -153,7 +153,7 @@ macro_rules! on_node {
 }
 
 impl EsCache {
-    /// A cache under the policy `kind`. Entries are charged to `budget`; `clock` gives the age of an access.
+    /// Creates a cache with the policy `kind`. Entries are charged to `budget`; `clock` gives the age of an access.
     pub fn new(kind: EsPolicyKind, clock: Clock, budget: Option<Arc<Budget>>) -> EsCache {
         EsCache(match kind {
             EsPolicyKind::Vanilla => CacheOf::Vanilla(Core::new(clock, budget)),
@@ -164,7 +164,7 @@ impl EsCache {
         })
     }
 
-    /// The (empty) part of a new live inode.
+    /// Creates the empty part for a new live inode.
     pub fn attach(&self, ino: InodeNr) -> EsInode {
         EsInode(match &self.0 {
             CacheOf::Vanilla(core) => NodeOf::Vanilla(Node::new(core, ino)),
@@ -181,22 +181,23 @@ impl EsCache {
         on_cache!(self, core => core.shrink(nr_to_scan).freed)
     }
 
-    /// Entries that a shrink could free (Linux: `ext4_es_count`).
+    /// The number of entries that a shrink could free (Linux: `ext4_es_count`).
     pub fn evictable(&self) -> u64 {
         on_cache!(self, core => core.evictable())
     }
 
-    /// Entries of all inodes.
+    /// The number of entries of all inodes.
     pub fn entries(&self) -> u64 {
         on_cache!(self, core => core.entries())
     }
 
-    /// Counts since the mount.
+    /// The counts since the mount.
     pub fn stats(&self) -> EsStats {
         on_cache!(self, core => core.stats())
     }
 
-    /// Memory of all entries, in bytes, as charged to the budget. Entries inside the inodes themselves do not count.
+    /// The memory of all entries, in bytes, as charged to the budget. Entries inside the inodes themselves do not
+    /// count.
     pub fn bytes(&self) -> u64 {
         on_cache!(self, core => core.bytes())
     }
@@ -211,7 +212,8 @@ impl Shrinker for EsCache {
     fn shrink(&self, bytes: u64) -> u64 {
         let (mut freed, mut in_vain) = (0, 0);
         while freed < bytes && in_vain < IN_VAIN && self.evictable() > 0 {
-            // Small batches, as in the kernel: no thread waits for an inode's lock longer than one batch takes.
+            // The batches are small, as in the kernel, so that no thread waits for an inode's lock longer than one
+            // batch takes.
             let now = on_cache!(self, core => core.shrink(BATCH));
             freed += now.bytes;
             in_vain = if now.freed > 0 { 0 } else { in_vain + 1 };
@@ -226,13 +228,14 @@ impl EsInode {
         on_node!(self, node => node.lookup(lblk.0))
     }
 
-    /// Sets the state of `len` blocks from `lblk`, whatever it was. Returns how many delayed blocks this replaced;
-    /// the caller releases or uses their reservation.
+    /// Sets the state of `len` blocks from `lblk` on, regardless of their old state. Returns how many delayed blocks
+    /// this replaced; the caller releases or uses their reservation.
     pub fn insert(&self, lblk: LogicalBlock, len: u32, state: EsState) -> u64 {
         on_node!(self, node => node.insert(lblk.0, len, state))
     }
 
-    /// Inserts a result of reading the map, unless any of the range is known already (Linux: `ext4_es_cache_extent`).
+    /// Inserts a result of reading the map, unless any part of the range is already known (Linux:
+    /// `ext4_es_cache_extent`).
     pub fn cache(&self, lblk: LogicalBlock, len: u32, state: EsState) -> bool {
         on_node!(self, node => node.cache(lblk.0, len, state))
     }
@@ -243,18 +246,19 @@ impl EsInode {
         on_node!(self, node => node.loads())
     }
 
-    /// Inserts a leaf of the map (Linux: `ext4_cache_extents`), except the ranges that are known already. No entry is
-    /// empty.
+    /// Inserts a leaf of the map (Linux: `ext4_cache_extents`), except the ranges that are already known. No entry of
+    /// `leaf` may be empty.
     pub fn load(&self, leaf: &[EsEntry]) {
         on_node!(self, node => node.load(leaf))
     }
 
-    /// Removes `len` blocks from `lblk`, delayed ones too; returns how many were delayed.
+    /// Removes `len` blocks from `lblk` on, including delayed ones. Returns how many were delayed.
     pub fn remove(&self, lblk: LogicalBlock, len: u32) -> u64 {
         on_node!(self, node => node.remove(lblk.0, len))
     }
 
-    /// The first delayed entry that has blocks in `from..=to` (whole, not clipped).
+    /// The first delayed entry that has blocks in `from..=to`. The entry is returned as a whole, not clipped to the
+    /// range.
     pub fn find_delayed(&self, from: LogicalBlock, to: LogicalBlock) -> Option<EsEntry> {
         on_node!(self, node => node.find_delayed(from.0, to.0))
     }

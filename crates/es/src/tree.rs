@@ -1,10 +1,10 @@
 //! One inode's entries: runs of blocks that never overlap, merged with their neighbours.
 //!
-//! Main types: [`Entries`] (the operations on them, in any representation), [`StatusTree`] (a `BTreeMap`, as Linux
+//! Main types: [`Entries`] (the operations on them, for any representation), [`StatusTree`] (a `BTreeMap`, where Linux
 //! has a red-black tree), [`Index`] (a policy's own record of the evictable entries).
 //!
 //! # Locking
-//! None; the owner locks.
+//! None. The owner has the lock.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,35 +14,35 @@ use extant_ondisk::{BlockNr, LogicalBlock};
 
 use super::{EsEntry, EsState};
 
-/// One inode's entries. An implementer stores runs; the rules between runs are here.
+/// One inode's entries. An implementer only stores runs; the rules between runs are implemented here.
 pub(super) trait Entries: Default + Send + Sync {
     /// The number of entries.
     fn len(&self) -> u64;
-    /// The entries that a shrink can free.
+    /// The number of entries that a shrink can free.
     fn evictable(&self) -> u64;
     fn all_delayed_blocks(&self) -> u64;
-    /// Memory beside the inode's own, in bytes, for the budget.
+    /// The memory apart from the inode's own, in bytes, for the budget.
     fn bytes(&self) -> u64;
-    /// The longest entry of this state; 0 if the state cannot be stored.
+    /// The maximum length of an entry in this state; 0 if the state cannot be stored.
     fn longest(_state: EsState) -> u32 {
         u32::MAX
     }
-    /// The entry that `lblk` lies in; marks it as looked up.
+    /// The entry that contains `lblk`, which is marked as looked up.
     fn lookup(&self, lblk: u32) -> Option<EsEntry>;
     /// The last entry that starts at or before `lblk`.
     fn at_or_before(&self, lblk: u32) -> Option<EsEntry>;
-    /// The same entry, and the next behind it.
+    /// The last entry that starts at or before `lblk`, and the next entry after it.
     fn around(&self, lblk: u32) -> (Option<EsEntry>, Option<EsEntry>);
-    /// Calls `f` with each entry, from the one that contains `from` (or the next) on, until `f` returns false.
+    /// Calls `f` with each entry, from the one that contains `from` (or the next one) on, until `f` returns false.
     fn visit(&self, from: u32, f: impl FnMut(EsEntry) -> bool);
     /// Adds an entry to a free range.
     fn put(&mut self, new: EsEntry);
-    /// Takes the entry that starts at `lblk` out.
+    /// Removes and returns the entry that starts at `lblk`.
     fn take(&mut self, lblk: u32) -> Option<EsEntry>;
     /// Changes the length of the entry that starts at `lblk`.
     fn resize(&mut self, lblk: u32, len: u32);
 
-    /// The first entry that ends behind `lblk`.
+    /// The first entry that ends after `lblk`.
     fn next(&self, lblk: u32) -> Option<EsEntry> {
         let mut found = None;
         self.visit(lblk, |e| {
@@ -52,7 +52,7 @@ pub(super) trait Entries: Default + Send + Sync {
         found
     }
 
-    /// Removes `lblk..lblk + len`, splitting at both ends; returns how many of these blocks were delayed.
+    /// Removes `lblk..lblk + len`, with splits at both ends. Returns how many of these blocks were delayed.
     fn remove(&mut self, lblk: u32, len: u32) -> u64 {
         let end = end_of(lblk, len);
         let before = self.all_delayed_blocks();
@@ -67,7 +67,7 @@ pub(super) trait Entries: Default + Send + Sync {
         before - self.all_delayed_blocks()
     }
 
-    /// Puts the part of `whole` from `end` on, if there is any.
+    /// Adds the part of `whole` from `end` on, if there is one.
     fn put_tail(&mut self, whole: &EsEntry, end: u64) {
         if whole.end() > end {
             let skip = end - u64::from(whole.lblk.0);
@@ -76,7 +76,7 @@ pub(super) trait Entries: Default + Send + Sync {
         }
     }
 
-    /// Replaces the range and merges with both neighbours; returns how many delayed blocks this replaced.
+    /// Replaces the range and merges it with both neighbours. Returns how many delayed blocks this replaced.
     fn insert(&mut self, lblk: u32, len: u32, state: EsState) -> u64 {
         let around = self.around(lblk);
         if self.insert_between(around, EsEntry { lblk: LogicalBlock(lblk), len, state }) {
@@ -96,8 +96,8 @@ pub(super) trait Entries: Default + Send + Sync {
         replaced
     }
 
-    /// The common insertion: the range is free, and the run before continues or does not touch it. Otherwise does
-    /// nothing and returns false.
+    /// The common case of an insertion: the range is free, and the run before it can be continued or does not touch it.
+    /// Otherwise does nothing and returns false.
     fn insert_between(&mut self, (left, right): (Option<EsEntry>, Option<EsEntry>), new: EsEntry) -> bool {
         let apart = new.len <= Self::longest(new.state)
             && left.is_none_or(|left| left.end() <= u64::from(new.lblk.0))
@@ -129,7 +129,7 @@ pub(super) trait Entries: Default + Send + Sync {
         follows(left, right) && left.len.checked_add(right.len).is_some_and(|len| len <= Self::longest(left.state))
     }
 
-    /// Inserts unless any of the range is known.
+    /// Inserts the range unless any part of it is known.
     fn insert_if_absent(&mut self, lblk: u32, len: u32, state: EsState) -> bool {
         let (left, right) = self.around(lblk);
         let known = left.is_some_and(|left| left.end() > u64::from(lblk))
@@ -154,20 +154,20 @@ pub(super) trait Entries: Default + Send + Sync {
     }
 }
 
-/// A policy's data beside the tree, updated when an evictable entry comes or goes.
+/// A policy's data in addition to the tree, updated when an evictable entry is added or removed.
 pub(super) trait Index: Default + Send + Sync {
-    /// Estimated memory of an entry, index included, in bytes.
+    /// The estimated memory of an entry including the index, in bytes.
     const ENTRY_BYTES: u64;
 
-    /// An evictable entry now starts at `lblk`. The tag comes back in [`Index::removed`].
+    /// Called when an evictable entry starts at `lblk`. The returned tag is passed to [`Index::removed`].
     fn added(&mut self, lblk: u32) -> u64;
-    /// The entry that started at `lblk` is gone, or starts elsewhere.
+    /// Called when the entry that started at `lblk` is removed, or starts elsewhere.
     fn removed(&mut self, lblk: u32, tag: u64);
 }
 
-/// No index: the tree alone.
+/// No index, only the tree.
 impl Index for () {
-    /// Key and slot in a B-tree node filled to two thirds.
+    /// The key and the slot in a B-tree node that is two thirds full.
     const ENTRY_BYTES: u64 = 64;
 
     fn added(&mut self, _lblk: u32) -> u64 {
@@ -177,7 +177,7 @@ impl Index for () {
     fn removed(&mut self, _lblk: u32, _tag: u64) {}
 }
 
-/// An entry; its first block is the key.
+/// An entry, whose first block is the key.
 #[derive(Debug)]
 pub(super) struct Slot {
     len: u32,
@@ -217,7 +217,7 @@ fn follows(left: &EsEntry, right: &EsEntry) -> bool {
 }
 
 impl<I: Index> StatusTree<I> {
-    /// The entries that start at `lblk` or behind, with the policy's own marks, as (first block, slot, evictable).
+    /// The entries that start at or after `lblk`, with the policy's own marks, as (first block, slot, evictable).
     pub fn slots_from(&self, lblk: u32) -> impl Iterator<Item = (u32, &Slot, bool)> {
         self.map.range(lblk..).map(|(l, s)| (*l, s, s.state.evictable()))
     }
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
     use crate::packed::{ALL, PackedTree, Spare};
 
-    /// Records the entries, and is compared with the tree.
+    /// Records the entries, to compare them with the tree.
     #[derive(Debug, Default)]
     struct Set(BTreeMap<u32, u64>, u64);
 
@@ -327,7 +327,7 @@ mod tests {
     }
 
     fn state(rng: &mut Rng, lblk: u32) -> EsState {
-        // Physical places often continue those of the neighbour: the block is a function of the logical one.
+        // Physical places often continue those of the neighbour, because the block is a function of the logical block.
         match rng.below(4) {
             0 => EsState::Written(BlockNr(1000 + u64::from(lblk))),
             1 => EsState::Unwritten(BlockNr(1000 + u64::from(lblk))),
@@ -336,7 +336,7 @@ mod tests {
         }
     }
 
-    /// Checks of a tree's inner state.
+    /// Checks the internal state of a tree.
     trait Checked: Entries {
         fn check(&self, _entries: &[EsEntry]) {}
     }
@@ -424,13 +424,13 @@ mod tests {
         all
     }
 
-    /// Many leaves, which share, split, join, and lose the entries without a lookup.
+    /// There are many leaves, which share entries, split, join, and lose the entries without a lookup.
     #[test]
     fn packed_leaves_hold_what_a_btree_holds() {
         for seed in 0..6 {
             let mut rng = Rng::new(seed);
             let (mut packed, mut plain) = (PackedTree::default(), StatusTree::<()>::default());
-            // The tree grows, changes over, and shrinks to nothing.
+            // The tree grows, changes completely, and shrinks to nothing.
             for round in 0..40_000u32 {
                 let lblk = if seed % 2 == 0 { rng.below(1 << 17) as u32 } else { (round * 3) % (1 << 17) };
                 let len = 1 + rng.below(3) as u32;
@@ -473,8 +473,8 @@ mod tests {
         }
     }
 
-    /// A sweep leaves empty places behind in big leaves. They remain empty when an entry takes one, grows over one,
-    /// or goes beside one. Against a model of single blocks, with sweeps of a few entries in between.
+    /// A sweep leaves empty places in big leaves. They stay empty when an entry takes one, grows over one, or is added
+    /// next to one. Compares with a model of single blocks, with sweeps of a few entries in between.
     #[test]
     fn places_of_evicted_entries_are_empty() {
         const BLOCKS: u32 = 6_000;
@@ -482,7 +482,7 @@ mod tests {
         for seed in 0..8u64 {
             let mut rng = Rng::new(seed);
             let (mut tree, mut model) = (PackedTree::default(), BTreeMap::<u32, EsState>::new());
-            // Full leaves at first; a varying share of their entries is evictable, now and then several in a row.
+            // The leaves are full at first. A varying share of their entries is evictable, sometimes several in a row.
             for lblk in (0..BLOCKS).step_by(2) {
                 let s = if rng.below(10) < seed {
                     EsState::Delayed

@@ -2,7 +2,7 @@
 //!
 //! Main types: none; [`Filesystem::start_threads`].
 //!
-//! What it does not do: end threads (`unmount.rs`), or know their handles ([`crate::threads::Threads`]).
+//! What it does not do: end threads (`unmount.rs`), or keep their handles ([`crate::threads::Threads`]).
 //!
 //! # Locking
 //! None of its own.
@@ -15,18 +15,19 @@ use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::lifecycle::Right;
 
-/// How long a thread waits for work before it looks whether the file system is still there.
+/// How long a thread waits for work before it checks whether the file system still exists.
 const STEP: Duration = Duration::from_millis(100);
 
 impl Filesystem {
-    /// Starts the threads that a mount for writing has, unless it is to have none.
+    /// Starts the threads of a writable mount, unless the options turn threads off.
     pub(crate) fn start_threads(self: &Arc<Self>) -> Result<()> {
         if !self.options.threads {
             return Ok(());
         }
         let start = |name: &'static str, body: Box<dyn FnOnce() + Send>| {
             let weak = Arc::downgrade(self);
-            // A thread that panics half-way cannot keep the mount's promises: no caller may wait for them.
+            // If a thread panics, the mount can no longer give its guarantees, and no caller may wait for that thread.
+            // The mount aborts.
             let watched = move || {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(body)) {
                     if let Some(fs) = weak.upgrade() {

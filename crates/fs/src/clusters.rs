@@ -1,17 +1,18 @@
-//! Clusters: the unit in which space is allocated, freed and promised (`bigalloc`). Without the feature a cluster is a
-//! block. Extents, the extent status and directories count blocks in any case.
+//! Clusters: the unit in which space is allocated, freed and reserved (`bigalloc`). Without the feature a cluster is
+//! one block. Extents, the extent status and directories count blocks in either case.
 //!
-//! Main types: [`BlockAllocator`] (the allocator of a mount, whose callers count in blocks), [`Chosen`] (blocks that
-//! it has chosen), [`Promises`] (the clusters of a file for which space is promised to delayed data).
+//! Main types: [`BlockAllocator`] (the allocator of a mount, whose callers count in blocks), [`Chosen`] (blocks that it
+//! has chosen), [`Promises`] (the clusters of a file in which space is reserved for delayed data).
 //!
-//! A cluster of a file lies at one place: a block goes where the other blocks of its cluster are
-//! ([`crate::map::MapRoot::place_in_cluster`]), and only the first of them takes space. A cluster is free with its last
-//! block ([`crate::map::MapRoot::remove`]). A node of a map and a block of attributes take a whole cluster.
+//! The blocks of one logical cluster of a file share one physical cluster. A new block goes to the cluster of its
+//! neighbours ([`crate::map::MapRoot::place_in_cluster`]), and only the first block of a cluster takes space. A cluster
+//! is freed with its last block ([`crate::map::MapRoot::remove`]). A node of a map and a block of attributes take a
+//! whole cluster.
 //!
-//! If a cluster stays when some of its blocks leave a file, the file may get the same blocks again. Until the
-//! transaction in which they left is durable, a power cut brings the old file back, with whatever was written to them
-//! since. So such a cluster takes no new blocks of its file before ([`BlockAllocator::is_vacated`]). Linux does not
-//! look for that (`get_implied_cluster_alloc`).
+//! If some blocks leave a file and their cluster remains, the file may get the same blocks again. Until the transaction
+//! that removed them is durable, a power cut brings the old mapping back, with the new contents of the blocks. So the
+//! file gets no new blocks in such a cluster before then ([`BlockAllocator::is_vacated`]). Linux has no such check
+//! (`get_implied_cluster_alloc`).
 //!
 //! # Locking
 //! `promised clusters` (61), under the inode's `map` lock, which every change of the set holds exclusively. `vacated
@@ -32,7 +33,7 @@ pub(crate) use crate::map::ClusterSize;
 static PROMISES_CLASS: LockClass = LockClass::new("promised clusters", 61);
 static VACATED_CLASS: LockClass = LockClass::new("vacated clusters", 61);
 
-/// Blocks that were chosen and are not yet marked. They lie in clusters that belong to them alone.
+/// Blocks that are chosen and not yet marked. No other blocks are in use in their clusters.
 #[derive(Debug)]
 #[must_use = "chosen blocks must be marked or cancelled"]
 pub(crate) struct Chosen {
@@ -43,7 +44,7 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Splits off the blocks behind the first `len`, as far as they are in other clusters.
+    /// Splits off the blocks after the first `len`. Those in the last cluster that is kept are dropped.
     pub fn split_off(&mut self, len: u32) -> Option<Chosen> {
         let first = self.size.offset(self.start.0);
         let kept = self.size.for_blocks(u64::from(first) + u64::from(len)) as u32;
@@ -59,7 +60,7 @@ impl Chosen {
 pub(crate) struct BlockAllocator {
     clusters: Allocator<Groups>,
     size: ClusterSize,
-    /// Clusters that stay where blocks have left, and the last transaction in which some did.
+    /// Clusters that remained in use when some of their blocks were freed, and the last transaction that freed some.
     vacated: Mutex<BTreeMap<u64, Tid>>,
 }
 
@@ -69,14 +70,15 @@ impl BlockAllocator {
         BlockAllocator { clusters, size, vacated: Mutex::new(&VACATED_CLASS, BTreeMap::new()) }
     }
 
-    /// Blocks have left `cluster`, which stays, in transaction `tid`. `durable`: the newest durable one.
+    /// Records that transaction `tid` freed blocks of `cluster`, which remains in use. `durable` is the newest durable
+    /// transaction.
     pub fn vacate(&self, cluster: u64, tid: Tid, durable: Tid) {
         let mut vacated = self.vacated.lock();
         vacated.retain(|_, left| left.is_after(durable));
         vacated.insert(cluster, tid);
     }
 
-    /// Whether blocks have left the cluster of `block` in a transaction that is not durable yet.
+    /// Whether blocks of the cluster of `block` were freed in a transaction that is not yet durable.
     pub fn is_vacated(&self, block: BlockNr, durable: impl FnOnce() -> Tid) -> bool {
         let left = self.vacated.lock().get(&self.size.of(block.0)).copied();
         left.is_some_and(|left| left.is_after(durable()))
@@ -94,7 +96,7 @@ impl BlockAllocator {
         BlockNr(self.size.first_block(cluster.0))
     }
 
-    /// The clusters that have some of these blocks, as start and number.
+    /// The clusters that contain any of these blocks, as start and number.
     fn around(&self, start: BlockNr, len: u64) -> (BlockNr, u64) {
         let clusters = self.size.around(start.0..start.0.saturating_add(len));
         (BlockNr(clusters.start), clusters.end.saturating_sub(clusters.start))
@@ -134,12 +136,12 @@ impl BlockAllocator {
             }
         };
         let len = self.size.for_blocks(u64::from(first) + u64::from(request.len)) as u32;
-        // Files without extents, which alone have pointers, have no clusters.
+        // Only files without extents have pointers, and bigalloc excludes such files.
         Request { goal: here(request.goal), len, kind, max_block: here(request.max_block), pointers: None, ..*request }
     }
 
-    /// [`Allocator::choose_with`]. Without clusters of its own, a block of a file is not for this: see
-    /// [`crate::map::MapRoot::place_in_cluster`].
+    /// [`Allocator::choose_with`], for blocks that need a new cluster. A block whose cluster is already mapped gets its
+    /// place from [`crate::map::MapRoot::place_in_cluster`].
     pub fn choose_with(&self, request: &Request<'_>, more: u32) -> Result<(Chosen, Option<Chosen>)> {
         let more = if self.size.is_one() { more } else { 0 };
         let (clusters, rest) = self.clusters.choose_with(&self.translated(request), more)?;
@@ -179,7 +181,7 @@ impl BlockAllocator {
         Ok(Allocation { start: self.block(got.start), len: self.blocks_of(got.len) })
     }
 
-    /// [`Allocator::free`]: the clusters that have some of these blocks.
+    /// [`Allocator::free`], for the clusters that contain any of these blocks.
     pub fn free(&self, handle: &mut Handle, start: BlockNr, len: u64) -> Result<Vec<(BlockNr, u32)>> {
         let (start, len) = self.around(start, len);
         let mut freed = self.clusters.free(handle, start, len)?;
@@ -246,12 +248,12 @@ impl BlockAllocator {
         Some((self.block(start), self.blocks_of(len)))
     }
 
-    /// Promises as many of these clusters as are free to delayed data; returns their number.
+    /// Reserves as many of these clusters as are free for delayed data, and returns their number.
     pub fn reserve_clusters_up_to(&self, clusters: u64, root: bool) -> u64 {
         self.clusters.reserve_up_to(clusters, root)
     }
 
-    /// Promises clusters that the caller has just freed.
+    /// Reserves clusters that the caller has just freed.
     pub fn reserve_freed_clusters(&self, clusters: u64) {
         self.clusters.reserve_freed(clusters);
     }
@@ -264,7 +266,7 @@ impl BlockAllocator {
         self.size.first_block(self.clusters.free_blocks())
     }
 
-    /// In the unit of the descriptors' counts.
+    /// Free clusters: the unit of the counts in the descriptors.
     pub fn free_clusters(&self) -> u64 {
         self.clusters.free_blocks()
     }
@@ -294,7 +296,7 @@ impl BlockAllocator {
         self.clusters.puts_pointers_in_front()
     }
 
-    /// Linux until 6.0 bounded the directories of a group and not of a flex group.
+    /// Linux up to 6.0 bounds the directories of a flex group as if it were a single group.
     pub fn orlov_unscaled(&self) -> bool {
         self.clusters.rules().orlov_unscaled
     }
@@ -315,14 +317,14 @@ impl BlockAllocator {
         self.clusters.drop_unused_buddies(target)
     }
 
-    /// The allocator itself, for growth, which is refused where clusters have several blocks.
+    /// The allocator itself, for growing a file system. Growth is refused if clusters have several blocks.
     pub fn in_blocks(&self) -> &Allocator<Groups> {
         &self.clusters
     }
 }
 
-/// The clusters of a file that have delayed data and no mapped block: space is promised for each of them, once. A
-/// cluster with a mapped block needs no promise. Linux keeps the opposite set (`struct pending_reservation`,
+/// The clusters of a file that have delayed data and no mapped block. Space is reserved once for each of them. A
+/// cluster with a mapped block needs no reservation. Linux keeps the opposite set (`struct pending_reservation`,
 /// fs/ext4/extents_status.h).
 pub(crate) struct Promises {
     size: ClusterSize,
@@ -330,7 +332,8 @@ pub(crate) struct Promises {
 }
 
 impl Promises {
-    /// `None` where the extent status alone says what is promised: every delayed block.
+    /// `None` if a cluster is one block: then space is reserved for every delayed block, and the extent status knows
+    /// those.
     pub fn new(size: ClusterSize) -> Option<Box<Promises>> {
         (!size.is_one()).then(|| Box::new(Promises { size, clusters: Mutex::new(&PROMISES_CLASS, BTreeSet::new()) }))
     }
@@ -339,7 +342,7 @@ impl Promises {
         self.clusters.lock()
     }
 
-    /// In blocks.
+    /// The reserved space, in blocks.
     pub fn total(&self) -> u64 {
         self.size.first_block(self.clusters.lock().len() as u64)
     }

@@ -1,8 +1,8 @@
-//! A directory's blocks, for the directory layer (`dir/`).
+//! The blocks of a directory, as the directory layer (`dir/`) accesses them.
 //!
 //! Main types: [`DirView`] (a [`DirStore`] for one directory).
 //!
-//! Under rescue it has every block that the map names, also behind the size and with a wrong checksum.
+//! Under rescue the directory has every block that the map contains, even past its size and with a wrong checksum.
 //!
 //! # Locking
 //! The caller holds the directory's `inode` lock. Inside: map (50), buffers (80).
@@ -26,7 +26,7 @@ use crate::inode::Inode;
 use crate::map::{MapState, MapStore};
 
 impl Filesystem {
-    /// A hash of a name, for spreading directories.
+    /// The hash of a name, by which new directories are spread over the groups.
     pub(crate) fn name_hash(&self, name: &[u8]) -> u32 {
         Hasher::new(self.hash.version, self.hash.seed).hash(name).hash
     }
@@ -37,7 +37,8 @@ impl Filesystem {
         DirParams {
             has_csum: self.hash.has_csum && !flags.contains(InodeFlags::INLINE_DATA),
             has_filetype: self.hash.filetype,
-            // Folded ciphertext would be hashed with a key of the directory's.
+            // The index of an encrypted, case-insensitive directory needs a hash with a key of its own, which is not
+            // supported.
             has_dir_index: self.hash.dir_index && !flags.contains(InodeFlags::CASEFOLD | InodeFlags::ENCRYPT),
             has_large_dir: self.hash.large_dir,
             is_indexed: flags.contains(InodeFlags::INDEX),
@@ -52,7 +53,7 @@ impl Filesystem {
     }
 }
 
-/// Blocks by their place in the directory.
+/// Blocks with their logical numbers.
 type Blocks = Vec<(u32, Arc<Buffer>)>;
 
 /// One directory.
@@ -60,12 +61,12 @@ pub(crate) struct DirView<'a> {
     pub fs: &'a Filesystem,
     pub dir: &'a Arc<Inode>,
     pub params: DirParams,
-    /// While a name is added: blocks that the change may modify. They remain in memory, and need no lookup in the
-    /// map, which might be unreadable by then.
+    /// While a name is added: the blocks that the change may modify. They remain in memory and need no lookup in the
+    /// map, which might have become unreadable.
     held: RefCell<Option<Blocks>>,
-    /// How many blocks a rescue has scanned.
+    /// The number of blocks that a rescue has scanned.
     scanned: Cell<u64>,
-    /// The first damage that a rescue has passed in a block that it uses.
+    /// The first damage in a block that a rescue uses nevertheless.
     passed: RefCell<Option<Error>>,
 }
 
@@ -75,14 +76,14 @@ impl<'a> DirView<'a> {
         DirView { fs, dir, params: fs.dir_params(dir), held, scanned, passed }
     }
 
-    /// How many blocks a rescue has scanned through this view.
+    /// The number of blocks that a rescue has scanned through this view.
     pub(crate) fn scanned(&self) -> u64 {
         self.scanned.get()
     }
 
-    /// The damage that applies to the whole directory: a size that ends within a block, or before the first. Names are
-    /// listed in spite of it (Linux: `ext4_readdir`), but a missing name proves nothing, and nothing may be changed.
-    /// Also, the first damage in a block that a rescue uses nevertheless.
+    /// The damage of the directory as a whole: its size is zero or not a multiple of the block size. Names are listed
+    /// in spite of it (Linux: `ext4_readdir`), but a missing name proves nothing, and nothing may be changed. Under
+    /// rescue this is also the first damage in a block that is used nevertheless.
     pub(crate) fn damage(&self) -> Option<Error> {
         let whole = self.check_size().err();
         whole.or_else(|| self.passed.borrow().clone())
@@ -111,7 +112,7 @@ impl<'a> DirView<'a> {
         }
     }
 
-    /// Holds a block that adding the name may change.
+    /// Keeps a block in memory that adding the name may change.
     fn hold(&self, lblk: u32, buffer: &Arc<Buffer>) {
         if let Some(held) = &mut *self.held.borrow_mut()
             && held.iter().all(|(at, _)| *at != lblk)
@@ -120,8 +121,8 @@ impl<'a> DirView<'a> {
         }
     }
 
-    /// Whether the inode's block count can still be stored if the directory grows by a block, with nodes to map it.
-    /// Writing the inode would fail otherwise, after the block has been allocated.
+    /// Checks that the inode can still store its block count if the directory grows by a block and the nodes to map it.
+    /// Otherwise writing the inode would fail after the block has been allocated.
     fn check_room_in_inode(&self) -> Result<()> {
         let geo = &self.fs.geo;
         let nodes = self.dir.map.read().credits_for_insert(geo.block_size, 1);
@@ -133,8 +134,8 @@ impl<'a> DirView<'a> {
         Ok(())
     }
 
-    /// The next block in the map, whatever the size says (e2fsck: `PR_1_BAD_I_SIZE`). Only as many as the file system
-    /// has: a damaged map may name them again and again.
+    /// The next block in the map, regardless of the directory's size (e2fsck: `PR_1_BAD_I_SIZE`). The scan ends after
+    /// as many blocks as the file system has, because a damaged map may refer to the same blocks repeatedly.
     fn next_mapped(&self, lblk: u32) -> Scan<Error> {
         let (fs, mut at, mut damage) = (self.fs, u64::from(lblk), None);
         let mut note = |e: Error| {
@@ -183,11 +184,11 @@ impl<'a> DirView<'a> {
         if !buffer.verified() {
             let blocks = self.blocks();
             let whole = buffer.read(|b| dir::verify(&self.params, kind, lblk, blocks, b));
-            // A reader without the directory's lock knows an older state of it (`is_below`). A change of the block
-            // since then found it intact before.
+            // A reader without the directory's lock (`is_below`) may have used outdated parameters. If the block has
+            // changed meanwhile, the change found it intact first and marked it.
             if !buffer.verified() {
                 match whole.map_err(|e| Error::from(e).of(self.dir.ino).at(block)) {
-                    // The entries are checked one by one.
+                    // A rescue checks the entries one by one.
                     Err(e) if self.fs.rescues() => self.pass(e),
                     whole => {
                         whole?;
@@ -219,7 +220,8 @@ impl DirView<'_> {
         }
     }
 
-    /// In strict mode, a directory that folds names finds only text (Linux: `generic_ci_d_hash`, fs/libfs.c).
+    /// In strict mode, a lookup in a case-insensitive directory accepts only UTF-8 (Linux: `generic_ci_d_hash`,
+    /// fs/libfs.c).
     fn check_text(&self, name: &[u8]) -> Result<()> {
         if self.params.folds && self.fs.hash.strict && !self.fs.rescues() && std::str::from_utf8(name).is_err() {
             return Err(Error::Invalid("name that is not UTF-8 (encoding_flags=strict)"));
@@ -227,7 +229,7 @@ impl DirView<'_> {
         Ok(())
     }
 
-    /// The bytes that a name of this directory has in its blocks. `None`: there is no such name.
+    /// The stored bytes of a name in this directory. `None` if there is no such name.
     fn stored<'n>(&self, name: &'n [u8]) -> Result<Option<Cow<'n, [u8]>>> {
         if !self.params.encrypted || name == b"." || name == b".." {
             return Ok(Some(name.into()));
@@ -260,12 +262,13 @@ impl DirView<'_> {
         }
     }
 
-    /// The block of a found name, or that of the inode with it; while the caller holds it, it remains in memory.
+    /// The block with a found name, or the inode's block for an inline directory. It remains in memory while the caller
+    /// holds it.
     pub(crate) fn hold_found(&self, found: &Found) -> Result<Arc<Buffer>> {
         self.hold_block(found.lblk, BlockKind::Leaf)
     }
 
-    /// The block with `.` and `..`, likewise.
+    /// Likewise, the block with `.` and `..`.
     pub(crate) fn hold_first(&self) -> Result<Arc<Buffer>> {
         self.hold_block(0, BlockKind::Any)
     }
@@ -296,14 +299,14 @@ impl DirView<'_> {
         }
         self.fs.may_name(self.dir)?;
         let stored = self.stored(name)?.ok_or(Error::NameTooLong)?;
-        // A directory that grows writes its inode half-way, and afterwards its times are written: the steps of this
-        // that can fail come first. While referenced, the block remains in memory.
+        // Growing the directory writes its inode, and afterwards its times are written. The part of this that can fail
+        // comes first: reading the inode's table block, which then remains in memory while it is referenced.
         let _table = self.fs.inode_slot(self.dir.ino)?;
         if self.fs.is_inline(self.dir) {
             if self.fs.add_inline_name(handle, self.dir, name, ino, kind)? {
                 return Ok(());
             }
-            // Now it has a block, which may be full in turn.
+            // The directory now has a block, which may be full as well.
             return DirView::new(self.fs, self.dir).add(handle, name, ino, kind);
         }
         *self.held.borrow_mut() = Some(Vec::new());
@@ -317,12 +320,12 @@ impl DirView<'_> {
         self.mine(dir::remove(self, handle, &self.params, &stored, hint).map(drop))
     }
 
-    /// The name of a found entry as it is stored.
+    /// The stored name of an entry.
     pub(crate) fn stored_name(&self, place: &Found) -> Result<Vec<u8>> {
         self.mine(dir::stored_name(self, &self.params, place))
     }
 
-    /// Stores another spelling of a found entry's name, which folds alike. If it fails, the old one is stored.
+    /// Stores another spelling of an entry's name, which folds to the same text. If it fails, the old spelling remains.
     pub(crate) fn respell(
         &self,
         handle: &mut Handle,
@@ -334,8 +337,8 @@ impl DirView<'_> {
         if self.mine(dir::respell(self, handle, &self.params, place, name))? {
             return Ok(());
         }
-        // The new name is longer. The old one goes first, since both cannot be there; its place stays free until the
-        // new one has been added.
+        // The new name is longer. Two names that fold alike cannot coexist, so the old one is removed first. Its space
+        // remains free until the new one has been added.
         self.remove(handle, &old, Some(place))?;
         let added = self.add(handle, name, place.ino, kind);
         if added.is_err() {
@@ -408,7 +411,7 @@ impl DirStore for DirView<'_> {
             }
             None => {
                 let buffer = self.buffer(lblk, kind)?;
-                // The path through the index, and the block that may become an index.
+                // The blocks of the path through the index, and the block that may become an index.
                 if kind == BlockKind::Index || lblk == 0 {
                     self.hold(lblk, &buffer);
                 }
@@ -465,7 +468,7 @@ pub(crate) mod tests {
     use crate::forgetful::Forgetful;
     use crate::{Cred, InodeRef, MountOptions, Mounted, NewNode};
 
-    /// A mount with one inode per table block.
+    /// A mount of an image with one inode for each table block.
     pub(crate) fn spacious(features: &str) -> (Arc<MemDevice>, Arc<FaultyDevice>, Mounted) {
         let args = ["-t", "ext4", "-b", "1024", "-I", "1024", "-N", "64", "-O", features];
         let dev = Arc::new(crate::tools::made(&args, "16M"));
@@ -500,7 +503,7 @@ pub(crate) mod tests {
     /// The directory's inode, with its size and times, cannot be read.
     #[test]
     fn adding_a_name_fails_if_the_directorys_inode_is_unreadable() {
-        // Full, and with room for another name.
+        // Directories that are full, and one with room for another name.
         for (features, had) in [("dir_index", 9), ("^dir_index", 9), ("dir_index", 3)] {
             let (dev, faulty, fs) = spacious(features);
             let root = fs.root().expect("root");
@@ -533,7 +536,7 @@ pub(crate) mod tests {
         let root = fs.root().expect("root");
         let d = fs.create(&root, b"d", NewNode::directory(0o755), Cred::default()).expect("mkdir");
         let f = fs.create(&d, b"f", NewNode::file(0o644), Cred::default()).expect("create");
-        // Until the index has a second level.
+        // Until the index gets a second level.
         let (mut splits, mut i) = (0, 0);
         while splits < 140 {
             i += 1;

@@ -1,7 +1,7 @@
-//! The one place where errors of the file system become error numbers, for all doors: FUSE, the library, C, Python.
+//! The only place that maps errors of the file system to error numbers, for FUSE, the library, C and Python.
 //!
-//! Main functions: [`Error::errno`]; [`device`] and [`host`] for errors below and beside a file system, [`kind`] for
-//! the way back to `std`. The numbers are those of the system calls of Linux's ext4.
+//! Main functions: [`Error::errno`]; [`device`] and [`host`] for errors of the device and of the host system, [`kind`]
+//! to convert a number to the error kind of `std`. The numbers are those of the system calls of Linux's ext4.
 //!
 //! What it does not do: print anything; the file system has already reported damage of the image.
 //!
@@ -22,7 +22,8 @@ pub mod number {
     };
 }
 
-/// Linux's numbers on most machines (asm-generic/errno-base.h, asm-generic/errno.h), for systems that lack some.
+/// Linux's numbers on most machines (asm-generic/errno-base.h, asm-generic/errno.h), for systems that lack some of
+/// them.
 #[cfg(not(target_os = "linux"))]
 #[allow(missing_docs, reason = "the names are those of errno(3)")]
 pub mod number {
@@ -57,7 +58,7 @@ pub mod number {
 }
 
 impl Error {
-    /// The error number with which Linux's ext4 answers a system call that fails like this.
+    /// The error number that Linux's ext4 returns from a system call for such an error.
     pub fn errno(&self) -> i32 {
         match self {
             Error::Corrupt { .. } => number::EUCLEAN,
@@ -73,7 +74,7 @@ impl Error {
             Error::IsDirectory => number::EISDIR,
             Error::NotEmpty => number::ENOTEMPTY,
             Error::NameTooLong => number::ENAMETOOLONG,
-            // Operations that would change something get these; fsync and its kind get `Lost`.
+            // Operations that change something get these; fsync and similar calls get `Lost`.
             Error::ReadOnly | Error::Aborted { .. } => number::EROFS,
             Error::Lost { cause, .. } => lost(cause),
             Error::NotPermitted => number::EPERM,
@@ -102,22 +103,23 @@ fn lost(cause: &Error) -> i32 {
     if cause.errno() == number::ENOSPC { number::ENOSPC } else { number::EIO }
 }
 
-/// The number of an error of a device. A failed request is EIO, whatever the host says, as below the kernel's ext4.
+/// The number of an error of a device. A failed request is EIO, regardless of the host's error, as for the kernel's
+/// ext4.
 pub fn device(error: &extant_block::Error) -> i32 {
     use extant_block::Error as E;
     match error {
         E::Open { source, .. } | E::NoLocks { source, .. } => host(source),
         E::ReadOnly { .. } => number::EROFS,
         E::Busy { .. } => number::EBUSY,
-        // A sparse image on a full disk: the user can free space there.
+        // The image is a sparse file on a full disk. The user can free space on that disk.
         E::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => number::ENOSPC,
         E::FixedSize { .. } => number::EINVAL,
         E::Io { .. } | E::OutOfRange { .. } | E::BadRequest { .. } | E::Lost => number::EIO,
     }
 }
 
-/// Linux's numbers and the kinds that `std` knows: errors of a program's own objects have no number, and on other
-/// systems, numbers of the system mean something else.
+/// Linux's numbers and the error kinds of `std`. The errors of a program's own objects have no number, and on other
+/// systems the system's numbers have other meanings.
 const KINDS: &[(i32, io::ErrorKind)] = {
     use io::ErrorKind as Kind;
     &[
@@ -143,14 +145,14 @@ const KINDS: &[(i32, io::ErrorKind)] = {
     ]
 };
 
-/// The number of an error of the host, or of an object of the program; EIO if it has none.
+/// The number of an error of the host, or of an object that the program supplies; EIO if it has none.
 pub fn host(e: &io::Error) -> i32 {
     let own = if cfg!(target_os = "linux") { e.raw_os_error() } else { None };
     let of_kind = || KINDS.iter().rfind(|(_, kind)| *kind == e.kind()).map_or(number::EIO, |(of, _)| *of);
     own.unwrap_or_else(of_kind)
 }
 
-/// The kind that `std` gives to an error of this number.
+/// The error kind that `std` assigns to this number.
 pub fn kind(number: i32) -> io::ErrorKind {
     if cfg!(target_os = "linux") {
         return io::Error::from_raw_os_error(number).kind();
@@ -188,7 +190,7 @@ mod tests {
         assert_eq!(host(&io::Error::other("a program's own")), number::EIO);
     }
 
-    /// A change fails with EROFS; fsync of data that is lost fails with an error of the device, or of its size.
+    /// After an abort, changes fail with EROFS. Fsync of lost data fails with EIO, or with ENOSPC.
     #[test]
     fn after_a_journal_abort_changes_and_fsync_fail_with_different_errors() {
         let aborted = || Error::from(extant_journal::Error::Aborted { cause: "a write failed".into() });

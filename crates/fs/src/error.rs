@@ -2,8 +2,8 @@
 //!
 //! Main types: [`Error`], [`Damage`] (the damaged part of an image), [`Unsupported`].
 //!
-//! An error has its object in fields: [`Error::place`] returns the inode and the block, [`Error::cause_code`] and
-//! [`Error::check`] the values for the superblock's error fields.
+//! An error names the affected object in its fields. [`Error::place`] returns the inode and the block,
+//! [`Error::cause_code`] and [`Error::check`] return the values for the superblock's error fields.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use crate::xattr::XattrError;
 /// The part of an image that breaks a rule of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// The copy that begins at this byte.
+    /// The copy of the superblock that begins at this byte.
     SuperBlock {
-        /// From the start of the device.
+        /// The offset from the start of the device.
         byte: u64,
     },
     /// A group descriptor.
@@ -36,7 +36,7 @@ pub enum Damage {
     Map,
     /// A directory's blocks: entries, index, checksums.
     Directory,
-    /// The relation of directories: a loop, a name of a deleted inode.
+    /// The relations between directories: a loop, or a name that refers to a deleted inode.
     Tree,
     /// The target of a symbolic link.
     Symlink,
@@ -48,7 +48,7 @@ pub enum Damage {
     Journal,
     /// A quota file.
     Quota,
-    /// The block of multi-mount protection.
+    /// The MMP block (multi-mount protection).
     Mmp,
 }
 
@@ -74,8 +74,8 @@ impl fmt::Display for Damage {
 }
 
 impl Damage {
-    /// The check that finds it, for the superblock's error fields (which have room for 31 bytes; Linux: the
-    /// function).
+    /// The name of the check that finds the damage, for the superblock's error fields. They have room for 31 bytes;
+    /// Linux stores the name of its function.
     pub fn check(self) -> &'static str {
         match self {
             Damage::SuperBlock { .. } => "check_superblock",
@@ -99,19 +99,19 @@ impl Damage {
 /// A property of an image that Extant does not support.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
-    /// The format's decoder refuses it: unknown features, sizes.
+    /// The decoder of the format refuses the image: unknown features or sizes.
     #[error("unsupported: {detail}")]
     Format {
         /// The feature or value, as the decoder names it.
         detail: String,
     },
-    /// These features permit only reading.
+    /// These features allow the mount to read, but not to write.
     #[error("cannot be mounted for writing because of: {}; mount read-only (-o ro)", .reasons.join(", "))]
     Writing {
-        /// Features by e2fsprogs' names, mostly; at least one.
+        /// Features, mostly by the names that e2fsprogs uses; at least one.
         reasons: Vec<String>,
     },
-    /// As [`Unsupported::Writing`], for features that appeared with the replay of the journal.
+    /// As [`Unsupported::Writing`], for features that the replay of the journal brought to light.
     #[error("after replay, not writable because of: {}", .reasons.join(", "))]
     WritingAfterReplay {
         /// As in [`Unsupported::Writing`].
@@ -120,18 +120,18 @@ pub enum Unsupported {
     /// A transaction must fit a quarter of the journal, and this journal is too small for that.
     #[error("the journal has {blocks} blocks, at least {least} are needed to write")]
     SmallJournal {
-        /// Blocks that the journal has.
+        /// The number of blocks that the journal has.
         blocks: u32,
-        /// Blocks that it must have.
+        /// The number of blocks that it needs.
         least: u32,
     },
-    /// Content that the journal has or lacks.
+    /// The journal contains something that is not supported, or lacks something that is needed.
     #[error("{detail}")]
     Journal {
         /// A complete sentence, for messages.
         detail: String,
     },
-    /// The inode is encrypted in a way that has no code here, or by a key that is too short for it.
+    /// The inode is encrypted in a way that is not supported, or its key is too short for that way.
     #[error("{ino} is encrypted, and {detail}")]
     Cipher {
         /// The encrypted inode.
@@ -147,37 +147,38 @@ pub enum Unsupported {
     },
 }
 
-/// Why a mounted file system does not grow. Nothing was written.
+/// Why a mounted file system cannot grow. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CannotGrow {
-    /// There is no such larger file system.
+    /// The file system cannot have a layout of that size.
     #[error(transparent)]
     Layout(#[from] NoGrowth),
-    /// Without a log, a power cut may leave a part of the change.
+    /// Without a journal, a power cut could leave the change incomplete.
     #[error("it has no journal, and none could be borrowed for the mount")]
     NoLog,
-    /// One transaction changes all blocks that are reserved for descriptors.
+    /// One transaction must hold the changes to all blocks that are reserved for descriptors, and the journal is too
+    /// small.
     #[error("its journal is too small: the growth needs a transaction of {needed} blocks, and {most} fit")]
     SmallLog {
-        /// Blocks of the largest step.
+        /// The number of blocks that the largest step changes.
         needed: u32,
-        /// Blocks of a transaction.
+        /// The number of blocks that a transaction can hold.
         most: u32,
     },
-    /// The steps of a growth count blocks.
+    /// The steps of a growth count blocks, not clusters.
     #[error("its clusters have several blocks (bigalloc); unmount it, and 'extant resize' makes it larger")]
     Clusters,
-    /// Groups have a fixed share of the memory.
+    /// Each group takes memory for as long as the file system is mounted, so their number is limited.
     #[error("it would have {groups} groups, and no more than {most} are supported")]
     Groups {
-        /// The groups of the larger file system.
+        /// The number of groups of the larger file system.
         groups: u32,
-        /// The most that there may be.
+        /// The maximum number of groups.
         most: u64,
     },
 }
 
-/// Why an operation, or a mount, failed. Error numbers are those of a FUSE mount.
+/// Why an operation, or a mount, failed. Error numbers are those that a FUSE mount returns.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The image breaks a rule of the format.
@@ -185,7 +186,7 @@ pub enum Error {
     Corrupt {
         /// The damaged structure.
         what: Damage,
-        /// The inode that it belongs to, if any.
+        /// The inode that the structure belongs to, if any.
         ino: Option<InodeNr>,
         /// The block, if it is known.
         block: Option<BlockNr>,
@@ -198,37 +199,37 @@ pub enum Error {
     /// The device failed a request (EIO; ENOSPC if the disk with the image is full), or refuses changes (EROFS).
     #[error(transparent)]
     Device(#[from] extant_block::Error),
-    /// An operation was left half-done, or wants more blocks than a transaction may contain (EIO).
+    /// An operation was left incomplete, or needs more blocks than a transaction can hold (EIO).
     #[error(transparent)]
     Journal(extant_journal::Error),
-    /// An earlier error, which the cause names, stopped the journal: no more changes are possible.
+    /// An earlier error stopped the journal: no more changes are possible.
     #[error("{cause}")]
     Aborted {
         /// The error that stopped it, as reported then.
         cause: extant_journal::Error,
     },
-    /// A write did not become durable, with the reason. Operations that promise durability return this, for one inode
-    /// or for the whole mount.
+    /// A write did not become durable. Operations that guarantee durability return this, for one inode or for the whole
+    /// mount.
     #[error("not durable{}: {cause}", Place(*.ino, None))]
     Lost {
-        /// The inode with the lost data or changes; `None`: the mount.
+        /// The inode with the lost data or changes; `None` for the whole mount.
         ino: Option<InodeNr>,
         /// Why it could not be written.
         cause: Arc<Error>,
     },
-    /// No free block that the caller may take (ENOSPC); the reserve may still have some.
+    /// There is no free block that the caller may use (ENOSPC). The reserve for root may still have some.
     #[error("no space left in the file system")]
     NoSpace,
-    /// Freed blocks become usable with the next commit: the operation tries again after one.
+    /// Freed blocks become usable with the next commit. The operation then tries again.
     #[error("no space until the next commit")]
     NoSpaceUntilCommit,
-    /// No free inode in any group (ENOSPC).
+    /// No group has a free inode (ENOSPC).
     #[error("no free inodes")]
     NoInodes,
-    /// A limit of the user, the group or the project (EDQUOT).
+    /// The operation would exceed a quota limit of the user, the group or the project (EDQUOT).
     #[error("disk quota exceeded")]
     QuotaExceeded,
-    /// No such name, or no inode of this number (ENOENT).
+    /// There is no such name, or no inode of this number (ENOENT).
     #[error("no such file or directory")]
     NotFound,
     /// The name exists already (EEXIST).
@@ -243,45 +244,45 @@ pub enum Error {
     /// The directory to remove or replace contains names (ENOTEMPTY).
     #[error("directory not empty")]
     NotEmpty,
-    /// One part of a path, or a symbolic link's target, is too long (ENAMETOOLONG).
+    /// A component of a path, or a symbolic link's target, is too long (ENAMETOOLONG).
     #[error("name longer than 255 bytes")]
     NameTooLong,
-    /// The mount is read-only, or became so after an error (EROFS).
+    /// The mount is read-only, or became read-only after an error (EROFS).
     #[error("the mount is read-only")]
     ReadOnly,
-    /// The inode's flags (immutable and append-only among them) forbid it (EPERM).
+    /// The inode's flags, such as immutable or append-only, forbid it (EPERM).
     #[error("operation not permitted")]
     NotPermitted,
     /// A default ACL on an inode that is not a directory (EACCES).
     #[error("permission denied")]
     AccessDenied,
-    /// The content of a file that a Merkle tree protects is not that of the tree, or there is no such tree (EIO).
+    /// The content of a file with a Merkle tree does not match the tree, or the tree is missing (EIO).
     #[error("{ino}: {detail}")]
     Unverified {
         /// The file.
         ino: InodeNr,
-        /// The place, or the fault of the tree.
+        /// The place of the mismatch, or the fault of the tree.
         detail: String,
     },
     /// Another host uses the file system (EBUSY).
     #[error("{detail}")]
     Elsewhere {
-        /// The use, and the host.
+        /// The other use, and the host.
         detail: String,
     },
-    /// Impossible in the present state of the mount (EBUSY).
+    /// The mount's present state does not allow it (EBUSY).
     #[error("{0}")]
     Busy(&'static str),
     /// The request is invalid (EINVAL), with the reason.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
-    /// The file system cannot become larger, or not while it is mounted (EINVAL), with the reason.
+    /// The file system cannot become larger, or cannot do so while it is mounted (EINVAL).
     #[error(transparent)]
     CannotGrow(CannotGrow),
-    /// More than 40 symbolic links on the way of a path (ELOOP).
+    /// The path leads through more than 40 symbolic links (ELOOP).
     #[error("too many levels of symbolic links")]
     TooManySymlinks,
-    /// The inode cannot have another name (EMLINK).
+    /// The inode has the maximum number of links (EMLINK).
     #[error("too many links")]
     TooManyLinks,
     /// The end lies beyond what the inode's map can address (EFBIG).
@@ -290,22 +291,22 @@ pub enum Error {
     /// The inode has no attribute of this name (ENODATA).
     #[error("no such attribute")]
     NoAttribute,
-    /// A directory that passes on its project accepts no other project's files.
+    /// A directory whose files inherit its project accepts no files of another project.
     #[error("it belongs to another project than the directory")]
     OtherProject,
     /// An encrypted directory accepts only files that are encrypted by its own policy (EXDEV).
     #[error("it is not encrypted as the directory is: copy it instead")]
     OtherPolicy,
-    /// An attribute's name or value, or a number, is beyond the format's limit (E2BIG).
+    /// The name or value of an attribute, or a number, exceeds the format's limit (E2BIG).
     #[error("value or list too large")]
     TooLarge,
-    /// Impossible on this kind of file, or with these features (EOPNOTSUPP), with the object.
+    /// This kind of file, or this set of features, does not support the operation (EOPNOTSUPP).
     #[error("operation not supported: {0}")]
     NotSupported(&'static str),
-    /// No data or hole behind the start of a seek (ENXIO).
+    /// There is no data, or no hole, after the start of a seek (ENXIO).
     #[error("no data or hole there")]
     NoSuchOffset,
-    /// The number, from an earlier lookup, of an inode that has been deleted.
+    /// An inode number from an earlier lookup; the inode has been deleted since.
     #[error("stale {0}")]
     Stale(InodeNr),
     /// `.` and `..` cannot be renamed.
@@ -317,10 +318,10 @@ pub enum Error {
         /// The system's error.
         source: Arc<std::io::Error>,
     },
-    /// The request would need more memory than allowed, whatever size the image claims (ENOMEM).
+    /// The request would need more memory than allowed, regardless of the sizes that the image claims (ENOMEM).
     #[error("{detail}")]
     NoMemory {
-        /// The exceeded limit, and what to do about it.
+        /// The exceeded limit, and how to raise it.
         detail: String,
     },
     /// An image that cannot be mounted, prefixed by its name.
@@ -361,12 +362,12 @@ mod code {
 }
 
 impl Error {
-    /// Damage without a place yet: [`Error::of`] and [`Error::at`] add it.
+    /// Damage without a place. [`Error::of`] and [`Error::at`] add it.
     pub fn corrupt(what: Damage, detail: impl Into<String>) -> Error {
         Error::Corrupt { what, ino: None, block: None, detail: detail.into() }
     }
 
-    /// Adds the inode of the damage, unless it has one.
+    /// Adds the inode to damage that does not name one.
     #[must_use]
     pub fn of(mut self, inode: InodeNr) -> Error {
         if let Error::Corrupt { ino: ino @ None, .. } = &mut self {
@@ -375,7 +376,7 @@ impl Error {
         self
     }
 
-    /// Adds the block of the damage, unless it has one.
+    /// Adds the block to damage that does not name one.
     #[must_use]
     pub fn at(mut self, nr: BlockNr) -> Error {
         if let Error::Corrupt { block: block @ None, .. } = &mut self {
@@ -384,7 +385,7 @@ impl Error {
         self
     }
 
-    /// Adds advice to damage.
+    /// Appends advice to the message about damage.
     #[must_use]
     pub(crate) fn advised(mut self, advice: &str) -> Error {
         if let Error::Corrupt { detail, .. } = &mut self {
@@ -394,7 +395,7 @@ impl Error {
         self
     }
 
-    /// The error of fsync and its relatives if `cause` prevented durability.
+    /// The error that fsync and similar calls return if `cause` prevented durability.
     pub fn lost(ino: Option<InodeNr>, cause: Error) -> Error {
         match cause {
             Error::Lost { ino: None, cause } => Error::Lost { ino, cause },
@@ -446,7 +447,7 @@ impl Error {
         }
     }
 
-    /// The check or operation that found it, for the superblock's error fields.
+    /// The check or operation that found the error, for the superblock's error fields.
     pub fn check(&self) -> &'static str {
         match self {
             Error::Corrupt { what, .. } => what.check(),
@@ -458,12 +459,12 @@ impl Error {
         }
     }
 
-    /// Both kinds of "no space", and no more of it for this owner.
+    /// Whether the error is a lack of space, of either kind, or an exceeded quota.
     pub fn is_no_space(&self) -> bool {
         matches!(self, Error::NoSpace | Error::NoSpaceUntilCommit | Error::QuotaExceeded)
     }
 
-    /// Whether the image itself is damaged: `errors=` then decides how the mount reacts.
+    /// Whether the image itself is damaged. The option `errors=` decides how the mount reacts.
     pub fn is_corruption(&self) -> bool {
         matches!(self, Error::Corrupt { .. })
     }
@@ -483,7 +484,7 @@ impl From<extant_ondisk::Error> for Error {
             Structure::GroupDescriptor => group(Damage::GroupDescriptor),
             Structure::BlockBitmap => group(Damage::BlockBitmap),
             Structure::InodeBitmap => group(Damage::InodeBitmap),
-            // The root is in the inode, not in a block.
+            // The root of an extent tree is in the inode, not in a block.
             Structure::ExtentNode if number == 0 => Error::corrupt(Damage::Map, detail),
             Structure::ExtentNode | Structure::IndirectBlock => at_block(Damage::Map),
             Structure::ExtentList => Error::corrupt(Damage::Map, format!("logical block {number}: {detail}")),

@@ -1,10 +1,10 @@
-//! The errors that are still to be reported, and when.
+//! The errors that have not been reported yet, and when they are due.
 //!
-//! Main types: [`ErrorLog`], which knows the pending reports, and how many may be made now. The first error of each
-//! kind is due at once; further ones with the next write of the superblock, or [`WRITE_INTERVAL_NS`] after the last
-//! write for their sake.
+//! Main types: [`ErrorLog`], which counts the pending reports and limits their rate. The first error of each kind is
+//! due at once. Further ones are due with the next write of the superblock, or [`WRITE_INTERVAL_NS`] after the last
+//! write that recorded errors.
 //!
-//! What it does not do: write the superblock or give messages (`reports.rs`).
+//! What it does not do: write the superblock, or send messages (`reports.rs`).
 //!
 //! # Locking
 //! `error reports` (211), a leaf.
@@ -14,38 +14,39 @@ use extant_base::sync::{LockClass, Mutex};
 
 static CLASS: LockClass = LockClass::new("error reports", 211);
 
-/// At least so long between two writes of the superblock that only count errors of known kinds.
+/// The minimum time between two writes of the superblock that only count errors of known kinds.
 const WRITE_INTERVAL_NS: u64 = 5_000_000_000;
-/// In this time at most [`LINES_MAX`] messages are given, besides the first of each kind (Linux:
+/// In this time at most [`LINES_MAX`] messages are sent, not counting the first of each kind (Linux:
 /// `DEFAULT_RATELIMIT_INTERVAL`, `DEFAULT_RATELIMIT_BURST`).
 const LINES_INTERVAL_NS: u64 = 5_000_000_000;
 const LINES_MAX: u32 = 10;
 
 /// The pending reports of errors, and when they are due.
 pub(crate) struct ErrorLog {
-    /// The superblock on the device lacks some.
+    /// The superblock on the device lacks some of the errors.
     unwritten: AtomicBool,
-    /// The log's superblock lacks some.
+    /// The superblock in the log lacks some of the errors.
     unlogged: AtomicBool,
     pace: Mutex<Pace>,
 }
 
 #[derive(Default)]
 struct Pace {
-    /// The checks that have found something since the mount: as many as [`Error::check`] has names.
+    /// The checks that have found something since the mount. Their number is bounded by the names that [`Error::check`]
+    /// returns.
     kinds: Vec<&'static str>,
-    /// One of them is not on the device yet.
+    /// An error of a new kind has not been written to the device yet.
     urgent: bool,
-    /// When errors were last written.
+    /// The time of the last write of errors.
     written_ns: u64,
-    /// The present interval of messages, how many were given in it, and how many were not.
+    /// The start of the current interval, and the numbers of messages sent and suppressed in it.
     since_ns: u64,
     given: u32,
     suppressed: u64,
 }
 
 impl Pace {
-    /// Whether a message may be given now, and how many were suppressed before it.
+    /// Whether a message may be sent now: `None`, or the number of messages that were suppressed before it.
     fn line(&mut self, now_ns: u64, first_of_kind: bool) -> Option<u64> {
         if now_ns.saturating_sub(self.since_ns) >= LINES_INTERVAL_NS {
             (self.since_ns, self.given) = (now_ns, 0);
@@ -77,7 +78,7 @@ impl ErrorLog {
         self.unwritten.store(true, Ordering::SeqCst);
     }
 
-    /// Whether errors are to be written now: of a new kind, or so long after the last ones.
+    /// Whether errors must be written now: one is of a new kind, or the last write is long enough ago.
     pub(crate) fn due(&self, now_ns: u64) -> bool {
         self.unwritten.load(Ordering::SeqCst) && {
             let pace = self.pace.lock();
@@ -85,7 +86,7 @@ impl ErrorLog {
         }
     }
 
-    /// The caller writes what there is; false if there is nothing.
+    /// Marks the errors as written; the caller then writes them. Returns false if there are none.
     pub(crate) fn take_unwritten(&self, now_ns: u64) -> bool {
         let taken = self.unwritten.swap(false, Ordering::SeqCst);
         if taken {
@@ -95,8 +96,8 @@ impl ErrorLog {
         taken
     }
 
-    /// Notes an error that the check `function` found. Returns how many messages were suppressed before this one, if
-    /// this one may be given.
+    /// Records an error that the check `function` found. If a message about it may be sent, returns how many were
+    /// suppressed before it.
     pub(crate) fn note(&self, function: &'static str, now_ns: u64) -> Option<u64> {
         let mut pace = self.pace.lock();
         let is_new = !pace.kinds.contains(&function);
@@ -107,12 +108,13 @@ impl ErrorLog {
         pace.line(now_ns, is_new)
     }
 
-    /// The caller puts the fields into a transaction; false if the log has them.
+    /// Marks the errors as logged; the caller then adds them to a transaction. Returns false if the log already has
+    /// them.
     pub(crate) fn take_unlogged(&self) -> bool {
         self.unlogged.load(Ordering::Acquire) && self.unlogged.swap(false, Ordering::AcqRel)
     }
 
-    /// The messages that were suppressed since the last one that was given.
+    /// The number of messages suppressed since the last one that was sent. Resets it.
     pub(crate) fn take_suppressed(&self) -> u64 {
         std::mem::take(&mut self.pace.lock().suppressed)
     }

@@ -1,13 +1,13 @@
 //! Failure of an operation after its first change (Linux: `ext4_std_error`, `jbd2_journal_abort_handle`).
 //!
-//! An operation reads everything that it needs before its first change: an error then ends it without effect. A later
-//! failure is one of two kinds. The operation itself undoes a refusal (no space, for example), and the transaction is
-//! complete. Any other failure leaves half an operation in the running transaction, which must then never become
-//! durable: [`Filesystem::whole`] aborts the journal, and the image remains as of the last commit.
+//! An operation reads everything that it needs before its first change. An error then ends it without effect. A later
+//! failure is one of two kinds. If the operation is refused (no space, for example), it undoes its own changes, and the
+//! transaction is consistent. Any other failure leaves half an operation in the running transaction, which must never
+//! become durable: [`Filesystem::whole`] aborts the journal, and the image keeps the state of the last commit.
 //!
 //! # Locking
-//! The caller holds the `inode` locks of its operation and an open handle, no lock below. Inside: `superblock` (75),
-//! released before the device is written.
+//! The caller holds the `inode` locks of its operation and an open handle, but no lock below those. This takes
+//! `superblock` (75) and releases it before it writes to the device.
 
 use extant_journal::Handle;
 use extant_ondisk::InodeNr;
@@ -16,8 +16,9 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 
 impl Filesystem {
-    /// Passes on the result of the part of an operation after its first change. On an error nothing of the running
-    /// transaction is committed: the handle, still open, prevents that until the journal has been aborted.
+    /// Passes on the result of the part of an operation that follows its first change. After an error, nothing of the
+    /// running transaction is committed: the handle is still open, and prevents a commit until the journal has been
+    /// aborted.
     pub(crate) fn whole<T>(&self, _open: &Handle, r: Result<T>) -> Result<T> {
         if let Err(e) = &r
             && !self.journal.is_aborted()
@@ -28,7 +29,8 @@ impl Filesystem {
         r
     }
 
-    /// The blocks or number of an unlinked inode could not be freed: it remains an orphan, and a checker has to run.
+    /// Records that the blocks or the number of an unlinked inode could not be freed. It remains an orphan, and a
+    /// checker has to run.
     pub(crate) fn note_failed_eviction(&self, ino: InodeNr, e: &Error) {
         if !matches!(e, Error::ReadOnly | Error::Aborted { .. }) {
             self.record_error_of(e, Some(ino));
@@ -48,7 +50,7 @@ mod tests {
     use crate::mount::super_block::read_super_at;
     use crate::{Cred, MountOptions, NewNode, OnError};
 
-    /// Half an operation is never durable, whatever `errors=` says, and the image records the reason.
+    /// Half an operation is never durable, regardless of `errors=`, and the image records the reason.
     #[test]
     fn half_an_operation_does_not_commit() {
         for (kind, logged) in [(&["-t", "ext4"][..], true), (&["-t", "ext2"], false)] {
@@ -91,7 +93,7 @@ mod tests {
         }
     }
 
-    /// A file owns more blocks than its inode can count: its new blocks do not commit without the inode.
+    /// A file owns more blocks than its inode can count. Its new blocks are not committed without the inode.
     #[test]
     fn a_failed_write_of_an_inode_aborts_the_journal() {
         let dev = crate::tools::made(&["-t", "ext4", "-O", "^huge_file"], "16M");

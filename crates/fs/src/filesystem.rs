@@ -1,11 +1,11 @@
-//! The mounted file system: what its parts share.
+//! The mounted file system, and the state that its parts share.
 //!
-//! Main type: [`Filesystem`] (Linux: `struct super_block` and `struct ext4_sb_info`). Made by [`Filesystem::mount`]
-//! (`mount/`); the operations are in `ops/`, one file each.
+//! Main type: [`Filesystem`] (Linux: `struct super_block` and `struct ext4_sb_info`). [`Filesystem::mount`] (`mount/`)
+//! creates it; the operations are in `ops/`, one file each.
 //!
 //! # Locking
-//! `growth` (3) lets one growth run at a time; `superblock` (75) guards the decoded superblock; `renames` (10) makes
-//! cross-directory renames exclude each other.
+//! `growth` (3) lets one growth run at a time. `superblock` (75) guards the decoded superblock. `renames` (10)
+//! serializes cross-directory renames.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
@@ -51,36 +51,36 @@ pub(crate) static EVICT_CLASS: LockClass = LockClass::new("evictions", 98);
 /// Sizes and limits of a file system (statvfs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatFs {
-    /// Bytes; what the counts of blocks below count.
+    /// The size of the blocks that the counts below refer to, in bytes.
     pub block_size: u32,
-    /// Blocks, without the file system's own.
+    /// All blocks except the file system's own structures.
     pub blocks: u64,
     /// Free blocks, the reserve included.
     pub blocks_free: u64,
-    /// For users without privilege.
+    /// Free blocks that users without privilege may use.
     pub blocks_available: u64,
     /// Inodes of all groups.
     pub inodes: u64,
     /// Free inodes.
     pub inodes_free: u64,
-    /// Bytes of the longest name.
+    /// The maximum length of a name, in bytes.
     pub name_max: u32,
-    /// Both halves of the UUID, one over the other, as the kernel makes it.
+    /// Both halves of the UUID combined by XOR, as in the kernel.
     pub fsid: u64,
 }
 
 /// Exact counts of operations since the mount.
 #[derive(Debug, Default)]
 pub struct FsStats {
-    /// Writes that went to the device at once ([`MountOptions::write_through_bytes`]).
+    /// Writes that went to the device immediately ([`MountOptions::write_through_bytes`]).
     pub writes_through: Counter,
-    /// Writes that went into folios, to be allocated and written later.
+    /// Writes that went into folios, to be allocated and written to the device later.
     pub writes_delayed: Counter,
-    /// Inodes freed after their last name and their last user had gone.
+    /// Inodes freed after they lost their last name and their last user.
     pub evictions: Counter,
-    /// Group descriptors that the choice of a group for a directory looked at.
+    /// Group descriptors that were examined to choose a group for a directory.
     pub placement_looks: Counter,
-    /// Errors that the superblock counts, or would on a writable mount: damage, failures of the device.
+    /// Errors that a writable mount records in the superblock: damage, and failures of the device.
     pub errors: Counter,
 }
 
@@ -92,7 +92,7 @@ pub struct Filesystem {
     pub(crate) me: Weak<Filesystem>,
     pub(crate) dev: Arc<dyn BlockDevice>,
     pub(crate) options: MountOptions,
-    /// The layout, which grows: what two lines must agree on comes from one borrow of it.
+    /// The layout, which may grow. Values that must agree with each other come from one borrow of it.
     pub(crate) geo: Arc<Latest<Geometry>>,
     pub(crate) sb: Mutex<SuperBlock>,
     /// The block that holds the primary superblock, and the byte offset in it.
@@ -104,66 +104,66 @@ pub struct Filesystem {
     pub(crate) reserve: Reserve,
     pub(crate) journal: Arc<Journal>,
     pub(crate) has_log: bool,
-    /// The image has the journal for this mount only; the unmount removes it.
+    /// The image has the journal only for this mount; the unmount removes it.
     pub(crate) borrowed: bool,
-    /// The superblock's mark at the mount: without a journal, an unmount promises no more.
+    /// Whether the superblock was marked clean at the mount. Without a journal, an unmount marks it clean only then.
     pub(crate) was_clean: bool,
     pub(crate) inodes: Arc<InodeTable>,
     pub(crate) own_inodes: OwnInodes,
     pub(crate) es: Arc<EsCache>,
     pub(crate) flusher: Arc<Flusher<Inode>>,
-    /// How much file data the device has at once.
+    /// Limits the file data that is under way to the device.
     pub(crate) bulk: BulkWindow,
     pub(crate) sync_policy: Box<dyn SyncPolicy>,
     pub(crate) orphans: Orphans,
     pub(crate) renames: Mutex<()>,
-    /// For each group, where in it a free inode is looked for; see [`crate::ialloc`].
+    /// For each group, the place where the search for a free inode begins; see [`crate::ialloc`].
     pub(crate) inode_hints: AppendVec<AtomicU32>,
     pub(crate) free_inodes: AtomicI64,
     pub(crate) lifecycle: Lifecycle,
-    /// Errors that the superblock on the device, the log and the messages still lack.
+    /// Errors that the superblock on the device, the log or the messages do not contain yet.
     pub(crate) error_log: ErrorLog,
     pub(crate) on_error: OnError,
     pub(crate) evictions: Mutex<VecDeque<Arc<Inode>>>,
     pub(crate) evict_work: Condvar,
-    /// An inode has been queued, or none is left in the queue or in hand.
+    /// Signalled when an inode is queued, and when the last one has left the queue and is finished.
     pub(crate) evict_idle: Condvar,
     pub(crate) evicting: AtomicU32,
-    /// Evictions that have ended.
+    /// The number of evictions that have ended.
     pub(crate) evicted: AtomicU64,
     /// Called with each inode that loses its last name ([`Filesystem::when_nameless`]).
     pub(crate) nameless: OnceLock<Nameless>,
-    /// When an inode last lost its last name; 0: none has.
+    /// The time when an inode last lost its last name; 0 if none has.
     pub(crate) unlinked_ns: AtomicU64,
     /// The lost writes of all files.
     pub(crate) losses: LossLedger<Error>,
-    /// Batches whose data is on the device and that wait for a handle.
+    /// Batches whose data is on the device and that still need a handle.
     pub(crate) completed: WorkQueue<Completed>,
     pub(crate) asks: WorkQueue<Ask>,
     pub(crate) threads: Threads,
-    /// Where the generator of random numbers stands.
+    /// The state of the random number generator.
     pub(crate) random: AtomicU64,
     /// New files and directories are mapped by extents.
     pub(crate) new_extents: bool,
-    /// Inodes may hold their content themselves.
+    /// Inodes may contain their file's content.
     pub(crate) inline_data: bool,
-    /// The allocator's memory, as the budget counts it.
+    /// The memory of the allocator that is charged to the budget.
     pub(crate) buddy_bytes: AtomicUsize,
-    /// Charged for as long as this is mounted.
+    /// The memory charged to the budget for the whole time of the mount.
     pub(crate) charged: AtomicU64,
     pub(crate) overhead: AtomicU64,
-    /// One growth at a time.
+    /// Held by a growth, so that only one runs at a time.
     pub(crate) growth: Mutex<()>,
-    /// Attribute blocks that other inodes may join.
+    /// Attribute blocks that other inodes may share.
     pub(crate) shared_xattr: Arc<SharedBlocks>,
-    /// Values in inodes of their own that other attributes may name.
+    /// Attribute values in inodes of their own that other attributes may share.
     pub(crate) shared_values: SharedValues,
     pub(crate) hash: crate::hash_settings::HashSettings,
-    /// The usage of owners; only on a mount that writes an image with quotas.
+    /// The usage of owners; only if the mount can write and the image has quotas.
     pub(crate) quotas: OnceLock<Quotas>,
-    /// Signs of life for other hosts; only on a mount that writes an image with `mmp`.
+    /// The MMP sequence that shows other hosts the mount; only if the mount can write and the image has `mmp`.
     pub(crate) heart: OnceLock<Heart>,
-    /// The additions of a mount that rescues.
+    /// The additional state of a rescue.
     pub(crate) rescue: Option<Rescue<InodeRef>>,
     /// Counts of operations.
     pub stats: FsStats,
@@ -179,22 +179,23 @@ impl Filesystem {
     }
 
     /// From now on `tell` is called with each inode that loses its last name, while the operation still holds the inode
-    /// and its locks: a server may take a reference for clients that go on using the inode. Only the first call counts.
+    /// and its locks. A server may take a reference for clients that continue to use the inode. Only the first call of
+    /// this function has an effect.
     pub fn when_nameless(&self, tell: impl Fn(&InodeRef) + Send + Sync + 'static) {
         let _ = self.nameless.set(Box::new(tell));
     }
 
-    /// In bytes.
+    /// The block size, in bytes.
     pub fn block_size(&self) -> u32 {
         self.geo.block_size
     }
 
-    /// The layout at this moment: a growth changes it.
+    /// The current layout; a growth changes it.
     pub fn geometry(&self) -> &Geometry {
         &self.geo
     }
 
-    /// The device that it was mounted on.
+    /// The device that contains the file system.
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.dev
     }
@@ -204,23 +205,23 @@ impl Filesystem {
         self.dev.name()
     }
 
-    /// Whether it was mounted so, or became so after an error.
+    /// Whether the mount is read-only, from the start or after an error.
     pub fn is_read_only(&self) -> bool {
         !self.lifecycle.allows(Right::Change)
     }
 
-    /// Whether it is mounted to read what there is of a damaged image ([`MountOptions::rescue`]).
+    /// Whether this is a rescue: a mount that reads as much of a damaged image as possible ([`MountOptions::rescue`]).
     pub fn rescues(&self) -> bool {
         self.rescue.is_some()
     }
 
-    /// Under rescue: how many inodes no name leads to, each with all below it. `None`: no caller has looked into
-    /// `lost+found` or listed the root.
+    /// Under rescue: the number of inodes that no name leads to, where a directory counts once with everything below
+    /// it. `None` before the first listing of the root or lookup in `lost+found`.
     pub fn nameless(&self) -> Option<u64> {
         Some(self.rescue.as_ref()?.surveyed()?.count)
     }
 
-    /// The superblock as it is in memory.
+    /// A copy of the superblock in memory.
     pub fn superblock(&self) -> SuperBlock {
         self.sb.lock().clone()
     }
@@ -235,17 +236,17 @@ impl Filesystem {
         &self.journal.stats
     }
 
-    /// Whether directories may find names in any case (`casefold`): then names that differ may lead to one entry.
+    /// Whether directories may ignore the case of names (`casefold`). Different names may then refer to one entry.
     pub fn may_ignore_case(&self) -> bool {
         self.geo.casefold
     }
 
-    /// Whether the journal is one that the image has only while it is mounted.
+    /// Whether the image has its journal only while it is mounted.
     pub fn has_borrowed_journal(&self) -> bool {
         self.borrowed
     }
 
-    /// Bytes that a mount takes for what is known of block groups, whatever is cached.
+    /// The memory for block groups, in bytes, which does not depend on the contents of the caches.
     pub fn fixed_bytes(&self) -> u64 {
         (self.groups.memory() + self.alloc.memory_fixed() + self.inode_hints.len() * 4) as u64
     }
@@ -260,29 +261,28 @@ impl Filesystem {
         self.alloc.statistics()
     }
 
-    /// How often an inode came to share another's block of attributes.
+    /// How often an inode began to share another's attribute block.
     pub fn attribute_blocks_joined(&self) -> u64 {
         self.shared_xattr.joined.get()
     }
 
-    /// How often an attribute came to share the inode of a value.
+    /// How often an attribute began to share the inode of a value.
     pub fn values_shared(&self) -> u64 {
         self.shared_values.shared.get()
     }
 
-    /// Pending writes: bytes of data that are not on the device, and blocks that are promised to such as has
-    /// no place yet.
+    /// Pending writes: bytes of data that are not on the device, and blocks that are reserved for data without a place.
     pub fn delayed(&self) -> (u64, u64) {
         (self.flusher.dirty_bytes(), self.alloc.reserved_blocks())
     }
 
-    /// Inodes in memory and orphans among them.
+    /// The number of inodes in memory, and the number of orphans among them.
     pub fn inode_counts(&self) -> (usize, usize) {
         (self.inodes.len(), self.orphans.len())
     }
 
-    /// The time as new inodes can hold it: small ones have no nanoseconds, and a time must not change when the inode
-    /// has left the memory (Linux: `s_time_gran`).
+    /// The current time, rounded to the precision of new inodes. Small inodes have no nanoseconds, and a time must not
+    /// change when the inode leaves memory (Linux: `s_time_gran`).
     pub(crate) fn now(&self) -> Timestamp {
         let t = self.options.clock.wall();
         let fine = self.geo.want_extra_isize > 0;
@@ -294,21 +294,22 @@ impl Filesystem {
     }
 
     pub(crate) fn random_u32(&self) -> u32 {
-        // Weyl's sequence, mixed (Steele, Lea, Flood: SplitMix, 2014): without a lock, and the seed's all the same.
+        // A mixed Weyl sequence (Steele, Lea, Flood: SplitMix, 2014). It needs no lock, and its numbers depend only on
+        // the seed.
         let mut z = self.random.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
         z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
         (z ^ z >> 31) as u32
     }
 
-    /// Joins the running transaction. `credits`: metadata blocks that the operation may change.
+    /// Joins the running transaction. `credits` is the number of metadata blocks that the operation may change.
     pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
         self.before_handle()?;
         self.log_errors()?;
         Ok(self.journal.start(self.with_quota_credits(credits).min(self.journal.max_credits()))?)
     }
 
-    /// A handle, if it can be had without waiting.
+    /// A handle, if one is available without waiting.
     pub(crate) fn try_start(&self, credits: u32) -> Option<Handle> {
         self.before_handle().ok()?;
         if self.error_log.is_unlogged() {
@@ -327,8 +328,9 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Runs an operation's changes under a handle, which is finished however it ends: an operation that fails has taken
-    /// back what it did, or called [`Filesystem::whole`]. Only a panic is neither, and aborts the journal.
+    /// Runs an operation's changes under a handle. An operation that fails must have undone its changes, or have called
+    /// [`Filesystem::whole`], so the handle is finished in both cases. Only a panic does neither, and aborts the
+    /// journal.
     pub(crate) fn transact_whole<T>(&self, credits: u32, change: impl FnOnce(&mut Handle) -> Result<T>) -> Result<T> {
         let mut handle = self.start(credits)?;
         let r = change(&mut handle);
@@ -368,7 +370,7 @@ impl Filesystem {
         r
     }
 
-    /// Brings the budget up to date with what the allocator's buddies hold.
+    /// Adjusts the budget to the memory that the allocator's buddy bitmaps take now.
     fn charge_buddies(&self) {
         let now = self.alloc.memory_used();
         if self.buddy_bytes.load(Ordering::Relaxed) != now {
@@ -389,8 +391,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// From here on the mount is read-only, and acknowledges nothing any more that is not durable. The first reason
-    /// counts.
+    /// Makes the mount read-only. From here on it reports nothing as durable that is not. Only the first error is kept;
+    /// returns whether this is the first.
     pub(crate) fn fail(&self, e: &Error) -> bool {
         let first = self.lifecycle.go_because(Transition::Fail, e);
         if first {
@@ -399,15 +401,15 @@ impl Filesystem {
         first
     }
 
-    /// Stops trusting what is in memory (an operation panicked, say): nothing more reaches the log, the mount is
-    /// read-only from here on, and the image stays marked as needing recovery. One that is read-only stays so, and
-    /// writes nothing; one that is frozen writes when it is thawed.
+    /// Stops trusting the state in memory, for example after a panic in an operation. Nothing more reaches the log, the
+    /// mount is read-only from here on, and the image stays marked as needing recovery. A read-only mount stays
+    /// read-only and writes nothing. A frozen mount writes when it is thawed.
     pub fn abort(&self, cause: &str) {
         if self.lifecycle.go(Transition::StayReadOnly) {
             return;
         }
         let e = extant_journal::Error::Aborted { cause: cause.to_owned() };
-        // First, so that a thaw that ends before the next look finds it.
+        // This comes before the check, so that a thaw that ends before the check finds the error.
         self.note_aborted(e.clone());
         if self.lifecycle.allows(Right::Report) {
             self.journal.abort(&e);
@@ -418,7 +420,7 @@ impl Filesystem {
         let e = Error::from(error);
         if self.fail(&e) {
             let block = e.device_offset().map(|at| BlockNr(at >> self.geo.block_bits));
-            let _ = self.tell_superblock(&e, None, block); // said by `fail`
+            let _ = self.tell_superblock(&e, None, block); // `fail` has reported it
         }
     }
 
@@ -426,7 +428,7 @@ impl Filesystem {
     pub fn statfs(&self) -> StatFs {
         let sb = self.sb.lock();
         let free = self.alloc.free_blocks().saturating_sub(self.alloc.reserved_blocks());
-        // As the kernel: what a write of theirs could get.
+        // As in the kernel: the blocks that an unprivileged write can get.
         let available = free.saturating_sub(self.reserve.kept_back());
         let overhead =
             if self.options.count_overhead == Some(true) { 0 } else { self.overhead.load(Ordering::Relaxed) };
@@ -445,7 +447,7 @@ impl Filesystem {
     }
 }
 
-/// Buddies go, because the bitmap can be read again.
+/// Frees buddy bitmaps, which can be built again from the block bitmaps.
 impl Shrinker for Filesystem {
     fn reclaimable(&self) -> u64 {
         self.alloc.memory_used() as u64
@@ -483,7 +485,7 @@ impl Hooks for JournalHooks {
             if fs.options.discard == Some(true) {
                 let block = u64::from(fs.geo.block_size);
                 for (start, len) in &freed {
-                    // A device that cannot loses nothing by it.
+                    // Failure is harmless: the device keeps the blocks.
                     let _ = fs.dev.discard(start.0 * block, u64::from(*len) * block);
                 }
             }

@@ -1,5 +1,5 @@
-//! A device for tests that evicts memory in the middle of a change. A read of a block bitmap evicts all unreferenced
-//! blocks. From a chosen read on, no block bitmap, no inode and no block of a file, a directory or a map is readable.
+//! A device for tests that evicts memory in the middle of a change. Each read of a block bitmap evicts all unreferenced
+//! blocks. After a chosen read, no block bitmap, no inode and no block of a file, a directory or a map is readable.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
@@ -14,9 +14,9 @@ use crate::{Filesystem, MountOptions, Mounted};
 pub(crate) struct Forgetful {
     inner: Arc<MemDevice>,
     fs: OnceLock<Weak<Filesystem>>,
-    /// The block bitmaps, and the start of the inodes and of the files behind them.
+    /// The block bitmaps, and the start of the inodes, which the files follow.
     places: OnceLock<(Vec<Range<u64>>, u64)>,
-    /// How many more reads of bitmaps succeed; 0: all.
+    /// The number of further reads of bitmaps that succeed; 0 for no limit.
     reads_left: AtomicU32,
     unreadable: AtomicBool,
 }
@@ -42,12 +42,12 @@ impl Forgetful {
         (dev, mounted)
     }
 
-    /// Runs `change` with an empty cache. Returns also whether it read a bitmap; after that, no file was readable.
+    /// Runs `change` with an empty cache. Also returns whether it read a bitmap; after that read, no file was readable.
     pub(crate) fn run<T>(&self, fs: &Filesystem, change: impl FnOnce() -> T) -> (T, bool) {
         self.run_until(fs, 1, change)
     }
 
-    /// As before, with this many readable bitmaps.
+    /// As [`Forgetful::run`], with this number of readable bitmaps.
     pub(crate) fn run_until<T>(&self, fs: &Filesystem, reads: u32, change: impl FnOnce() -> T) -> (T, bool) {
         assert!(fs.freeze().expect("everything is home") && fs.thaw());
         fs.cache.drop_clean();

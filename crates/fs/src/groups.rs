@@ -1,17 +1,17 @@
-//! Block groups: descriptors in memory, block bitmaps for the allocator, the map of the file system's own blocks.
+//! Block groups: descriptors in memory, block bitmaps for the allocator, and the zones of the file system's own blocks.
 //!
 //! Main types: [`Groups`] (Linux: `s_group_desc`, fs/ext4/balloc.c), which is also the allocator's
 //! [`extant_mballoc::GroupStore`].
 //!
 //! `growth.rs` appends groups.
 //!
-//! A descriptor is decoded once, at mount. Every change is written into its block at once, under the caller's handle,
-//! checksum included. Sums for each flex group and for all directories follow each change, so that placing a
-//! directory need not read every descriptor.
+//! A descriptor is decoded once, at mount. Every change is written into its block immediately, with its checksum, under
+//! the caller's handle. Each change also updates the sums of its flex group and of all directories, so that the
+//! placement of a directory need not read every descriptor.
 //!
 //! # Locking
-//! The sums are atomics, changed under the descriptor's lock. One lock per descriptor (`group descriptor`, 72), taken
-//! under the allocator's group lock (70) and above buffers (80).
+//! The sums are atomics that change under the descriptor's lock. Each descriptor has a lock (`group descriptor`, 72),
+//! taken under the allocator's group lock (70) and before buffer locks (80).
 
 mod growth;
 
@@ -37,7 +37,7 @@ use crate::error::{Damage, Error, Result};
 static DESC_CLASS: LockClass = LockClass::new("group descriptor", 72);
 static DAMAGE_CLASS: LockClass = LockClass::new("group damage", 206);
 
-/// Errors waiting to be recorded.
+/// The maximum number of errors that wait to be recorded.
 const DAMAGE_MAX: usize = 64;
 
 /// The counts of some groups for the placement of directories.
@@ -89,11 +89,11 @@ impl FlexSums {
     }
 }
 
-/// The blocks of the journal inside the file system, and those of its map: no file may own them, like the system
-/// zones. None for a damaged journal, which only read-only mounts tolerate.
+/// The blocks of the internal journal and of its map. No file may own them, as with the system zones. The result is
+/// empty for a damaged journal, which only read-only mounts tolerate.
 ///
 /// # Errors
-/// The device cannot read it, so the blocks' owner is unknown.
+/// The device cannot read the journal's inode or map, so the zones are unknown.
 pub fn journal_zones(dev: &dyn BlockDevice, sb: &SuperBlock) -> Result<Vec<(BlockNr, u64)>> {
     let Some(ino) = sb.journal_inode() else { return Ok(Vec::new()) };
     let (map, nodes) = match journal_inode(dev, sb, ino).and_then(|inode| journal_blocks(dev, sb, ino, &inode)) {
@@ -105,17 +105,17 @@ pub fn journal_zones(dev: &dyn BlockDevice, sb: &SuperBlock) -> Result<Vec<(Bloc
     Ok(runs.chain(nodes.into_iter().map(|node| (node, 1))).collect())
 }
 
-/// The blocks for a change of a group's bitmap. They remain in memory while this lives.
+/// The blocks for a change of a group's bitmap. They remain in memory as long as this exists.
 pub struct Prepared {
     pub bitmap: Arc<Buffer>,
     desc: (Arc<Buffer>, usize),
 }
 
-/// The groups of a file system of 2 TiB with blocks of 1 KiB take 60 MiB. Only a larger file system has more, unless
-/// its groups are smaller than a bitmap block can describe.
+/// The groups of a file system of 2 TiB with blocks of 1 KiB take 60 MiB. More groups are supported only in a file
+/// system with groups of the full size that its bitmap blocks allow.
 const GROUPS_MAX: u64 = 1 << 18;
 
-/// The most groups that are supported, if the layout has more.
+/// If the layout has too many groups, the maximum number that is supported.
 fn too_many(geo: &Geometry) -> Option<u64> {
     let full_size = (8 * u64::from(geo.block_size)) << geo.cluster_bits;
     let most = (geo.blocks_count / full_size + 1).max(GROUPS_MAX);
@@ -124,10 +124,11 @@ fn too_many(geo: &Geometry) -> Option<u64> {
 
 pub struct Groups {
     pub cache: Arc<BufferCache>,
-    /// The layout, which grows.
+    /// The layout, which may grow.
     pub geo: Arc<Latest<Geometry>>,
     descs: AppendVec<Mutex<GroupDesc>>,
-    /// Groups with damaged descriptors, in an image under rescue. Their substitutes have no blocks and no inodes.
+    /// Groups with damaged descriptors, in an image under rescue. Empty groups, without blocks and inodes, replace
+    /// them.
     lost: BTreeMap<GroupNr, Error>,
     flexes: AppendVec<FlexSums>,
     dirs: AtomicI64,
@@ -137,9 +138,10 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Reads and checks every descriptor. With `rescue`, a damaged one costs only its group.
+    /// Reads and checks every descriptor. With `rescue`, a damaged descriptor only makes its group unusable.
     pub fn load(cache: Arc<BufferCache>, geo: Geometry, rescue: bool) -> Result<Groups> {
-        // Independent of the image's size: a descriptor of zeroes is a hole.
+        // The limit does not depend on the image's size: the image may be sparse, so that many descriptors cost it
+        // nothing.
         if let Some(most) = too_many(&geo) {
             let (count, size) = (geo.group_count(), geo.blocks_per_group);
             let detail = format!("{count} groups of {size} blocks: no more than {most} are supported");
@@ -186,7 +188,7 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Updates the sums after a change of `group`. The caller holds its lock, or is the only user.
+    /// Updates the sums after a change of `group`. The caller holds the descriptor's lock, or is the only user.
     fn note(&self, group: GroupNr, before: Counts, now: Counts) {
         if let Some(flex) = self.flexes.get((group.0 / self.geo.groups_per_flex.max(1)) as usize) {
             flex.add(before, now);
@@ -201,12 +203,12 @@ impl Groups {
         self.flexes.get(flex as usize).map_or(Counts::default(), FlexSums::get)
     }
 
-    /// All directories.
+    /// The number of all directories.
     pub fn dirs(&self) -> i64 {
         self.dirs.load(Ordering::Relaxed)
     }
 
-    /// Whether the sums agree with the descriptors; no thread may change them.
+    /// Whether the sums agree with the descriptors. No other thread may change them meanwhile.
     #[cfg(test)]
     fn sums_agree(&self) -> bool {
         let flex = self.geo.groups_per_flex.max(1) as usize;
@@ -222,7 +224,7 @@ impl Groups {
             && descs.chunks(flex).zip(self.flexes.iter()).all(|(descs, sums)| sum(descs) == sums.get())
     }
 
-    /// How many there are. Those that are about to join have descriptors already, and do not count.
+    /// The number of groups. Groups that a growth is about to add have descriptors already, but do not count.
     pub fn count(&self) -> u32 {
         self.geo.group_count
     }
@@ -254,8 +256,8 @@ impl Groups {
         handle.modify(buffer, BufKind::Table, |b| desc.encode_into(&mut b[offset..offset + size], group, &self.geo));
     }
 
-    /// Changes a descriptor and a bitmap of its group under `handle`: `f` gets the descriptor and the bitmap's bytes.
-    /// 2 credits.
+    /// Changes a descriptor and a bitmap of its group under `handle`. `f` gets the descriptor and the bitmap's bytes. 2
+    /// credits.
     pub fn update_bitmap<R>(
         &self,
         handle: &mut Handle,
@@ -307,7 +309,7 @@ impl Groups {
         Ok(buffer)
     }
 
-    /// The bitmap's content of a group that has none yet.
+    /// Builds the content of a bitmap for a group whose bitmap was never written.
     fn build_block_bitmap(&self, group: GroupNr) -> Result<Vec<u8>> {
         let mut bytes = vec![0u8; self.geo.block_size as usize];
         let flex = self.geo.groups_per_flex.max(1);
@@ -345,8 +347,8 @@ impl Groups {
         Ok(Prepared { bitmap: self.inode_bitmap(group)?, desc: self.desc_buffer(group)? })
     }
 
-    /// Saves damage that did not stop an operation, for recording when no lock is held. Beyond [`DAMAGE_MAX`] at a
-    /// time it is dropped: a single map may be wrong in millions of places.
+    /// Keeps damage that did not stop an operation, to be recorded when no lock is held. More than [`DAMAGE_MAX`]
+    /// errors at a time are dropped, because a single map may be wrong in millions of places.
     pub fn keep_damage(&self, e: Error) {
         let mut damage = self.damage.lock();
         if damage.len() < DAMAGE_MAX {
@@ -356,9 +358,9 @@ impl Groups {
         self.has_damage.store(true, Ordering::Release);
     }
 
-    /// The damage from [`Groups::keep_damage`], and errors of groups that allocations skipped.
+    /// Takes the damage from [`Groups::keep_damage`], and the errors of groups that allocations skipped.
     pub fn take_damage(&self) -> Vec<Error> {
-        // Called at the start and the end of each handle. The load keeps the cache line shared while there is no
+        // Called at the start and the end of each handle. Loading first keeps the cache line shared while there is no
         // damage.
         if !self.has_damage.load(Ordering::Acquire) || !self.has_damage.swap(false, Ordering::AcqRel) {
             return Vec::new();
@@ -366,11 +368,11 @@ impl Groups {
         std::mem::take(&mut *self.damage.lock())
     }
 
-    /// Every range of the file system's own structures.
+    /// All ranges of blocks that belong to the file system's own structures.
     pub fn system_zones(&self) -> Result<Vec<(BlockNr, u64)>> {
         let mut zones = Vec::new();
-        // In a flex group, structures of one kind are adjacent: each kind is one range, so half a million groups need
-        // few.
+        // In a flex group, structures of one kind are adjacent and form one range. So half a million groups have few
+        // ranges.
         let mut open = [(BlockNr(0), 0u64); 3];
         for group in self.geo.groups() {
             zones.extend(self.geo.base_metadata(group).ranges().map(|(start, len)| (start, u64::from(len))));
@@ -392,12 +394,12 @@ impl Groups {
         Ok(zones)
     }
 
-    /// Memory in bytes, which grows with the disk.
+    /// The memory in bytes, which grows with the size of the file system.
     pub fn memory(&self) -> usize {
         self.descs.len() * size_of::<Mutex<GroupDesc>>() + self.flexes.len() * size_of::<FlexSums>()
     }
 
-    /// Each group's summary for the allocator at mount. `extents`: files have extent trees.
+    /// The summary of each group for the allocator at mount. `extents`: files have extent trees.
     pub fn summaries(&self, extents: bool) -> Vec<GroupSummary> {
         (0..)
             .zip(self.descs.iter())
@@ -407,8 +409,8 @@ impl Groups {
                 let free = d.free_clusters;
                 let free_blocks = free.saturating_mul(self.geo.blocks_per_cluster());
                 let inodes = self.geo.inodes_per_group.saturating_sub(d.free_inodes);
-                // A small file has one block of pointers or none, and a pointer has four bytes. An extent tree has
-                // nodes only for a fragmented file: one in thirty on an aged disk, 90 % full.
+                // A small file has at most one block of pointers, and a pointer has four bytes. An extent tree has
+                // nodes only if the file is fragmented: one file in thirty on an aged disk that is 90 % full.
                 let maps = match extents {
                     true => d.used_dirs.saturating_add(inodes / 16),
                     false => inodes.saturating_add(blocks.saturating_sub(free_blocks) / (self.geo.block_size / 4)),
@@ -436,7 +438,7 @@ impl GroupStore for Groups {
         Ok(self.block_bitmap(group)?.read(<[u8]>::to_vec))
     }
 
-    /// One request for adjacent bitmaps, as `flex_bg` places them.
+    /// Reads bitmaps that are adjacent, as `flex_bg` places them, with one request.
     fn read_ahead(&self, groups: &[GroupNr]) {
         let mut run: Option<(BlockNr, u32)> = None;
         for group in groups {
@@ -574,7 +576,7 @@ mod tests {
         fs.unmount().expect("unmount");
     }
 
-    /// A directory's files fill the groups of its flex group one after the other (Linux: `find_group_other`).
+    /// A directory's files fill the groups of its flex group in order (Linux: `find_group_other`).
     #[test]
     fn files_fill_their_flex_group_before_they_leave_it() {
         let fs = mounted(&["-t", "ext4", "-g", "512", "-G", "8", "-N", "8192"]);
@@ -593,8 +595,7 @@ mod tests {
         fs.unmount().expect("unmount");
     }
 
-    /// The bitmaps of both groups have been read, and are not evicted, even if the cache is short of memory
-    /// meanwhile.
+    /// The bitmaps of both groups have been read and are not evicted, even if memory runs short meanwhile.
     #[test]
     fn a_free_over_a_border_reads_each_bitmap_once() {
         let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-g", "1024"], "8M"));
@@ -617,13 +618,14 @@ mod tests {
         crate::tools::assert_clean(&dev);
     }
 
-    /// Groups without bitmaps of their own, whose bitmaps are not empty: copies of superblock and descriptors.
+    /// Groups whose bitmaps were never written, but are not empty: they contain copies of the superblock and
+    /// descriptors.
     fn fresh_groups(fs: &Filesystem) -> Vec<GroupNr> {
         let uninit = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
         fs.geo.groups().filter(|g| fs.groups.with(*g, |d| d.flags.contains(uninit)).expect("a group")).collect()
     }
 
-    /// Two threads of a mount, in many schedules, each with its own operation.
+    /// Runs an operation on each of two threads of a mount, in many schedules.
     fn two_at_once<T: Send + 'static>(
         each: impl Fn(&Filesystem) -> T + Clone + Send + 'static,
         judged: impl Fn(&Filesystem, T, T) + Clone + Send + 'static,
@@ -693,7 +695,7 @@ mod tests {
             besides.push(fs.budget.used().checked_sub(fixed).expect("charged"));
             fs.unmount().expect("unmount");
         }
-        // The rest of a mount's memory does not depend on the policy.
+        // The other memory of a mount does not depend on the policy.
         assert!(besides.windows(2).all(|pair| pair[0] == pair[1]), "{besides:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! How names are hashed and compared: the superblock's settings.
+//! The settings of the superblock that determine how names are hashed and compared.
 //!
 //! Main types: [`HashSettings`].
 //!
@@ -20,7 +20,7 @@ pub(crate) struct HashSettings {
     pub(crate) large_dir: bool,
     pub(crate) filetype: bool,
     pub(crate) has_csum: bool,
-    /// Directories that fold names take only text (`encoding_flags=strict`).
+    /// Case-insensitive directories accept only UTF-8 names (`encoding_flags=strict`).
     pub(crate) strict: bool,
 }
 

@@ -1,8 +1,9 @@
-//! The signs of life that a mount gives, for `mount/mmp.rs`.
+//! The heartbeat of a mount, which `mount/mmp.rs` writes for other hosts (multi-mount protection).
 //!
 //! Main type: [`Heart`].
 //!
 //! # Locking
+//! `heart` (9), held while the MMP block is written.
 //! `heart` (9) while a sign is given.
 
 use extant_base::sync::{Condvar, LockClass, Mutex};
@@ -11,19 +12,19 @@ use extant_ondisk::mmp::Mmp;
 
 static CLASS: LockClass = LockClass::new("heart", 9);
 
-/// The signs of life of a mount.
+/// The heartbeat of a mount.
 pub(crate) struct Heart {
     pub block: BlockNr,
-    /// Nanoseconds between two signs.
+    /// Nanoseconds between two writes of the MMP block.
     pub interval_ns: u64,
     pub last: Mutex<Last>,
     pub wake: Condvar,
 }
 
-/// The last sign.
+/// The last write of the MMP block.
 pub(crate) struct Last {
     pub sign: Mmp,
-    /// By the clock of the mount.
+    /// When it was written, by the mount's clock.
     pub at_ns: u64,
     pub stopped: bool,
 }

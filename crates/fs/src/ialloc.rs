@@ -1,19 +1,20 @@
 //! Allocating and freeing inodes (Linux: fs/ext4/ialloc.c).
 //!
 //! Placement, as a hierarchy:
-//! 1. A directory below the root (or below one marked TOPDIR) is spread: of the flex groups with at least average free
-//!    inodes and free blocks, the one with the fewest directories, starting at a hash of the name (Orlov).
-//! 2. Any other directory stays near its parent, in the first flex group that is not crowded: directories, free inodes
-//!    and free blocks within bounds around the average.
-//! 3. Any other inode goes into the first group with room of its parent's flex group; otherwise of the flex group of
-//!    its most recent sibling; otherwise into a flex group chosen as for a directory. Without flex groups: into its
-//!    parent's group; if that is full, into groups at quadratically growing distance; then anywhere.
+//! 1. A directory below the root (or below one marked TOPDIR) is spread. Of the flex groups with at least average free
+//!    inodes and free blocks, it gets the one with the fewest directories. The search starts at a hash of the name
+//!    (Orlov).
+//! 2. Any other directory stays near its parent, in the first flex group that is not crowded: its directories, free
+//!    inodes and free blocks are within bounds around the average.
+//! 3. Any other inode goes into the first group with room of its parent's flex group, then of the flex group of its
+//!    most recent sibling, and then of a flex group chosen as for a directory. Without flex groups, it goes into its
+//!    parent's group, then into groups at quadratically growing distance, then anywhere.
 //!
-//! With `errors=continue`, a group with an unreadable bitmap, or one that contradicts its descriptor, is recorded
-//! once and skipped from then on (Linux: `EXT4_GROUP_INFO_IBITMAP_CORRUPT`).
+//! With `errors=continue`, a group whose bitmap is unreadable or contradicts its descriptor is recorded once and
+//! skipped from then on (Linux: `EXT4_GROUP_INFO_IBITMAP_CORRUPT`).
 //!
 //! # Locking
-//! Takes `group descriptor` (72) and buffer locks within the calls. The choice itself uses sums that need no lock.
+//! Takes `group descriptor` (72) and buffer locks within the calls. Choosing a group uses sums that need no lock.
 
 use std::ops::Range;
 
@@ -31,11 +32,12 @@ use crate::groups::Prepared;
 use crate::inode::Inode;
 use crate::options::OnError;
 
-/// The hint of a group that is skipped. Freeing an inode there ends that, since it has read the bitmap after all.
+/// The hint of a group that is skipped. Freeing an inode in the group resets the hint, since it shows that the bitmap
+/// is readable.
 const PASSED_OVER: u32 = u32::MAX;
 
-/// Marks an inode as used. Returns the slots that come into use with it, itself the last; none if it was in use
-/// already.
+/// Marks an inode as used. Returns the never-used slots up to and including its own, which come into use with it. The
+/// range is empty if the slot was in use before.
 fn take(geo: &Geometry, desc: &mut GroupDesc, bytes: &mut [u8], index: u32, is_dir: bool) -> Range<u32> {
     bitmap::set(bytes, index);
     desc.free_inodes = desc.free_inodes.saturating_sub(1);
@@ -64,19 +66,19 @@ fn unmarked(ino: InodeNr, bitmap: BlockNr) -> Error {
 }
 
 impl Filesystem {
-    /// The numbers of the inodes of this one's group.
+    /// The numbers of all inodes in the group of this one.
     pub(crate) fn inodes_beside(&self, ino: InodeNr) -> Range<u64> {
         let per_group = u64::from(self.geo.inodes_per_group);
         let first = (u64::from(ino.0).saturating_sub(1)) / per_group * per_group + 1;
         first..first + per_group
     }
 
-    /// Allocates an inode number for a child of `parent`, and returns whether its slot was never used (its content is
-    /// then undefined). 3 credits (bitmap and descriptor; the group's block bitmap does not change), plus the inode's
-    /// table block, which the caller fills.
+    /// Allocates an inode number for a child of `parent`. Also returns whether its slot was never used; the slot's
+    /// content is then undefined. 3 credits (bitmap and descriptor; the group's block bitmap does not change), plus the
+    /// inode's table block, which the caller fills.
     ///
     /// # Errors
-    /// [`Error::NoInodes`]; the error of the first skipped group, if no other has a free inode.
+    /// [`Error::NoInodes`]; if groups were skipped and no other has a free inode, the error of the first skipped group.
     pub(crate) fn allocate_inode(
         &self,
         handle: &mut Handle,
@@ -97,7 +99,8 @@ impl Filesystem {
         };
         let mut met = None;
         let mut tried = 0u32;
-        // Without flex groups, near the first choice by quadratic hashing; then linearly through all.
+        // Without flex groups, the search probes at quadratic distances from the first choice, and then all groups in
+        // turn.
         let mut step = 0u32;
         let mut group = first.0;
         loop {
@@ -109,7 +112,7 @@ impl Filesystem {
                 Ok(None) => {}
                 Err(e) if self.on_error == OnError::Continue => {
                     self.inode_hint(GroupNr(group)).store(PASSED_OVER, Ordering::Relaxed);
-                    // Even if the device cannot read: no other caller learns of it.
+                    // Also errors of the device are recorded here, because no other caller sees them.
                     self.record_error(&e);
                     met.get_or_insert(e);
                 }
@@ -138,7 +141,7 @@ impl Filesystem {
         }
         let buffer = self.groups.inode_bitmap(group)?;
         let per_group = self.geo.inodes_per_group;
-        // Inodes below s_first_ino are the file system's own, whatever the bitmap contains.
+        // Inodes below s_first_ino are reserved, regardless of the bitmap.
         let reserved = if group.0 == 0 { self.geo.first_ino - 1 } else { 0 };
         let geo = &self.geo;
         let found = self.groups.update_bitmap(handle, group, &buffer, |desc, bytes| {
@@ -170,7 +173,7 @@ impl Filesystem {
         Ok(self.groups.inode_bitmap(place.group)?.read(|bytes| bitmap::test(bytes, place.index)))
     }
 
-    /// Marks this inode number used, unless it is already. Never-used slots that come into use with it are zeroed
+    /// Marks this inode number as used, unless it is already. Zeroes never-used slots that come into use with it
     /// (Linux: `ext4_mark_inode_used`).
     pub(crate) fn mark_inode_used(&self, ino: InodeNr, is_dir: bool) -> Result<()> {
         let place = self.geo.inode_location(ino)?;
@@ -193,8 +196,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Checks that an inode number can be freed. While the result lives, [`Filesystem::free_inode_number`] does not
-    /// fail for lack of these blocks.
+    /// Checks that an inode number can be freed. As long as the result exists, [`Filesystem::free_inode_number`] need
+    /// not read these blocks, and so cannot fail for lack of them.
     pub(crate) fn check_free_inode_number(&self, ino: InodeNr) -> Result<Prepared> {
         let place = self.geo.inode_location(ino)?;
         let held = self.groups.hold_inodes(place.group)?;
@@ -227,8 +230,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Zeroes the slot of a new inode, unless the slot shows that the bitmap was wrong and the inode exists. 1
-    /// credit.
+    /// Zeroes the slot of a new inode. If the slot shows that the bitmap was wrong and the inode exists, returns an
+    /// error. 1 credit.
     pub(crate) fn clear_inode_slot(&self, handle: &mut Handle, ino: InodeNr, fresh: bool) -> Result<()> {
         let (buffer, offset) = self.inode_slot(ino)?;
         let size = self.geo.inode_size;
@@ -246,7 +249,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The first group with room of the parent's flex group, or of the flex group of its latest child; otherwise one
+    /// The first group with room in the parent's flex group or in the flex group of its latest child; otherwise a group
     /// chosen as for a directory (Linux: `find_group_other`).
     fn group_near(&self, parent: &Inode, parent_group: GroupNr) -> Result<GroupNr> {
         let groups = self.groups.count();
@@ -263,7 +266,7 @@ impl Filesystem {
         self.orlov_group(parent, parent_group, None)
     }
 
-    /// Chooses the group of a new directory. `top`: its name, if it should be far from its parent.
+    /// Chooses the group of a new directory. `top` is its name if it should be far from its parent.
     fn orlov_group(&self, parent: &Inode, parent_group: GroupNr, top: Option<&[u8]>) -> Result<GroupNr> {
         let flex = self.geo.groups_per_flex.max(1);
         let groups = self.groups.count();
@@ -323,7 +326,7 @@ impl Filesystem {
                 }
             }
         }
-        // No group meets the bounds: any group with at least the average of free inodes, then any at all.
+        // No flex group is within the bounds: take a group with at least the average of free inodes, or else any group.
         for least in [(free_inodes / i64::from(groups)).max(1), 1] {
             for i in 0..groups {
                 let g = GroupNr((parent_group.0 + i) % groups);

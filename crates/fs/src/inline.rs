@@ -1,26 +1,25 @@
-//! Content in the inode itself (`inline_data`): in `i_block`, and continued in the attribute `system.data` (Linux:
-//! fs/ext4/inline.c).
+//! Content that is stored in the inode itself (`inline_data`): in `i_block`, and continued in the attribute
+//! `system.data` (Linux: fs/ext4/inline.c).
 //!
 //! Main functions: [`Filesystem::inline_content`] (files, symbolic links) and [`Filesystem::inline_directory`] read;
 //! [`Filesystem::write_inline`], [`Filesystem::resize_inline`], [`Filesystem::add_inline_name`] and
 //! [`Filesystem::change_inline_names`] write; [`Filesystem::move_out`] gives a file blocks.
 //!
-//! The content is metadata. Each change of it is part of one handle, so after a crash a write has happened or not. A
-//! file in its inode therefore has no folios, its two sizes are equal, and fsync waits for no data. Quotas charge no
-//! block for it.
+//! The content is metadata. Each change of it is part of one handle, so a write is atomic even in a crash. Such a file
+//! therefore has no folios, its two sizes are equal, and fsync need not wait for data. Quotas charge no block for it.
 //!
-//! A new directory, and the first content of a new file, begin in the inode, if its attributes leave room. An empty
-//! file does not: Linux 6.18 loses its own writes far behind the end of a file in its inode, where pages are larger
-//! than blocks. Content that outgrows the room moves to a block in one handle, and never comes back; so does the
-//! content of a file before fallocate. Other attributes that find no room beside the content go to the attribute block
-//! ([`crate::xattr`]), and `system.data` never does.
+//! A new directory, and the first content of a new file, begin in the inode if its attributes leave room. A file that
+//! became empty later does not: Linux 6.18 loses its own writes far past the end of an inline file if pages are larger
+//! than blocks. Content that outgrows the room moves to a block in one handle, and never returns to the inode.
+//! Fallocate also moves it. Other attributes that do not fit beside the content go to the attribute block
+//! ([`crate::xattr`]); `system.data` never does.
 //!
-//! What it does not do: put the targets of symbolic links here. Linux no longer does, either.
+//! What it does not do: store the targets of symbolic links here. Linux no longer does, either.
 //!
 //! # Locking
-//! As for reading and changing attributes: the caller holds the inode's `inode` lock, shared for reading, exclusive for
-//! changes, or no thread changes anything. [`Filesystem::inline_parent`] needs no lock: the flag and `i_block` change
-//! together, under `inode meta` (60), when the map (50), which is locked meanwhile, has the block.
+//! As for reading and changing attributes: the caller holds the inode's `inode` lock, shared for reading and exclusive
+//! for changes, unless no thread changes anything. [`Filesystem::inline_parent`] needs no lock. The flag and `i_block`
+//! change together under `inode meta` (60), at a time when the map (50), which is locked, already has the block.
 
 use std::sync::Arc;
 
@@ -49,7 +48,7 @@ impl Filesystem {
         self.inline_data && inode.meta.read().desc.flags.contains(InodeFlags::INLINE_DATA)
     }
 
-    /// The bytes of `i_block`, and those in the attribute.
+    /// The bytes of `i_block`, and the bytes in the attribute.
     fn inline_parts(&self, inode: &Arc<Inode>) -> Result<([u8; inline::ROOM], Option<Vec<u8>>)> {
         let first = inode.meta.read().desc.i_block;
         let rest = xattr::get_in_inode(&XattrView { fs: self, inode }, inline::DATA).map_err(Error::from)?;
@@ -84,8 +83,8 @@ impl Filesystem {
         DirBlockFormat { has_filetype, has_csum, inodes_count, encrypted: false }
     }
 
-    /// The content of a directory without blocks, as a block of an ordinary directory without a checksum, and under
-    /// rescue the first damage that hides a part of it; `None` for others.
+    /// The content of a directory without blocks, in the form of an ordinary directory block without a checksum; `None`
+    /// for other directories. Under rescue, also the first damage that hides a part of it.
     #[allow(clippy::type_complexity)] // one caller
     pub(crate) fn inline_directory(&self, dir: &Arc<Inode>) -> Result<Option<(Vec<u8>, Option<Error>)>> {
         if !self.is_inline(dir) {
@@ -106,7 +105,7 @@ impl Filesystem {
         Ok(Some((block, passed)))
     }
 
-    /// The parent of a directory without blocks; `None` for others. Needs no lock of the directory.
+    /// The parent of a directory without blocks; `None` for others. The caller need not lock the directory.
     pub(crate) fn inline_parent(&self, dir: &Inode) -> Result<Option<InodeNr>> {
         let i_block = {
             let m = dir.meta.read();
@@ -123,7 +122,7 @@ impl Filesystem {
         Ok(Some(parent))
     }
 
-    /// The names of a directory without blocks, for a change.
+    /// The names of a directory without blocks, for an operation that changes them.
     fn inline_names(&self, dir: &Arc<Inode>) -> Result<InlineDir> {
         let (first, rest) = self.inline_parts(dir)?;
         if !inline::fits(Some(FileType::Directory), dir.size(), rest.as_ref().map(Vec::len)) {
@@ -138,7 +137,7 @@ impl Filesystem {
         Ok(InlineDir::from_parts(&first, rest.unwrap_or_default()))
     }
 
-    /// The bytes for which the inode has room beside its other attributes; `None`: it has no room for an attribute.
+    /// The number of content bytes that fit beside the inode's other attributes; `None` if no attribute fits.
     fn inline_room(&self, inode: &Arc<Inode>) -> Result<Option<usize>> {
         let rest = xattr::room_in_inode(&XattrView { fs: self, inode }, inline::DATA).map_err(Error::from)?;
         Ok(rest.map(|rest| inline::ROOM + rest))
@@ -151,8 +150,8 @@ fn broken_names(dir: &Inode, e: DirDamage) -> Error {
 
 /// Writing.
 impl Filesystem {
-    /// Makes `content` the whole content, and sets the size. The inode has room for it. [`credits::INODE`]; the caller
-    /// holds the inode's table block.
+    /// Replaces the content by `content`, for which the inode has room, and sets the size. [`credits::INODE`]; the
+    /// caller holds the inode's table block.
     fn put_inline(&self, handle: &mut Handle, inode: &Arc<Inode>, content: &[u8]) -> Result<()> {
         let (first, rest) = content.split_at(content.len().min(inline::ROOM));
         self.edit_xattrs(handle, inode, &Values::default(), |edit| {
@@ -170,7 +169,7 @@ impl Filesystem {
         self.whole(handle, written)
     }
 
-    /// Gives an inode that has neither blocks nor content its first content; there is room for it.
+    /// Stores the first content in an inode that has neither blocks nor content. The content must fit.
     fn begin_inline(&self, handle: &mut Handle, inode: &Arc<Inode>, content: &[u8]) -> Result<()> {
         {
             let flags = &mut inode.meta.write().desc.flags;
@@ -181,7 +180,7 @@ impl Filesystem {
         self.whole(handle, begun)
     }
 
-    /// Lets a new directory begin in its inode, if it has room (Linux: `ext4_try_create_inline_dir`).
+    /// Stores the content of a new directory in its inode, if it fits (Linux: `ext4_try_create_inline_dir`).
     pub(crate) fn begin_inline_dir(&self, handle: &mut Handle, dir: &Arc<Inode>, parent: InodeNr) -> Result<bool> {
         let fits = self.inline_data && self.inline_room(dir)?.is_some();
         if fits {
@@ -190,14 +189,14 @@ impl Filesystem {
         Ok(fits)
     }
 
-    /// Writes `data` at `pos` of a file in its inode, or a new file. False: the content belongs into blocks, and the
-    /// file is ready for that; nothing has been written.
+    /// Writes `data` at `pos` to a file that is stored in its inode, or to a new file. If the result is false, nothing
+    /// has been written: the content must go to blocks, and the file is ready for that.
     pub(crate) fn write_inline(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<bool> {
         let end = inode.size().max(pos + data.len() as u64);
         self.change_inline(inode, end, |content| content[pos as usize..][..data.len()].copy_from_slice(data))
     }
 
-    /// Sets the size of such a file. False as for [`Filesystem::write_inline`].
+    /// Sets the size of such a file. The result is as for [`Filesystem::write_inline`].
     pub(crate) fn resize_inline(&self, inode: &Arc<Inode>, size: u64) -> Result<bool> {
         self.change_inline(inode, size, |_| ())
     }
@@ -215,7 +214,7 @@ impl Filesystem {
             self.move_out(inode)?;
             return Ok(false);
         }
-        // Stored bytes behind the former end do not return.
+        // Stored bytes past the former end must not reappear.
         let mut content = stored.unwrap_or_default();
         content.resize(size as usize, 0);
         change(&mut content);
@@ -227,7 +226,7 @@ impl Filesystem {
         Ok(true)
     }
 
-    /// Removes what a file in its inode stores behind its size: a crash interrupted the kernel's truncation.
+    /// Removes stored content past the size of a file, which an interrupted truncation by the kernel leaves.
     pub(crate) fn cut_inline(&self, inode: &Arc<Inode>) -> Result<()> {
         let size = inode.size();
         if self.inline_content(inode)?.is_some_and(|content| content.len() as u64 == size) {
@@ -236,8 +235,9 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Moves the content of a file from its inode to a block; other files get their next content there, too. Its data
-    /// goes to the device first, then all of the metadata changes in one handle (Linux: `ext4_convert_inline_data`).
+    /// Moves the content of a file from its inode to a block. A file without content merely gets its next content
+    /// there. The data goes to the device first; then all of the metadata changes in one handle (Linux:
+    /// `ext4_convert_inline_data`).
     pub(crate) fn move_out(&self, inode: &Arc<Inode>) -> Result<()> {
         inode.fresh.store(false, Ordering::Release);
         let Some(content) = self.inline_content(inode)? else { return Ok(()) };
@@ -269,7 +269,7 @@ impl Filesystem {
         moved
     }
 
-    /// Removes the attribute. A failure has changed nothing, or aborts the journal.
+    /// Removes the attribute. A failure either changes nothing or aborts the journal.
     fn forget_inline(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         self.edit_xattrs(handle, inode, &Values::default(), |edit| xattr::set_in_inode(edit, inline::DATA, None))
     }
@@ -278,7 +278,7 @@ impl Filesystem {
         MapRoot::empty(inode.ino, self.new_extents, self.inode_seed(inode.ino, inode.generation))
     }
 
-    /// Lets `root`, with the blocks that it has, take the place of the content. The caller writes the inode.
+    /// Replaces the inline content by the map `root` and its blocks. The caller writes the inode.
     fn show_map(&self, inode: &Inode, mut root: MapRoot) {
         let mut map = inode.map.write();
         inode.es.remove(LogicalBlock(0), u32::MAX);
@@ -295,7 +295,7 @@ impl Filesystem {
 
 /// Names.
 impl Filesystem {
-    /// Runs `change` on the content of a directory without blocks, as [`Filesystem::inline_directory`] shows it; no
+    /// Runs `change` on the content of a directory without blocks, in the form of [`Filesystem::inline_directory`]. No
     /// name may move.
     pub(crate) fn change_inline_names<R>(
         &self,
@@ -315,8 +315,8 @@ impl Filesystem {
         Ok(r)
     }
 
-    /// Adds a name to a directory without blocks (Linux: `ext4_try_add_inline_entry`). False: there was no room, and
-    /// the directory has a block now; the name has not been added.
+    /// Adds a name to a directory without blocks (Linux: `ext4_try_add_inline_entry`). If the result is false, there
+    /// was no room: the directory now has a block, and the name has not been added.
     pub(crate) fn add_inline_name(
         &self,
         handle: &mut Handle,
@@ -329,7 +329,8 @@ impl Filesystem {
         let damaged = |e| broken_names(dir, e);
         let mut added = names.insert(format, name, ino.0, kind).map_err(damaged)?;
         if added == Insert::Full {
-            // All of the room at once, as in Linux: growing by each name would move the other attributes each time.
+            // Take all of the room at once, as in Linux. If the content grew with each name, the other attributes would
+            // move each time.
             let room = self.inline_room(dir)?.map_or(0, |room| room - inline::ROOM);
             if names.grow(format, room).map_err(damaged)? {
                 added = names.insert(format, name, ino.0, kind).map_err(damaged)?;
@@ -348,8 +349,8 @@ impl Filesystem {
         self.move_names_out(handle, dir, &names)
     }
 
-    /// Moves the names of a directory from its inode to its first block. The caller holds the inode's table block. A
-    /// refusal (no space) has changed nothing; a later failure aborts the journal.
+    /// Moves the names of a directory from its inode to its first block. The caller holds the inode's table block. If
+    /// it is refused (no space), nothing has changed; a later failure aborts the journal.
     fn move_names_out(&self, handle: &mut Handle, dir: &Arc<Inode>, names: &InlineDir) -> Result<()> {
         let params = DirParams { has_csum: self.hash.has_csum, ..self.dir_params(dir) };
         let mut bytes = vec![0; self.geo.block_size as usize];
@@ -365,7 +366,8 @@ impl Filesystem {
             return Err(e);
         }
         let moved = (|| {
-            // Before the inode names the block: a thread without the directory's lock may look for the parent.
+            // Fill the block before the inode refers to it, because a thread without the directory's lock may look for
+            // the parent.
             let buffer = handle.create(block, BufKind::Leaf)?;
             handle.modify(&buffer, BufKind::Leaf, |b| b.copy_from_slice(&bytes));
             self.forget_inline(handle, dir)?;

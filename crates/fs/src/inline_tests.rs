@@ -1,4 +1,4 @@
-//! Content in inodes: the move to blocks, attributes that compete for the room, lack of space, damage.
+//! Content in inodes: the move to blocks, attributes that compete for the room, no space, and damage.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{
     SetMode, WriteFlags,
 };
 
-/// Blocks and inodes of each size that matters, with and without checksums, extents, and an index for directories.
+/// All relevant sizes of blocks and inodes, with and without checksums, extents, and directory indexes.
 const KINDS: [&[&str]; 6] = [
     &["-t", "ext4", "-O", "inline_data", "-b", "1024", "-I", "256"],
     &["-t", "ext4", "-O", "inline_data", "-b", "4096", "-I", "256"],
@@ -103,7 +103,7 @@ fn a_growing_file_moves_out_of_its_inode_once() {
         }
         let room = fs.geo.inode_size as u64 - 128 - 32;
         assert!(longest >= 60 + room - 40 && longest <= 60 + room, "{kind:?}: {longest}");
-        // It does not return.
+        // The content does not return to the inode.
         resize(&fs, &f, 10);
         assert!(!fs.is_inline(&f));
         put(&fs, &f, 3, b"after");
@@ -117,7 +117,7 @@ fn a_growing_file_moves_out_of_its_inode_once() {
     }
 }
 
-/// Bytes behind an end do not return, whatever moves the end.
+/// Bytes past the end never reappear, however the end moves.
 #[test]
 fn a_file_in_its_inode_can_be_resized() {
     for kind in KINDS {
@@ -143,7 +143,7 @@ fn a_file_in_its_inode_can_be_resized() {
         let fs = remounted(fs, &dev);
         let f = reopened(&fs, "f");
         assert_eq!(content(&fs, &f), wanted, "{kind:?}");
-        // Beyond the room; the rest is a hole.
+        // The new size exceeds the room; the rest is a hole.
         resize(&fs, &f, 1 << 20);
         wanted.resize(1 << 20, 0);
         assert!(!fs.is_inline(&f) && content(&fs, &f) == wanted, "{kind:?}");
@@ -151,7 +151,7 @@ fn a_file_in_its_inode_can_be_resized() {
         resize(&fs, &g, 1 << 20);
         assert_eq!(fs.getattr(&g).blocks, 0, "{kind:?}: an empty file needs no block");
         put(&fs, &g, 1 << 19, b"middle");
-        // An empty file that was read from its table is like any other.
+        // An empty file that is read from its table is not new, so its content goes to blocks.
         put(&fs, &reopened(&fs, "empty"), 0, b"first");
         assert!(!fs.is_inline(&reopened(&fs, "empty")), "{kind:?}");
         drop((f, g));
@@ -196,7 +196,7 @@ fn fallocate_moves_a_file_out_first() {
     drop(remounted(fs, &dev));
 }
 
-/// From the inode to a block, to two blocks or an index, and back to nothing.
+/// The directory moves from the inode to a block, grows to two blocks or an index, and is emptied.
 #[test]
 fn a_growing_directory_moves_out_of_its_inode_once() {
     for kind in KINDS {
@@ -236,7 +236,7 @@ fn a_growing_directory_moves_out_of_its_inode_once() {
     }
 }
 
-/// Names come and go in an inode; a directory goes with its names to another parent, and is removed there.
+/// Names are added and removed in an inode. A directory with such names moves to another parent and is removed there.
 #[test]
 fn names_in_an_inode_change_in_place() {
     for kind in KINDS {
@@ -275,8 +275,8 @@ fn names_in_an_inode_change_in_place() {
     }
 }
 
-/// The content keeps its room; another attribute goes to the block. An attribute that came first takes room from the
-/// content.
+/// Content that came first keeps its room, and another attribute goes to the block. An attribute that came first
+/// reduces the room for content.
 #[test]
 fn attributes_and_content_share_the_room_of_an_inode() {
     for kind in KINDS {
@@ -291,7 +291,7 @@ fn attributes_and_content_share_the_room_of_an_inode() {
         fs.set_xattr(&first, b"user.large", &[b'x'; 40], SetMode::Any).expect("set");
         assert!(fs.is_inline(&first) && fs.getattr(&first).blocks > 0, "{kind:?}");
         assert_eq!(content(&fs, &first), all, "{kind:?}");
-        // Its block is free again when the attribute fits.
+        // Its block is freed when the attribute fits in the inode again.
         resize(&fs, &first, 10);
         fs.set_xattr(&first, b"user.large", b"small", SetMode::Replace).expect("set");
         assert_eq!(fs.getattr(&first).blocks, 0, "{kind:?}");
@@ -306,7 +306,7 @@ fn attributes_and_content_share_the_room_of_an_inode() {
         assert!(!fs.is_inline(&second), "{kind:?}");
         assert_eq!(content(&fs, &second), all, "{kind:?}");
 
-        // A directory takes all of the room with the first name that needs some.
+        // A directory takes all of the room with the first name that needs any.
         for i in 0..5 {
             fs.link(&first, &d, format!("a name {i}").as_bytes()).expect("link");
         }
@@ -340,7 +340,7 @@ fn inodes_without_room_for_attributes_hold_no_content() {
     assert_eq!(content(&fs, &reopened(&fs, "f")), b"content");
 }
 
-/// Without a free block a file or directory in its inode stays as it is, and whole.
+/// Without a free block, a file or directory stays in its inode and keeps its content.
 #[test]
 fn a_move_without_space_changes_nothing() {
     for kind in [KINDS[0], KINDS[2], KINDS[4]] {
@@ -359,7 +359,7 @@ fn a_move_without_space_changes_nothing() {
         let long = vec![b'l'; 255];
         let room = fs.inline_room(&d).expect("room").expect("of an attribute");
         for _ in 0..room / 264 {
-            // Until 264 bytes do not fit any more.
+            // Until another entry of 264 bytes no longer fits.
             let more = format!("{:0>255}", wanted.len());
             if fs.link(&f, &d, more.as_bytes()).is_err() {
                 break;
@@ -377,7 +377,7 @@ fn a_move_without_space_changes_nothing() {
         wanted.sort();
         assert_eq!(names(&fs, &d), wanted, "{kind:?}");
         assert_eq!(usize::from(f.links()), 1 + wanted.len(), "{kind:?}");
-        // New ones need no block.
+        // New small files need no block.
         let g = file(&fs, "g");
         put(&fs, &g, 0, b"small");
         assert_eq!(content(&fs, &g), b"small", "{kind:?}");
@@ -403,7 +403,7 @@ fn quotas_charge_no_block_for_content_in_an_inode() {
     drop(remounted(fs, &dev));
 }
 
-/// The kernel's truncation was interrupted: the orphan's stored bytes are more than its size.
+/// The kernel's truncation was interrupted: the orphan stores more bytes than its size.
 #[test]
 fn an_orphan_in_its_inode_is_cut_to_its_size() {
     let dev = image(KINDS[0]);
@@ -423,7 +423,7 @@ fn an_orphan_in_its_inode_is_cut_to_its_size() {
     drop(remounted(fs, &dev));
 }
 
-/// Finds the one place with these bytes.
+/// The only place on the device that contains these bytes.
 fn find(dev: &MemDevice, bytes: &[u8]) -> u64 {
     let mut all = vec![0; dev.size_bytes() as usize];
     dev.read_at(0, &mut all, BioFlags::empty()).expect("read");
@@ -440,7 +440,7 @@ fn poke(dev: &MemDevice, at: u64, bytes: &[u8]) {
     dev.write_at(start, &[&sector], BioFlags::empty()).expect("written");
 }
 
-/// Neither reads nor changes go beyond what the inode stores.
+/// No read or change goes beyond the bytes that the inode stores.
 #[test]
 fn content_longer_than_its_room_is_an_error() {
     let args = ["-t", "ext4", "-O", "inline_data,^metadata_csum,^has_journal", "-b", "1024", "-I", "256"];
@@ -456,14 +456,15 @@ fn content_longer_than_its_room_is_an_error() {
     drop((f, d));
     fs.unmount().expect("unmount");
     let value = find(&dev, &pattern(90)[60..]);
-    // The attribute's entry: 32 bytes behind the first 128 there are its magic number and then its head.
+    // The attribute's entry: the first 128 bytes of the inode are followed by 32 more, the magic number, and the
+    // entry's head.
     let inode = value / 256 * 256;
     let head = inode + 128 + 32 + 4;
     let mut entry = [0; 20];
     dev.read_at(head, &mut entry, BioFlags::empty()).expect("read");
     assert_eq!((&entry[16..], entry[8]), (&b"data"[..], 30));
 
-    // The attribute's value would reach behind the inode.
+    // The attribute's value would extend past the end of the inode.
     let long = Arc::new(dev.snapshot());
     poke(&long, head + 8, &200u32.to_le_bytes());
     let fs = Filesystem::mount(long, options.clone()).expect("mounted");
@@ -479,7 +480,7 @@ fn content_longer_than_its_room_is_an_error() {
     }
     drop(f);
 
-    // The attribute is gone, and the size still counts it.
+    // The attribute is gone, but the size still includes it.
     let bare = Arc::new(dev.snapshot());
     poke(&bare, head - 4, &[0; 4]);
     let fs = Filesystem::mount(bare, options.clone()).expect("mounted");
@@ -488,7 +489,7 @@ fn content_longer_than_its_room_is_an_error() {
     assert!(read.is_err_and(|e| e.is_corruption()) && written.is_err_and(|e| e.is_corruption()));
     drop(f);
 
-    // The directory claims more than it stores, or names that cross its end.
+    // The directory claims a larger size than it stores, or has names that cross its end.
     let sized = Arc::new(edited(&dev, &["sif d size 200"]));
     let fs = Filesystem::mount(sized, options.clone()).expect("mounted");
     let d = reopened(&fs, "d");
@@ -507,7 +508,7 @@ fn content_longer_than_its_room_is_an_error() {
     assert!(fs.read_dir(&d, 0, |_| true).is_err_and(|e| e.is_corruption()));
 }
 
-/// e2fsck and debugfs see what the mount says.
+/// E2fsck and debugfs agree with the mount about where the content is.
 #[test]
 fn flags_say_where_the_content_is() {
     let dev = image(KINDS[0]);

@@ -1,13 +1,13 @@
 //! The live inode.
 //!
-//! Main types: [`Inode`] (Linux: `struct inode` and `struct ext4_inode_info`), [`InodeRef`] (a user's reference: an
-//! open file, a name the FUSE kernel remembers), [`Attr`] (the values that stat(2) shows), [`Meta`] (the decoded
+//! Main types: [`Inode`] (Linux: `struct inode` and `struct ext4_inode_info`), [`InodeRef`] (a user's reference, such
+//! as an open file, or a name that the FUSE kernel remembers), [`Attr`] (the values for stat(2)), [`Meta`] (the decoded
 //! on-disk inode).
 //!
-//! Two sizes: users see [`Inode::size`]; a crash would leave `meta.desc.size` (Linux: `i_disksize`), which only moves
-//! over data that is mapped and ordered before its commit.
+//! An inode has two sizes. Users see [`Inode::size`]. After a crash the file has the size `meta.desc.size` (Linux:
+//! `i_disksize`). That size advances only over data that is mapped, and that is written before the commit.
 //!
-//! What it does not do: I/O, and changing anything on disk; see `store.rs` and the operations.
+//! What it does not do: I/O, or change anything on disk; see `store.rs` and the operations.
 //!
 //! # Locking
 //! `inode` (20) → `inode writeback` (25) → journal handle → `folio` (40) → `map` (50) → `orphans` (55) →
@@ -43,17 +43,17 @@ static META_CLASS: LockClass = LockClass::new("inode meta", 60);
 /// The decoded on-disk inode and its companions.
 #[derive(Debug)]
 pub struct Meta {
-    /// `size` is the on-disk size.
+    /// Its field `size` is the on-disk size.
     pub desc: InodeDesc,
-    /// Times are newer here than in the inode table; the next writeback or fsync writes them.
+    /// The times here are newer than in the inode table; the next writeback or fsync writes them.
     pub lazy_times: bool,
-    /// The share of its owners' usage that the inode in its table is.
+    /// The usage that was charged to the owners for the inode in its table.
     pub(crate) charge: Charge,
-    /// Bytes of delayed data that count for its owners' limits.
+    /// Bytes of delayed data that are charged against the owners' limits.
     pub(crate) promised: u64,
-    /// Its number is free as soon as it has been written.
+    /// Its number is freed as soon as the inode has been written.
     pub(crate) freed: bool,
-    /// Values in inodes of their own that its attributes name, where quotas count them.
+    /// The number of values in inodes of their own that its attributes refer to, where quotas count them.
     pub(crate) values: u32,
 }
 
@@ -68,55 +68,56 @@ pub struct Inode {
     pub(crate) map: RwLock<MapRoot>,
     pub(crate) meta: RwLock<Meta>,
     pub(crate) es: EsInode,
-    /// Where clusters have several blocks.
+    /// Only where clusters have several blocks.
     pub(crate) promises: Option<Box<Promises>>,
     pub(crate) pages: AddressSpace,
     pub(crate) prealloc: InodePreallocation,
-    /// Pending writes: data that was taken from the pages and cannot be read from the device yet.
+    /// Pending writes: data that was taken from the pages and is not yet readable from the device.
     pub(crate) writes: Arc<Writebacks>,
     pub(crate) batches: Batches,
     pub(crate) listed: Listed,
     /// The size that users see.
     size: AtomicU64,
-    /// The newest transactions that changed the inode: at all, and in a way that its data needs.
+    /// The newest transactions that changed the inode: in any way, and in a way that fdatasync must wait for.
     pub(crate) sync_tid: AtomicU32,
     pub(crate) datasync_tid: AtomicU32,
-    /// The messages name this inode as one whose content cannot be read.
+    /// A message has already reported that the content of this inode cannot be read.
     pub(crate) hurt: AtomicBool,
-    /// Damage in spite of which a rescue uses this inode; the first.
+    /// The first damage in spite of which a rescue uses this inode.
     pub(crate) doubt: OnceLock<Box<Error>>,
     /// The Merkle tree that protects the content, once it has been read.
     pub(crate) verity: OnceLock<Box<Verity>>,
-    /// Its encryption, once it has been read.
+    /// The encryption of the inode, once it has been read.
     pub(crate) crypt: OnceLock<Box<Crypt>>,
-    /// Created without a name (O_TMPFILE): it may get its first one.
+    /// Created without a name (O_TMPFILE), so it may get its first one.
     pub(crate) linkable: AtomicBool,
-    /// A file that this mount has made and that never had content: the first may lie in the inode (Linux:
+    /// This mount created the file, and it never had content: its first content may be stored in the inode (Linux:
     /// `EXT4_STATE_MAY_INLINE_DATA`).
     pub(crate) fresh: AtomicBool,
-    /// It has, had or is to have the value of attributes: its blocks are metadata to the journal ([`crate::values`]).
+    /// The inode holds, held or will hold the value of attributes: its blocks are metadata to the journal
+    /// ([`crate::values`]).
     pub(crate) of_value: AtomicBool,
-    /// Its lost writes.
+    /// The lost writes of this inode.
     pub(crate) losses: LossLedger<Error>,
-    /// [`InodeRef`]s.
+    /// The number of [`InodeRef`]s.
     users: AtomicU32,
-    /// A writer has closed it, and no write came since.
+    /// A writer has closed the file, and no write has followed.
     closed: AtomicBool,
     /// The group of the most recently allocated child (Orlov).
     pub(crate) last_alloc_group: AtomicU32,
     /// The end of the last buffered read, where readahead continues.
     pub(crate) read_end: AtomicU64,
-    /// Damage that listings of this directory have met.
+    /// Damage that listings of this directory have found.
     pub(crate) listings: Listings,
     /// Its frame in reclaim while it is in the table, and the time of its last use on reclaim's clock.
     pub(crate) frame: FrameCell,
     pub(crate) used: AtomicU32,
 }
 
-/// The damage that a directory's listings have met since its inode was loaded.
+/// The damage that listings of a directory have found since its inode was loaded.
 ///
-/// A listing takes several calls, and a call that meets damage still has names to return. The error is due at the end
-/// of the listing, in another call, whose cookie may not show the damage.
+/// A listing takes several calls, and a call that finds damage still has names to return. The error is returned at the
+/// end of the listing. That is another call, which may not come across the damage.
 #[derive(Default)]
 pub(crate) struct Listings {
     /// The first damage that hid names.
@@ -126,7 +127,7 @@ pub(crate) struct Listings {
 }
 
 impl Listings {
-    /// Whether it is the first: then the superblock and the log do not know it yet.
+    /// Records damage. Returns whether it is the first; the superblock and the log do not have it yet then.
     pub fn note_damage(&self, e: &Error) -> bool {
         self.damage.set(Box::new(e.clone())).is_ok()
     }
@@ -139,20 +140,20 @@ impl Listings {
         self.begun.store(true, Ordering::Relaxed);
     }
 
-    /// Whether some listing would have met damage in front of any cookie.
+    /// Whether a listing has started at the beginning, and so would have found damage before any cookie.
     pub fn have_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
     }
 }
 
-/// The values that stat(2) shows.
+/// The values that stat(2) returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// The inode number.
     pub ino: InodeNr,
-    /// Distinguishes the files that had this number.
+    /// Distinguishes successive files with the same inode number.
     pub generation: u32,
-    /// In bytes, including data that is not written yet.
+    /// Bytes, including data that is not written yet.
     pub size: u64,
     /// 512-byte units, delayed blocks included.
     pub blocks: u64,
@@ -166,7 +167,7 @@ pub struct Attr {
     pub crtime: Option<Timestamp>,
     /// Kind and permissions.
     pub mode: u16,
-    /// Names; a directory with too many to count has 1.
+    /// The number of names; 1 for a directory with too many to count.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -174,7 +175,7 @@ pub struct Attr {
     pub gid: u32,
     /// The number of a device inode; otherwise `None`.
     pub rdev: Option<DeviceNr>,
-    /// Inode flags as lsattr shows them.
+    /// Inode flags, as shown by lsattr.
     pub flags: u32,
     /// The file system's block size in bytes, the preferred unit of reads and writes.
     pub block_size: u32,
@@ -238,7 +239,7 @@ impl Inode {
         self.size.load(Ordering::Acquire)
     }
 
-    /// For the pages, which move the size together with the data that makes it larger.
+    /// For the pages, which increase the size together with the data that extends the file.
     pub(crate) fn size_cell(&self) -> &AtomicU64 {
         &self.size
     }
@@ -263,7 +264,7 @@ impl Inode {
         self.meta.read().desc.links
     }
 
-    /// The values that stat(2) shows.
+    /// The values for stat(2).
     pub fn attr(&self, block_size: u32) -> Attr {
         let delayed = self.promised_blocks() * u64::from(block_size / 512);
         let m = self.meta.read();
@@ -288,14 +289,15 @@ impl Inode {
         }
     }
 
-    /// Whether a caller that will use the inode again needs a reference meanwhile. Without one, an unlinked inode is
-    /// freed, delayed data is allocated as that of a closed file, and the ledger of lost writes goes once one party has
-    /// seen the newest. Everything else but [`Inode::has_preallocations`] can be read from the image again.
+    /// Whether a caller that will use the inode again must keep a reference until then. Without one, an unlinked inode
+    /// is freed, delayed data is allocated as that of a closed file, and the ledger of lost writes is dropped once one
+    /// party has seen the newest loss. Everything else except [`Inode::has_preallocations`] can be read from the image
+    /// again.
     pub fn needs_user(&self) -> bool {
         self.pages.dirty_bytes() > 0 || !self.writes.is_idle() || self.losses.has_losses() || self.links() == 0
     }
 
-    /// Whether blocks are reserved for the file's growth. The drop of the last reference frees them.
+    /// Whether blocks are preallocated for the file's growth. Dropping the last reference frees them.
     pub fn has_preallocations(&self) -> bool {
         !self.prealloc.is_empty()
     }
@@ -304,7 +306,7 @@ impl Inode {
         self.users.load(Ordering::SeqCst)
     }
 
-    /// Whether no writer has it open, as far as is known (Linux: `i_writecount`): writes are seen, opens are not.
+    /// Whether the file seems to have no writer (Linux: `i_writecount`). Only writes are visible here, opens are not.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) || self.users() == 0
     }
@@ -321,8 +323,7 @@ impl Inode {
         InodeRef(self.clone())
     }
 
-    /// Copies the map's root and block count into the inode; the caller holds the map lock for writing.
-    /// Blocks that are promised to delayed data, and not yet in `i_blocks`.
+    /// Blocks that are reserved for delayed data and not yet counted in `i_blocks`.
     pub(crate) fn promised_blocks(&self) -> u64 {
         match &self.promises {
             Some(promises) => promises.total(),
@@ -330,6 +331,7 @@ impl Inode {
         }
     }
 
+    /// Copies the map's root and block count into the inode; the caller holds the map lock for writing.
     pub(crate) fn absorb_map(&self, root: &mut MapRoot, block_size: u32) {
         if !root.dirty && root.blocks_delta == 0 {
             return;
@@ -343,7 +345,7 @@ impl Inode {
     }
 }
 
-/// A user's reference: while one of these exists, an unlinked inode keeps its content.
+/// A user's reference. While one exists, an unlinked inode keeps its content.
 pub struct InodeRef(Arc<Inode>);
 
 impl std::ops::Deref for InodeRef {

@@ -1,8 +1,8 @@
 //! The inodes in memory (Linux: the inode hash, fs/inode.c).
 //!
-//! Main type: [`InodeTable`]. An inode stays in the table while it is used, dirty, or merely cached; the memory budget
-//! takes merely cached ones, but none with a lost write that no party has seen. One that reclaim finds in use leaves
-//! reclaim's lists until its last user drops it ([`InodeTable::let_go`]).
+//! Main type: [`InodeTable`]. An inode stays in the table while it is used, dirty, or merely cached. The memory budget
+//! may evict merely cached inodes, except those with a lost write that no party has seen. If reclaim finds an inode in
+//! use, the inode leaves reclaim's lists until its last user drops it ([`InodeTable::let_go`]).
 //!
 //! # Locking
 //! One lock per shard (`inode table`, 30: taken while a directory's `inode` lock is held), never held across I/O.
@@ -23,7 +23,7 @@ use crate::inode::{Inode, InodeRef};
 #[derive(Clone, Debug)]
 pub(crate) struct OwnInodes {
     first_user: u32,
-    /// The own inodes above the reserved numbers.
+    /// The file system's own inodes above the reserved numbers.
     others: [u32; 4],
     /// Old ext3 conversions have a journal with a name and an ordinary number.
     pub journal: Option<InodeNr>,
@@ -41,20 +41,20 @@ impl OwnInodes {
         }
     }
 
-    /// Their numbers; those of inodes that do not exist are among them.
+    /// The numbers of all own inodes, including numbers without an inode.
     pub(crate) fn all(&self) -> impl Iterator<Item = InodeNr> {
-        // Further reserved numbers have no meaning.
+        // The other reserved numbers have no meaning.
         let reserved = (1..FIRST_INO_GOOD_OLD).filter(|ino| *ino != InodeNr::ROOT.0);
         reserved.chain(self.others).filter(|ino| *ino > 0).map(InodeNr)
     }
 
-    /// Never the root: whatever else the superblock says of it, the file system begins there (Linux: the root is read
-    /// with `EXT4_IGET_SPECIAL`).
+    /// Never true for the root. Even if the superblock claims it for another purpose, the file system begins there
+    /// (Linux: the root is read with `EXT4_IGET_SPECIAL`).
     pub(crate) fn contains(&self, ino: InodeNr) -> bool {
         ino != InodeNr::ROOT && (self.is_reserved(ino) || self.others.contains(&ino.0))
     }
 
-    /// Whether the number is one of those that the format reserves.
+    /// Whether the format reserves this number.
     pub(crate) fn is_reserved(&self, ino: InodeNr) -> bool {
         ino.0 < self.first_user && ino != InodeNr::ROOT
     }
@@ -62,15 +62,16 @@ impl OwnInodes {
 
 static CLASS: LockClass = LockClass::new("inode table", 30);
 const SHARDS: usize = 32;
-/// The cost of an idle inode, as measured: the structure, its map root, its table entries, the allocator's overhead.
+/// The measured memory cost of an idle inode: the structure, its map root, its table entries, and the allocator's
+/// overhead.
 pub const INODE_BYTES: u64 = 1300;
-/// An inode with at most this much clean data is evicted with it; otherwise the data goes first.
+/// An inode with at most this much clean data is evicted together with it. Otherwise the data is evicted first.
 const DATA_MAX: u64 = 128 << 10;
 
 #[derive(Default)]
 struct Shard {
     map: HashMap<InodeNr, Arc<Inode>>,
-    /// How many inodes have been removed.
+    /// The number of inodes that have been removed from the shard.
     left: u64,
 }
 
@@ -82,10 +83,10 @@ impl Shard {
     }
 }
 
-/// Whether the inode has no user, is not newer than the device, has little data, and has no loss that no party has
-/// seen. The caller holds its shard.
+/// Whether the inode can be evicted: it has no user, matches the device, has little data, and has no lost write that no
+/// party has seen. The caller holds the lock of its shard.
 fn is_idle(inode: &Arc<Inode>) -> bool {
-    // The flusher holds dirty inodes, and users hold used ones: the count covers both.
+    // The flusher holds references to dirty inodes, and users to inodes in use, so the count covers both.
     inode.users() == 0
         && Arc::strong_count(inode) == 1
         && inode.pages.dirty_bytes() == 0
@@ -98,7 +99,7 @@ pub(crate) struct InodeTable {
     shards: Vec<Mutex<Shard>>,
     budget: Arc<Budget>,
     owner: OnceLock<OwnerId>,
-    /// The owner of the inodes' data.
+    /// Reclaim's owner of the inodes' data.
     data_owner: OnceLock<OwnerId>,
 }
 
@@ -112,7 +113,7 @@ impl InodeTable {
         table
     }
 
-    /// Registers `owner`, which frees the data of inodes by [`InodeTable::try_free_data`].
+    /// Registers `owner`, which frees the data of inodes through [`InodeTable::try_free_data`].
     pub(crate) fn set_data_owner(&self, owner: Weak<dyn FrameOwner>) {
         let _ = self.data_owner.set(self.budget.reclaim().register(Class::Data, owner));
     }
@@ -135,7 +136,7 @@ impl InodeTable {
         Some(inode.reference())
     }
 
-    /// Adds the inode to the shard, which has none with its number.
+    /// Adds the inode to the shard, which must not contain its number.
     fn add(&self, s: &mut Shard, inode: Arc<Inode>) {
         let reclaim = self.budget.reclaim();
         inode.used.store(reclaim.touches().now(), Ordering::Relaxed);
@@ -146,7 +147,7 @@ impl InodeTable {
         s.map.insert(inode.ino, inode);
     }
 
-    /// Removes the inode's frame after it left its shard.
+    /// Removes the inode's frame from reclaim after the inode has left its shard.
     fn leave(&self, inode: &Inode) {
         self.budget.reclaim().with(|core| {
             if let Some(id) = inode.frame.take() {
@@ -156,7 +157,7 @@ impl InodeTable {
         self.budget.uncharge(INODE_BYTES);
     }
 
-    /// Lists the inode with reclaim again after its last user released it.
+    /// Returns the inode to reclaim's lists after its last user has dropped it.
     pub(crate) fn let_go(inode: &Inode) {
         let reclaim = inode.pages.budget().reclaim();
         if inode.frame.get().is_some_and(|id| reclaim.touches().is_parked(id)) {
@@ -168,18 +169,18 @@ impl InodeTable {
         }
     }
 
-    /// The count for [`InodeTable::insert_read`]; read it before the inode's place on the device.
+    /// The number to pass to [`InodeTable::insert_read`]; take it before reading the inode from the device.
     pub(crate) fn left(&self, ino: InodeNr) -> u64 {
         self.shard(ino).lock().left
     }
 
-    /// Adds `inode` to the table, unless another thread was first: then returns that thread's inode.
+    /// Adds `inode` to the table. If another thread has added it before, returns that thread's inode.
     pub(crate) fn insert(&self, inode: Arc<Inode>) -> InodeRef {
         self.insert_if(inode, |_| true).expect("without a condition")
     }
 
-    /// As [`InodeTable::insert`], for an inode that was read when [`InodeTable::left`] was `left`. `None` if any
-    /// inode was removed since: it may have been this one, changed meanwhile, or freed.
+    /// As [`InodeTable::insert`], for an inode that was read when [`InodeTable::left`] was `left`. Returns `None` if
+    /// any inode has been removed since: it may have been this one, changed or freed meanwhile.
     pub(crate) fn insert_read(&self, inode: Arc<Inode>, left: u64) -> Option<InodeRef> {
         self.insert_if(inode, |s| s.left == left)
     }
@@ -200,7 +201,7 @@ impl InodeTable {
         Some(r)
     }
 
-    /// Removes the inode if it has no user: the caller will free it on disk. False if it is in use (again).
+    /// Removes an unused inode, which the caller then frees on disk. Returns false if the inode is in use (again).
     pub(crate) fn remove_unused(&self, inode: &Arc<Inode>) -> bool {
         let mut s = self.shard(inode.ino).lock();
         if inode.users() > 0 || !s.map.get(&inode.ino).is_some_and(|i| Arc::ptr_eq(i, inode)) {
@@ -211,7 +212,7 @@ impl InodeTable {
         true
     }
 
-    /// Adds an inode back after a failed eviction. Without a reference: dropping that would queue the eviction again,
+    /// Puts an inode back after a failed eviction. It takes no reference: dropping one would queue the eviction again,
     /// forever.
     pub(crate) fn put_back(&self, inode: Arc<Inode>) {
         let mut s = self.shard(inode.ino).lock();
@@ -229,7 +230,7 @@ impl InodeTable {
         self.shards.iter().map(|s| s.lock().map.len()).sum()
     }
 
-    /// Frees clean data of an inode, for its owner.
+    /// Frees clean data of an inode on behalf of reclaim.
     pub(crate) fn try_free_data(&self, key: Key, id: FrameId) -> Tried {
         let inode = {
             let ino = InodeNr(key.object as u32);
@@ -249,7 +250,7 @@ impl FrameOwner for InodeTable {
             if inode.users() > 0 {
                 let inode = inode.clone();
                 self.budget.reclaim().with(|core| core.park(id));
-                // The last user may have released it before the frame was parked.
+                // The last user may have dropped the inode before its frame was parked.
                 if inode.users() == 0 {
                     InodeTable::let_go(&inode);
                 }
@@ -270,7 +271,7 @@ impl FrameOwner for InodeTable {
 }
 
 impl Drop for InodeTable {
-    /// Other mounts may share the budget.
+    /// Removes the frames of all inodes, because other mounts may share the budget.
     fn drop(&mut self) {
         for shard in &self.shards {
             for (_, inode) in shard.lock().map.drain() {

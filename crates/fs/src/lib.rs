@@ -1,11 +1,11 @@
 //! The ext2/3/4 file system, for embedding.
 //!
-//! Main types: [`Filesystem`] (mounted; all operations are its methods), [`InodeRef`] (a file in use),
-//! [`MountOptions`], [`Error`]. Around them: `mount/` (the order of a mount, and its end),
-//! `ops/` (the operations), `groups.rs` and `ialloc.rs` (placement), `store.rs`, `dir_store.rs`, `xattr_store.rs`
-//! (the stores for the layers below the operations), `map` (extents, indirect blocks), `dir` (directories), `xattr`.
+//! Main types: [`Filesystem`] (a mounted file system; all operations are its methods), [`InodeRef`] (a file in use),
+//! [`MountOptions`], [`Error`]. Other parts: `mount/` (the steps of a mount, and its end), `ops/` (the operations),
+//! `groups.rs` and `ialloc.rs` (placement), `store.rs`, `dir_store.rs`, `xattr_store.rs` (the stores for the layers
+//! below the operations), `map` (extents, indirect blocks), `dir` (directories), `xattr`.
 //!
-//! What it does not do: permissions (the caller's kernel or program checks them), partitions, repair.
+//! What it does not do: check permissions (the caller's kernel or program does), find partitions, or repair.
 //!
 //! ```no_run
 //! use extant_block::device::{FileDevice, OpenOptions};
@@ -25,7 +25,7 @@
 //! ```
 //!
 //! # Locking
-//! See docs/locking.md; the ranks are at each lock's class.
+//! See docs/locking.md; each lock's class states its rank.
 #![forbid(unsafe_code)]
 #![deny(clippy::missing_errors_doc)]
 #![warn(missing_docs)]

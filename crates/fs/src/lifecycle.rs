@@ -1,13 +1,14 @@
-//! How a mount stands: the one owner of that fact, from the mount to its end.
+//! The state of a mount, from its beginning to its end. This is the only owner of that state.
 //!
-//! Main types: [`Lifecycle`]; its [`State`], a [`Phase`] and an [`Access`] in one byte; [`Right`], a question to it;
-//! [`Transition`]; [`Passage`], an operation's way through the gate. Linux: `SB_RDONLY`, `s_writers.frozen`,
-//! `EXT4_FLAGS_SHUTDOWN`, `EXT4_MF_FS_ABORTED`, `sb_start_write`.
+//! Main types: [`Lifecycle`]; its [`State`], a [`Phase`] and an [`Access`] in one byte; [`Right`], an action that a
+//! state allows or forbids; [`Transition`]; [`Passage`], the presence of an operation inside the gate. Linux:
+//! `SB_RDONLY`, `s_writers.frozen`, `EXT4_FLAGS_SHUTDOWN`, `EXT4_MF_FS_ABORTED`, `sb_start_write`.
 //!
-//! A state has a right if its phase and its access have it, as far as a table has a column for it. `Enter`: a change
-//! passes the gate at once, if only to be refused. `Evict`: unlinked inodes are freed. `Report`: errors go to the
-//! device. `Work`: the mount's threads go on. `Change`: operations and handles begin. `Superblock`: the superblock is
-//! this mount's to write. `Acknowledge`: data that the mount has written may be called durable.
+//! A state has a right if both its phase and its access have it; a table without a column for the right does not
+//! restrict it. `Enter`: a change passes the gate without waiting, though it may then be refused. `Evict`: unlinked
+//! inodes are freed. `Report`: errors are written to the device. `Work`: the mount's threads continue. `Change`:
+//! operations and handles begin. `Superblock`: this mount may write the superblock. `Acknowledge`: written data may be
+//! reported as durable.
 //!
 //! | phase | Enter | Evict | Report | Work |
 //! |---|---|---|---|---|
@@ -27,8 +28,8 @@
 //! | Failed | no | yes | yes | no |
 //! | CutOff | no | no | no | no |
 //!
-//! A transition is refused unless the table has both the phase and the access that it meets. `same`: any other,
-//! unchanged; `not CutOff`: likewise, but for that one.
+//! A transition is refused unless its row has both the current phase and the current access. `same` stands for any
+//! other state, which does not change; `not CutOff` for any other state except that one.
 //!
 //! | transition | phase | access |
 //! |---|---|---|
@@ -47,13 +48,13 @@
 //! | End | Closing → Ended | Writable → ReadOnly, not CutOff |
 //! | CutOff | Open → Ended, CleanUp → Ended, Shut → Ended, Frozen → Ended | Writable → CutOff, same |
 //!
-//! It does not act on a transition: `ops/volume.rs`, `unmount.rs` and `recover.rs` make the transitions and
-//! call journal, evictions and threads in the right order.
+//! What it does not do: act on a transition. `ops/volume.rs`, `unmount.rs` and `recover.rs` make the transitions and
+//! call the journal, the evictions and the threads in the right order.
 //!
 //! # Locking
-//! A look is one load. `s_umount` (4) is held by freeze, thaw, remount and the end of the mount, one after the other,
-//! and so around every transition of the phase. `freeze` (5) is taken only while changes wait at the gate; a thread
-//! that waits there holds nothing. `mount state` (205), a leaf, guards the first error.
+//! A query is one atomic load. Freeze, thaw, remount and the end of the mount each hold `s_umount` (4), and so hold it
+//! at every transition of the phase. `freeze` (5) is taken only while changes wait at the gate; a waiting thread holds
+//! no other lock. `mount state` (205), a leaf, guards the first error.
 
 use extant_base::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, MutexGuard};
@@ -64,19 +65,20 @@ static UMOUNT_CLASS: LockClass = LockClass::new("s_umount", 4);
 static GATE_CLASS: LockClass = LockClass::new("freeze", 5);
 static FIRST_CLASS: LockClass = LockClass::new("mount state", 205);
 
-/// How far the mount has come.
+/// The phases of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Open,
-    /// The mount deletes what a crash left half deleted.
+    /// The mount deletes inodes that a crash left half deleted.
     CleanUp,
-    /// The gate is shut: a freeze, or a write of the label, waits for changes and makes the device clean.
+    /// The gate is shut: a freeze, or a change of the label, waits for changes to end and writes everything to the
+    /// device.
     Shut,
-    /// The device is as after an unmount.
+    /// The device is in the state of an unmounted file system.
     Frozen,
     /// An unmount writes everything.
     Ending,
-    /// An unmount writes the superblock; nothing else does.
+    /// An unmount writes the superblock; nothing else is written.
     Closing,
     Ended,
 }
@@ -86,15 +88,15 @@ pub(crate) enum Phase {
 pub(crate) enum Access {
     Writable,
     ReadOnly,
-    /// Read-only for a while: it was writable, and can be again.
+    /// Temporarily read-only: the mount was writable, and can become writable again.
     Remounted,
-    /// An error occurred that `errors=` or the journal does not forgive.
+    /// An error has made the mount read-only, through `errors=` or because it aborted the journal.
     Failed,
     /// Ended without the writes of an unmount.
     CutOff,
 }
 
-/// A question to a [`State`].
+/// An action that a [`State`] allows or forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     Enter,
@@ -191,19 +193,19 @@ impl State {
 }
 
 pub(crate) struct Lifecycle {
-    /// A [`State`]; changed by [`Lifecycle::go`] alone.
+    /// A [`State`]; only [`Lifecycle::go`] changes it.
     code: AtomicU8,
     /// How many changes are inside the gate.
     inside: AtomicUsize,
     gate: Mutex<()>,
     changed: Condvar,
-    /// Why the mount failed or was cut off.
+    /// The error because of which the mount failed or was cut off.
     first: Mutex<Option<Error>>,
-    /// How the mount ended, once it has.
+    /// The result of the end of the mount, once it has ended.
     how: Mutex<Result<()>>,
 }
 
-/// A change is inside the gate.
+/// The presence of a change inside the gate.
 #[must_use]
 pub(crate) struct Passage<'a>(&'a Lifecycle);
 
@@ -228,7 +230,8 @@ impl Lifecycle {
         self.now().allows(right)
     }
 
-    /// Makes the transition; false if the table refuses it. If that shuts the gate, waits until no change is inside.
+    /// Makes the transition; returns false if the table refuses it. If it shuts the gate, waits until no change is
+    /// inside.
     pub(crate) fn go(&self, transition: Transition) -> bool {
         let next = |code| State::of(code).after(transition).map(State::code);
         let Ok(from) = self.code.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next) else { return false };
@@ -248,15 +251,17 @@ impl Lifecycle {
         true
     }
 
-    /// Freeze, thaw, remount and the end of the mount exclude each other by this. How the mount ended, once it has.
+    /// The lock by which freeze, thaw, remount and the end of the mount exclude each other. It guards the result of the
+    /// end.
     pub(crate) fn exclusive(&self) -> MutexGuard<'_, Result<()>> {
         self.how.lock()
     }
 
-    /// Waits until the gate is open. A `nested` change does not: the gate may wait for the one that it is part of.
+    /// Waits until the gate is open. A `nested` change does not wait, because the gate may be waiting for the operation
+    /// that contains it.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]: nothing may be changed.
+    /// [`Error::ReadOnly`] if nothing may be changed.
     pub(crate) fn enter(&self, nested: bool) -> Result<Passage<'_>> {
         loop {
             if let Some(entered) = self.try_enter(nested) {
@@ -269,16 +274,17 @@ impl Lifecycle {
         }
     }
 
-    /// As [`Lifecycle::enter`] without waiting: `None` if the gate is shut.
+    /// As [`Lifecycle::enter`], but does not wait: `None` if the gate is shut.
     pub(crate) fn try_enter(&self, nested: bool) -> Option<Result<Passage<'_>>> {
-        // Counted, then looked; a thread that shuts the gate shuts it, then counts. One of the two sees the other.
+        // A change counts itself and then looks at the state. A thread that shuts the gate changes the state and then
+        // looks at the count. So at least one of the two sees the other.
         self.inside.fetch_add(1, Ordering::SeqCst);
         let (passage, state) = (Passage(self), self.now());
         let passes = nested || state.allows(Right::Enter);
         passes.then(|| Some(passage).filter(|_| state.allows(Right::Change)).ok_or(Error::ReadOnly))
     }
 
-    /// Whether what the mount has written may be called durable.
+    /// Checks that the data which the mount has written may be reported as durable.
     ///
     /// # Errors
     /// [`Error::Lost`] with the first error of a mount that failed or was cut off.
@@ -286,8 +292,9 @@ impl Lifecycle {
         self.writes().map(drop)
     }
 
-    /// Whether there may be anything to write before something is durable. One look: between two, a mount that fails
-    /// would be read-only and not failed, and its lost writes called durable.
+    /// Whether there may be unwritten changes that must become durable first. This looks at the state only once. With
+    /// two looks, a mount that fails in between would appear read-only instead of failed, and its lost writes would be
+    /// reported as durable.
     ///
     /// # Errors
     /// As [`Lifecycle::acknowledge`].
@@ -307,7 +314,7 @@ impl Lifecycle {
         self.first.lock().clone()
     }
 
-    /// [`Transition::Fail`] or [`Transition::GiveUp`] because of `e`; false if it is refused.
+    /// Makes [`Transition::Fail`] or [`Transition::GiveUp`] because of `e`; returns false if it is refused.
     pub(crate) fn go_because(&self, transition: Transition, e: &Error) -> bool {
         let mut first = self.first.lock();
         let gone = self.go(transition);
@@ -317,9 +324,9 @@ impl Lifecycle {
         gone
     }
 
-    /// [`Transition::CutOff`]; false if the end of the mount has begun.
+    /// Makes [`Transition::CutOff`]; returns false if the end of the mount has begun.
     pub(crate) fn cut_off(&self, e: &Error) -> bool {
-        // Before any thread can ask for it. A mount that has failed keeps its own.
+        // The error is set before any thread can ask for it. A mount that has failed keeps its first error.
         self.first.lock().get_or_insert_with(|| e.clone());
         self.go(Transition::CutOff)
     }

@@ -1,4 +1,4 @@
-//! Every state of a mount against the tables in the head of `lifecycle.rs`, and the gate.
+//! Compares every state of a mount with the tables in the head of `lifecycle.rs`, and tests the gate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +61,7 @@ fn cell(table: &str, name: &str, of: &str) -> Option<&'static str> {
     head().into_iter().find(|row| row[0] == (table, name)).and_then(of_row)
 }
 
-/// The side of a state after a transition, as the cell says.
+/// The part of a state (phase or access) after a transition, according to the cell.
 fn moved(cell: &str, from: &str) -> Option<String> {
     let mut moves = cell.split(", ").filter_map(|one| one.split_once(" → "));
     let listed = moves.find(|(before, _)| *before == from).map(|(_, after)| after);
@@ -101,7 +101,7 @@ fn each_state_has_the_rights_and_transitions_of_the_tables() {
     assert_eq!(head().len(), 7 + 5 + TRANSITIONS.len());
 }
 
-/// A barrier asks once whether it has to write, and must not take a mount that fails for a read-only one.
+/// A barrier asks only once whether it has to write, and must not mistake a mount that fails for a read-only one.
 #[test]
 fn a_barrier_of_a_failed_mount_returns_the_first_error() {
     let answers = |mount: &Lifecycle| (mount.writes().ok(), mount.acknowledge().is_ok());
@@ -119,7 +119,8 @@ fn a_barrier_of_a_failed_mount_returns_the_first_error() {
     assert_eq!((answers(&closed), answers(&Lifecycle::new(true))), ((Some(false), true), (Some(false), true)));
 }
 
-/// An operation that is part of another enters a gate that was shut between the two: the other would wait for it.
+/// The gate is shut between the beginning of an operation and that of a nested one. The nested operation enters,
+/// because the gate waits for the outer one.
 #[test]
 fn a_nested_change_passes_a_gate_that_is_shut() {
     let mount = Lifecycle::new(false);
@@ -143,7 +144,7 @@ impl Lifecycle {
     }
 }
 
-/// Whether `done` is set before long.
+/// Whether `done` is set within a short time.
 fn soon(done: &Waiter<()>) -> bool {
     (0..500).any(|_| {
         Clock::real().sleep(Duration::from_millis(10));

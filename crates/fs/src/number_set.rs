@@ -1,8 +1,8 @@
 //! A set of clustered numbers, such as inode numbers, in bounded memory.
 //!
-//! Main types: [`NumberSet`]; [`FileSet`], the same for files of several devices. Inodes of one kind are near each
-//! other in the inode tables. So a bit for each of 512 neighbours takes a hundredth of a hash table's memory. The
-//! directories of a file system of 2 TiB with the defaults of mke2fs take at most 32 MiB.
+//! Main types: [`NumberSet`]; [`FileSet`], the same for files of several devices. Inodes of one kind are close to each
+//! other in the inode tables. So with a bit for each of 512 neighbours, the set takes a hundredth of a hash table's
+//! memory. The directories of a file system of 2 TiB with the defaults of mke2fs take at most 32 MiB.
 //!
 //! # Locking
 //! None.
@@ -11,8 +11,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 const BITS: u64 = 512;
-/// With 72 bytes each, and the tree around them. Enough for the inodes of a file system of 2 TiB with one inode for
-/// each 16 KiB.
+/// A chunk takes 72 bytes and its share of the tree. This many chunks hold the inodes of a file system of 2 TiB with
+/// one inode for each 16 KiB.
 const CHUNKS_MAX: usize = 1 << 18;
 
 /// The numbers in the set.
@@ -27,7 +27,7 @@ impl NumberSet {
         NumberSet::default()
     }
 
-    /// Inserts `number`, and returns whether it is new. `None`: the set is full.
+    /// Inserts `number`, and returns whether it is new. `None` if the set is full.
     pub fn insert(&mut self, number: u64) -> Option<bool> {
         let at = number / BITS;
         if self.chunks.len() >= CHUNKS_MAX && !self.chunks.contains_key(&at) {
@@ -59,7 +59,7 @@ impl NumberSet {
         there
     }
 
-    /// The smallest number in the set from `from` on.
+    /// The smallest number in the set that is at least `from`.
     pub fn next_from(&self, from: u64) -> Option<u64> {
         self.chunks.range(from / BITS..).find_map(|(at, words)| {
             let skip = if *at == from / BITS { from % BITS } else { 0 };
@@ -128,7 +128,7 @@ mod tests {
         }
         assert_eq!(found, numbers);
         assert_eq!((set.next_from(2), set.next_from(65), set.next_from(4097)), (Some(63), Some(511), Some(1 << 40)));
-        // A chunk without numbers makes room for another.
+        // Removing all numbers of a chunk makes room for another chunk.
         numbers.iter().for_each(|number| assert!(set.remove(*number)));
         assert!(set.chunks.is_empty());
     }

@@ -1,13 +1,14 @@
-//! An operation that changes something, and the caller for whom it works.
+//! An operation that changes something, and the caller on whose behalf it runs.
 //!
-//! Main type: [`Operation`], which [`Filesystem::begin_change`] returns. [`Caller::run`] names its caller.
+//! Main type: [`Operation`], which [`Filesystem::begin_change`] returns. [`Caller::run`] sets its caller.
 //!
-//! An operation owns three things. Its *passage*: a freeze or an unmount waits for it ([`crate::lifecycle`]). Its
-//! *caller*: the user and group whose share of the space it takes ([`crate::reserve`]). The inodes that it has *taken
-//! back*: it made them, could not complete them, and must not wait for the space that their evictions free.
+//! An operation owns three things. Its *passage* makes a freeze or an unmount wait for it ([`crate::lifecycle`]). Its
+//! *caller* is the user and group on whose account it takes space ([`crate::reserve`]). The inodes that it has *taken
+//! back* are those that it created but could not complete. It must not wait for the space that their evictions free.
 //!
-//! The table shows a thread that runs one operation for a user, and in it another one. `inside`: passages through the
-//! gate of the mount. `shut gate`: whether an operation that begins now waits at a gate that is shut meanwhile.
+//! The table shows a thread that runs an operation for a user, and a nested operation in it. `inside` is the number of
+//! passages through the gate of the mount. `shut gate` says whether an operation that begins now waits if the gate has
+//! been shut meanwhile.
 //!
 //! | moment | inside | shut gate | caller | taken back |
 //! |---|---|---|---|---|
@@ -23,15 +24,15 @@
 //! | it is refused | 0 | waits | root | - |
 //!
 //! # The thread's record
-//! The depth of the operations and their caller are in a record of the thread, the only one. A nested operation finds
-//! the depth there: the gate shuts once the outer one has ended, so waiting for it would never end. The caller is
-//! needed many calls below the operation, where blocks are allocated for directories, attributes and maps. The views in
-//! between also serve lookups, which belong to no operation (Linux: `current_cred`).
+//! A record of the thread holds the depth of its operations and their caller; there is no other copy. A nested
+//! operation reads the depth there: the gate opens only after the outer operation has ended, so a nested one must not
+//! wait. The caller is needed many calls below the operation, where blocks are allocated for directories, attributes
+//! and maps. The views in between also serve lookups, which belong to no operation (Linux: `current_cred`).
 //!
 //! What it does not do: decide whether a change may begin (`lifecycle.rs`), or find space (`ops/no_space.rs`).
 //!
 //! # Locking
-//! None: the record is the thread's own, and an operation ends on the thread on which it began.
+//! None: each thread has its own record, and an operation ends on the thread on which it began.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -43,7 +44,7 @@ use crate::reserve::Caller;
 
 #[derive(Clone, Copy)]
 struct Record {
-    /// How many operations the thread is inside, of any mount.
+    /// The number of operations that the thread is inside, of all mounts.
     depth: u32,
     caller: Caller,
 }
@@ -52,7 +53,7 @@ thread_local! {
     static RECORD: Cell<Record> = const { Cell::new(Record { depth: 0, caller: Caller::ROOT }) };
 }
 
-/// Restores the thread's former record, also after a panic. Not `Send`, as the record is the thread's.
+/// Restores the thread's former record, also after a panic. It is not `Send`, because the record belongs to the thread.
 struct Restore(Record, PhantomData<*const ()>);
 
 impl Drop for Restore {
@@ -73,11 +74,12 @@ impl Caller {
     }
 }
 
-/// An operation that changes `fs` is under way, until this is dropped: before one that began earlier on its thread.
+/// An operation that changes `fs`, in progress until this is dropped. Operations of one thread end in the reverse order
+/// of their beginnings.
 #[must_use]
 pub(crate) struct Operation<'fs> {
     fs: &'fs Filesystem,
-    /// How many inodes it has made and taken back. Their evictions are queued like any other.
+    /// The number of inodes that the operation has created and taken back. Their evictions are queued like any other.
     pub(crate) taken_back: Cell<u64>,
     _passage: Passage<'fs>,
     _restore: Restore,
@@ -91,15 +93,16 @@ impl std::ops::Deref for Operation<'_> {
 }
 
 impl Filesystem {
-    /// Begins an operation that changes something: waits while the mount is frozen.
+    /// Begins an operation that changes something. Waits while the mount is frozen.
     ///
     /// # Errors
-    /// [`crate::Error::ReadOnly`]: nothing may be changed.
+    /// [`crate::Error::ReadOnly`] if nothing may be changed.
     pub(crate) fn begin_change(&self) -> Result<Operation<'_>> {
         Ok(self.operation(self.lifecycle.enter(RECORD.get().depth > 0)?))
     }
 
-    /// As [`Filesystem::begin_change`] without waiting: `None` if it would wait, or nothing may be changed.
+    /// As [`Filesystem::begin_change`], but does not wait: `None` if it would have to wait, or if nothing may be
+    /// changed.
     pub(crate) fn try_begin_change(&self) -> Option<Operation<'_>> {
         let entered = self.lifecycle.try_enter(RECORD.get().depth > 0)?;
         entered.ok().map(|passage| self.operation(passage))

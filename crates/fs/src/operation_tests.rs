@@ -1,4 +1,4 @@
-//! An operation at each moment of the table in the head of `operation.rs`.
+//! Compares an operation with each row of the table in the head of `operation.rs`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::{Error, MountOptions, Mounted};
 
 const USER: Caller = Caller { uid: 5, gid: 6 };
 
-/// The rows of the table, each a moment and its cells.
+/// The rows of the table: each a moment with its cells.
 fn rows() -> Vec<(&'static str, Vec<&'static str>)> {
     let lines = include_str!("operation.rs").lines().filter_map(|line| line.strip_prefix("//! | "));
     let cells = lines.map(|row| row.trim_end_matches('|').split('|').map(str::trim).collect::<Vec<_>>());
@@ -20,7 +20,7 @@ struct Scene {
     fs: Mounted,
     /// A mount whose gate is shut.
     shut: Mounted,
-    /// The moments that have been compared.
+    /// The number of moments that have been compared.
     seen: Cell<usize>,
 }
 
@@ -33,7 +33,7 @@ impl Scene {
         Scene { fs, shut, seen: Cell::new(0) }
     }
 
-    /// Compares this moment, in which the innermost operation is `op`, with its row.
+    /// Compares this moment with its row; the innermost operation is `op`.
     fn at(&self, moment: &str, op: Option<&Operation<'_>>) {
         let found = [
             self.fs.lifecycle.inside().to_string(),

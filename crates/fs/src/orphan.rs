@@ -1,11 +1,11 @@
 //! Inodes that a crash must clean up: unlinked but open, or being truncated (Linux: fs/ext4/orphan.c).
 //!
-//! Main types: [`Orphans`]; [`Over`], the reason that no longer applies: an inode has one record for both reasons,
-//! which remains until neither applies. A record is a slot of the orphan file (feature `orphan_file`), or, if that is
-//! full or absent, a place on the list that starts at `s_last_orphan` and continues through `i_dtime`.
+//! Main types: [`Orphans`]; [`Over`], a reason for a record that no longer applies. An inode has one record for both
+//! reasons, and it remains until neither applies. A record is a slot of the orphan file (feature `orphan_file`). If
+//! that is full or absent, it is a place on the list that starts at `s_last_orphan` and continues through `i_dtime`.
 //!
 //! # Locking
-//! `orphans` (55), under the map lock and above inode metas.
+//! `orphans` (55), taken under the map lock and before inode metas.
 
 use std::collections::hash_map::Entry;
 use std::ops::ControlFlow;
@@ -27,7 +27,7 @@ static CLASS: LockClass = LockClass::new("orphans", 55);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Block of the orphan file and slot in it.
+    /// A block of the orphan file, and a slot in it.
     File {
         block: u32,
         slot: u32,
@@ -37,15 +37,15 @@ enum Place {
 
 struct State {
     place: HashMap<InodeNr, Place>,
-    /// The list in reverse: the head, the newest, is last.
+    /// The list in reverse: the head, which is the newest inode, comes last.
     list: Vec<Arc<Inode>>,
-    /// The inode that follows these on the device, or 0: the rest of a list that the clean-up after a crash reads in
+    /// The inode that follows these on the device, or 0. After a crash, the cleanup reads the rest of the list in
     /// portions.
     behind: u32,
-    /// Free slots of the orphan file, last first.
+    /// Free slots of the orphan file, in reverse order.
     free: Vec<(u32, u32)>,
-    /// Files with an unfinished truncation, because it is in progress or has failed to remove the blocks. Also in
-    /// mounts without a log, which do not record them.
+    /// Files with an unfinished truncation, which is in progress or has failed to remove the blocks. Mounts without a
+    /// log keep this set as well, although they record no orphans.
     cut: HashSet<InodeNr>,
     /// The orphan file's checksum seed and physical blocks.
     file: Option<(Option<ChecksumSeed>, Vec<BlockNr>)>,
@@ -59,7 +59,7 @@ impl Orphans {
         Orphans(Mutex::new(&CLASS, State { place, list: Vec::new(), behind: 0, free: Vec::new(), cut, file: None }))
     }
 
-    /// Sets up the orphan file. Slots in use for any reason are not free.
+    /// Sets up the orphan file. Slots that are in use for any reason do not count as free.
     pub(crate) fn use_file(&self, file: &OrphanFile, slots_per_block: u32) {
         let used: HashSet<(u32, u32)> = file.used.iter().map(|(block, slot, _)| (*block, *slot)).collect();
         let slots = (0..file.blocks.len() as u32).rev();
@@ -69,7 +69,7 @@ impl Orphans {
         s.file = Some((file.seed, file.blocks.clone()));
     }
 
-    /// Adopts the next part of the list found at mount, head first, and the inode behind it.
+    /// Adopts the next part of the list found at mount, head first, and the inode that follows it.
     pub(crate) fn adopt_list(&self, chain: &[InodeRef], behind: Option<InodeNr>) {
         let mut s = self.0.lock();
         s.list.splice(0..0, chain.iter().rev().map(|i| Arc::clone(i)));
@@ -77,7 +77,7 @@ impl Orphans {
         s.behind = behind.map_or(0, |ino| ino.0);
     }
 
-    /// Adopts a used slot of the orphan file found at mount. False: the inode has another record.
+    /// Adopts a used slot of the orphan file found at mount. Returns false if the inode has another record.
     pub(crate) fn adopt_slot(&self, ino: InodeNr, block: u32, slot: u32) -> bool {
         match self.0.lock().place.entry(ino) {
             Entry::Occupied(_) => false,
@@ -98,7 +98,7 @@ impl Orphans {
         self.0.lock().cut.insert(ino);
     }
 
-    /// Whether a truncation of this file has left blocks behind its end. The caller holds the inode's lock.
+    /// Whether a truncation of this file has left blocks past its end. The caller holds the inode's lock.
     pub(crate) fn is_cut_short(&self, ino: InodeNr) -> bool {
         self.0.lock().cut.contains(&ino)
     }
@@ -108,7 +108,7 @@ impl Orphans {
     }
 }
 
-/// Turns "not in use" into damage: a record names the inode.
+/// Converts the error "not in use" to damage, because an orphan record refers to the inode.
 pub(crate) fn named_wrongly(e: Error) -> Error {
     match e {
         Error::Stale(ino) => Error::corrupt(Damage::Orphans, "not in use").of(ino),
@@ -116,14 +116,14 @@ pub(crate) fn named_wrongly(e: Error) -> Error {
     }
 }
 
-/// The reason for a record that no longer applies.
+/// A reason for a record that no longer applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
-    /// It has a name again.
+    /// The inode has a name again.
     Nameless,
-    /// No blocks remain behind its end.
+    /// No blocks remain past its end.
     Truncation,
-    /// It is being freed.
+    /// The inode is being freed.
     All,
 }
 
@@ -131,12 +131,13 @@ pub(crate) enum Over {
 pub(crate) struct OrphanFile {
     pub seed: Option<ChecksumSeed>,
     pub blocks: Vec<BlockNr>,
-    /// Block of the file, slot in it, and the orphan.
+    /// For each used slot: the block of the file, the slot in it, and the orphan.
     pub used: Vec<(u32, u32, InodeNr)>,
 }
 
 impl Filesystem {
-    /// Reads the orphan file; `None` without one. Fails if a block of it is damaged (Linux: `ext4_init_orphan_info`).
+    /// Reads the orphan file; `None` if there is none. Fails if one of its blocks is damaged (Linux:
+    /// `ext4_init_orphan_info`).
     pub(crate) fn read_orphan_file(&self) -> Result<Option<OrphanFile>> {
         let Some(ino) = self.sb.lock().orphan_file() else { return Ok(None) };
         let inode = self.iget_own(ino).map_err(named_wrongly)?;
@@ -183,12 +184,12 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Records the inode, unless it is recorded already. 2 credits (superblock or orphan file block, inode). The
-    /// caller writes the inode afterwards.
+    /// Records the inode as an orphan, unless it is already recorded. 2 credits (superblock or orphan file block,
+    /// inode). The caller writes the inode afterwards.
     pub(crate) fn orphan_add(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         if !self.has_log {
-            // The list must never contradict the inodes, and only a log ensures that. e2fsck finds the orphans
-            // without the list, and gives up on a torn list (Linux: the same).
+            // Only a log ensures that the list never contradicts the inodes. E2fsck finds the orphans without the list,
+            // but gives up if the list is inconsistent (as in Linux).
             return Ok(());
         }
         let mut s = self.orphans.0.lock();
@@ -198,7 +199,7 @@ impl Filesystem {
         handle.set_opaque();
         if let Some(&(block, slot)) = s.free.last() {
             self.set_orphan_slot(handle, &s, block, slot, Some(inode.ino))?;
-            // Only now, since the write may fail.
+            // The slot is taken only now, because the write may have failed.
             s.free.pop();
             s.place.insert(inode.ino, Place::File { block, slot });
             return Ok(());
@@ -211,11 +212,12 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Removes the inode's record, unless another reason needs it or there is none. 2 credits. Its `dtime` is 0
-    /// afterwards; the caller writes the inode.
-    ///
+    /// Removes the inode's record, unless there is none or another reason needs it. 2 credits. Afterwards its `dtime`
+    /// is 0; the caller writes the inode.
     /// A truncation holds the inode's lock, but an operation that removes its last name or adds its first does not.
-    /// Each changes the link count first and then comes here, so of two such operations at least one sees the other.
+    /// That operation changes the link count before it comes here. So if both run at the same time, at least one of
+    /// them sees the other.
+    /// the other.
     pub(crate) fn orphan_remove(&self, handle: &mut Handle, inode: &Arc<Inode>, over: Over) -> Result<()> {
         let mut s = self.orphans.0.lock();
         if over != Over::Nameless {
@@ -237,7 +239,7 @@ impl Filesystem {
                 s.free.push((block, slot));
             }
             Place::List => {
-                // The newest mostly goes first.
+                // Search from the end, because the newest inode is usually removed first.
                 let at = s.list.iter().rposition(|i| Arc::ptr_eq(i, inode)).expect("listed");
                 let older = at.checked_sub(1).map_or(s.behind, |i| s.list[i].ino.0);
                 match s.list.get(at + 1).cloned() {
@@ -274,7 +276,7 @@ mod tests {
         (s.place.len(), s.list.len(), s.free.len())
     }
 
-    /// A change that fails neither takes nor frees a slot: the next try finds the same state.
+    /// A failed change neither takes nor frees a slot, so the next try finds the same state.
     #[test]
     fn a_record_that_cannot_be_written_takes_no_slot() {
         for features in ["orphan_file", "^orphan_file"] {

@@ -1,4 +1,4 @@
-//! Paths, for embedding programs and tools (the FUSE kernel walks names itself).
+//! Path lookup for embedding programs and tools. (Under FUSE, the kernel resolves paths itself.)
 //!
 //! # Locking
 //! None of its own.
@@ -11,15 +11,16 @@ use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 use crate::ops::{Cred, NewNode};
 
-/// Symbolic links followed in one walk at most (Linux: MAXSYMLINKS).
+/// The maximum number of symbolic links that one lookup follows (Linux: MAXSYMLINKS).
 const SYMLINKS_MAX: u32 = 40;
 
 impl Filesystem {
-    /// The inode at `path`, starting at the root. `follow`: whether a symbolic link at the end is followed; links on
-    /// the way always are.
+    /// The inode at `path`, starting at the root. `follow` says whether a symbolic link at the end is followed; links
+    /// within the path always are.
     ///
     /// # Errors
-    /// [`Error::NotFound`] and [`Error::NotDirectory`] for a part of the path; [`Error::TooManySymlinks`] after 40.
+    /// [`Error::NotFound`] and [`Error::NotDirectory`] for a component of the path; [`Error::TooManySymlinks`] after 40
+    /// links.
     ///
     /// ```no_run
     /// # fn show(fs: &extant_fs::Filesystem) -> extant_fs::Result<()> {
@@ -50,7 +51,7 @@ impl Filesystem {
     /// [`Error::Corrupt`] for a loop of directories; otherwise as [`Filesystem::parent`].
     pub fn is_within(&self, dir: &InodeRef, ancestor: InodeNr) -> Result<bool> {
         let mut at = dir.clone();
-        // No tree is deeper than its number of directories.
+        // No tree is deeper than the number of its directories.
         for _ in 0..self.geo.inodes_count {
             if at.ino == ancestor {
                 return Ok(true);
@@ -85,10 +86,10 @@ impl Filesystem {
         Ok(at)
     }
 
-    /// The directory at `path`; creates missing directories on the way.
+    /// The directory at `path`; missing directories are created.
     ///
     /// # Errors
-    /// [`Error::NotDirectory`] if a part is something else; otherwise as [`Filesystem::walk`] and
+    /// [`Error::NotDirectory`] if a component is not a directory; otherwise as [`Filesystem::walk`] and
     /// [`Filesystem::create`].
     pub fn make_dirs(&self, path: &[u8], permissions: u16, cred: Cred) -> Result<InodeRef> {
         let mut at = self.root()?;
@@ -103,10 +104,10 @@ impl Filesystem {
         Ok(at)
     }
 
-    /// The directory of the last part of `path`, and that part.
+    /// The directory of the last component of `path`, and that component.
     ///
     /// # Errors
-    /// [`Error::Exists`] for a path without a last part, as `/`; otherwise as [`Filesystem::walk`].
+    /// [`Error::Exists`] for a path without a last component, such as `/`; otherwise as [`Filesystem::walk`].
     pub fn walk_parent<'p>(&self, path: &'p [u8]) -> Result<(InodeRef, &'p [u8])> {
         let end = path.iter().rposition(|b| *b != b'/').ok_or(Error::Exists)? + 1;
         let path = &path[..end];

@@ -1,14 +1,14 @@
 //! Reports of errors: the superblock's error fields, in memory and on the device, and messages (Linux:
 //! `ext4_handle_error`, `ext4_error_ratelimit`, `s_sb_upd_work`, fs/ext4/super.c).
 //!
-//! Main types: none; [`crate::error_log::ErrorLog`] says which reports are due. The superblock in memory counts every
-//! error. The first of each kind is durable at once, because the next mount and e2fsck must know. Further ones reach
-//! the device later: a program that calls stat(2) on a damaged inode in a loop causes neither a flush nor a message
-//! each time.
+//! Main types: none; [`crate::error_log::ErrorLog`] knows which reports are due. The superblock in memory counts every
+//! error. The first error of each kind is made durable immediately, because the next mount and e2fsck must see it.
+//! Further ones reach the device later. So a program that calls stat(2) on a damaged inode in a loop does not cause a
+//! flush or a message each time.
 //!
 //! # Locking
-//! `error reports` (211), a leaf. [`Filesystem::record_error`] takes `superblock` (75), and releases it before the
-//! device is written.
+//! `error reports` (211), a leaf. [`Filesystem::record_error`] takes `superblock` (75), and releases it before it
+//! writes to the device.
 
 use extant_ondisk::superblock::ErrorEvent;
 use extant_ondisk::{BlockNr, InodeNr};
@@ -21,14 +21,14 @@ use crate::ops::credits;
 use crate::options::OnError;
 
 impl Filesystem {
-    /// Called with every error that comes up to an operation: if the image is at fault, `errors=` decides.
+    /// Called with every error that reaches an operation. If the image is damaged, `errors=` decides what happens.
     pub(crate) fn note_error(&self, e: &Error) {
         if e.is_corruption() {
             self.record_error(e);
         }
     }
 
-    /// Passes a result on, noting an error that blames the image.
+    /// Passes a result on. An error that shows damage of the image is recorded.
     pub(crate) fn watch<T>(&self, r: Result<T>) -> Result<T> {
         if let Err(e) = &r {
             self.note_error(e);
@@ -36,15 +36,15 @@ impl Filesystem {
         r
     }
 
-    /// A read error cut a change short and left blocks without an owner. They are harmless, but e2fsck looks for them
-    /// only in an image that is marked as one with errors (Linux: `ext4_std_error`).
+    /// Records a read error that ended a change early and left blocks without an owner. They are harmless, but e2fsck
+    /// looks for them only if the image is marked as having errors (Linux: `ext4_std_error`).
     pub(crate) fn note_cut_short(&self, e: &Error) {
         if matches!(e, Error::Device(_)) {
             self.record_error(e);
         }
     }
 
-    /// Groups that the allocator goes on without, and blocks that it did not free.
+    /// Records groups that the allocator skips, and blocks that it did not free.
     pub(crate) fn note_damaged_groups(&self) {
         for e in self.groups.take_damage() {
             self.record_error(&e);
@@ -55,7 +55,7 @@ impl Filesystem {
         self.record_error_of(e, None);
     }
 
-    /// As [`Filesystem::record_error`]; `of` is the inode that was worked on, if the error itself names none.
+    /// As [`Filesystem::record_error`]. `of` is the inode of the operation, for an error that names no inode.
     pub(crate) fn record_error_of(&self, e: &Error, of: Option<InodeNr>) {
         if self.gives_up(e) {
             return;
@@ -69,17 +69,18 @@ impl Filesystem {
             self.say_suppressed(suppressed);
             self.options.messages.say(format_args!("{}: {}", self.image(), e));
         }
-        // A mount that is read-only anyway has nothing that could be lost, and writes nothing.
+        // A mount that is already read-only has nothing to lose, and writes nothing.
         let failed = self.on_error == OnError::RemountReadOnly && (self.fail(e) || self.lifecycle.has_failed());
         if failed && self.lifecycle.allows(Right::Report) {
-            // As the kernel: what was not durable when the damage was found never is.
+            // As in the kernel, changes that were not durable when the damage was found never become durable.
             self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
         }
     }
 
-    /// Whether this error ends a mount that cleans up. Nothing that is not durable ever is then, and the next mount
-    /// finds the same orphans: the caller's handle, which met the error, is still open. The image does not learn of it,
-    /// because the next mount would forget the orphans of an image with errors.
+    /// Ends a mount whose cleanup fails with an error of the device; returns whether this is such an error. Nothing
+    /// further becomes durable then, because the handle that met the error is still open, and the next mount finds the
+    /// same orphans. The error is not recorded in the image: the next mount would drop the orphans of an image with
+    /// errors.
     pub(crate) fn gives_up(&self, e: &Error) -> bool {
         let gives_up = matches!(e, Error::Device(_)) && self.lifecycle.now().phase == Phase::CleanUp;
         if gives_up {
@@ -89,15 +90,15 @@ impl Filesystem {
         gives_up
     }
 
-    /// A mount that failed while it was frozen or being closed aborts its journal once it is not any more.
+    /// Aborts the journal of a mount that failed while it was frozen or being closed; called when that state has ended.
     pub(crate) fn abort_if_failed(&self) {
         if let (true, Err(e)) = (self.lifecycle.has_failed(), self.lifecycle.acknowledge()) {
             self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
         }
     }
 
-    /// The superblock's error fields, in memory, and on the device if that is due. If the error is to be reported in a
-    /// message, too: how many were not before it.
+    /// Records an error in the superblock's error fields in memory, and on the device if that is due. If a message
+    /// about the error may be sent, returns how many were suppressed before it.
     pub(crate) fn tell_superblock(&self, e: &Error, ino: Option<InodeNr>, block: Option<BlockNr>) -> Option<u64> {
         let event = ErrorEvent {
             time: self.now().seconds,
@@ -116,7 +117,7 @@ impl Filesystem {
         line
     }
 
-    /// Says how many messages were suppressed since the last one that was given.
+    /// Sends a message with the number of messages suppressed since the last one that was sent.
     pub fn say_suppressed_messages(&self) {
         self.say_suppressed(self.error_log.take_suppressed());
     }
@@ -130,8 +131,8 @@ impl Filesystem {
         }
     }
 
-    /// The mount goes on after an error (`errors=continue`): a transaction has its fields, too, or a checkpoint of an
-    /// older superblock would take them off the device.
+    /// Adds the error fields to a transaction, if the mount continues after an error (`errors=continue`). Otherwise a
+    /// checkpoint of an older superblock would remove them from the device.
     pub(crate) fn log_errors(&self) -> Result<()> {
         if !self.error_log.take_unlogged() {
             return Ok(());
@@ -141,18 +142,19 @@ impl Filesystem {
         self.end(handle, r)
     }
 
-    /// Writes errors that are due to the superblock on the device, at once, or when the commit or checkpoint ends that
-    /// writes now: whatever happens next, the next mount and e2fsck know. Only of that; what else has changed of it in
-    /// memory belongs to transactions. Best effort: a device that fails here has been reported already, and may be why.
+    /// Writes errors that are due to the superblock on the device. If a commit or checkpoint is writing, it does so
+    /// when that ends. The next mount and e2fsck then see them in any case. Only the error fields are written; other
+    /// changes of the superblock in memory belong to transactions. A failure is ignored: the device's errors have
+    /// already been reported, and may be the cause.
     ///
-    /// Nothing without [`Right::Report`], or the superblock that is read here would overwrite that of a thaw or an
-    /// unmount. The second look is under the log's lock: a freeze and an unmount make their transition first and take
-    /// that lock then, so no report is under way when they write. A mount that becomes writable writes all of the
-    /// superblock.
+    /// Without [`Right::Report`] this does nothing. Otherwise the superblock that is read here could overwrite the one
+    /// that a thaw or an unmount writes. The second check is made under the log's lock. A freeze and an unmount first
+    /// make their transition and then take that lock, so no report is in progress when they write. A mount that becomes
+    /// writable writes the whole superblock.
     pub(crate) fn write_errors(&self) {
         let unwritten = || self.error_log.due(self.options.clock.now_ns());
         let due = || unwritten() && self.lifecycle.allows(Right::Report);
-        // A thread that releases the log comes here again, so this must not be left to the second look alone.
+        // A thread that releases the log calls this again, so the check must also be made here.
         if !due() {
             return;
         }
@@ -163,13 +165,14 @@ impl Filesystem {
         });
     }
 
-    /// The same for a thread that freezes or closes the mount, due or not, once it has written the superblock. It holds
-    /// `s_umount` and nothing else, and waits for the log, because no thread writes these errors later.
+    /// The same for a thread that freezes or closes the mount, after it has written the superblock, and even if the
+    /// errors are not due. It holds only `s_umount`, and waits for the log, because no other thread would write these
+    /// errors later.
     pub(crate) fn write_kept_errors(&self) {
         self.journal.alone_at_last(|| self.write_unwritten_errors());
     }
 
-    /// The caller holds the log.
+    /// Writes the error fields. The caller holds the log.
     fn write_unwritten_errors(&self) {
         if self.error_log.take_unwritten(self.options.clock.now_ns()) {
             let at = self.sb_place.0.0 * u64::from(self.geo.block_size) + self.sb_place.1 as u64;

@@ -1,11 +1,12 @@
-//! The blocks that ordinary callers may not have (Linux: `ext4_has_free_clusters`, fs/ext4/balloc.c).
+//! The blocks that ordinary callers cannot use (Linux: `ext4_has_free_clusters`, fs/ext4/balloc.c).
 //!
-//! Main types: [`Reserve`] (how much is reserved, and for which users), [`Caller`] (the user for whom a thread works).
+//! Main types: [`Reserve`] (how much is reserved, and for which users), [`Caller`] (the user on whose behalf a thread
+//! runs).
 //!
-//! Blocks are requested for the thread's [`Caller`]. Writeback allocates for root, so the space promised to a delayed
-//! write stays promised whatever the reserve says; only the promise can be refused.
+//! Blocks are requested on behalf of the thread's [`Caller`]. Writeback allocates for root, so the space that is
+//! reserved for a delayed write remains available to it. Only the reservation itself can be refused.
 //!
-//! What it does not do: count blocks. The allocator does; each request says whether it may use the reserve.
+//! What it does not do: count blocks. The allocator does, and each request says whether it may use the reserve.
 //!
 //! # Locking
 //! None: atomics, which change when the file system grows.
@@ -15,18 +16,18 @@ use extant_ondisk::superblock::SuperBlock;
 
 use crate::options::MountOptions;
 
-/// The user who needs blocks (Linux: `current_fsuid`, `current_fsgid`).
+/// The user for whom blocks are requested (Linux: `current_fsuid`, `current_fsgid`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The user, who may be the one of the reserved blocks.
+    /// The user, who may be the owner of the reserved blocks.
     pub uid: u32,
-    /// The one group that FUSE passes on.
+    /// The group; FUSE passes on only one.
     pub gid: u32,
 }
 
 impl Caller {
-    /// May take reserved blocks. A thread works for root outside of [`Caller::run`]: the library's own calls, writeback
-    /// and evictions.
+    /// Root, which may use reserved blocks. A thread runs on behalf of root outside of [`Caller::run`]: for the
+    /// library's own calls, writeback and evictions.
     pub const ROOT: Caller = Caller { uid: 0, gid: 0 };
 }
 
@@ -35,12 +36,12 @@ fn pool_of(sb: &SuperBlock) -> u64 {
     ((geo.blocks_count >> geo.cluster_bits) / 50).min(4096) << geo.cluster_bits
 }
 
-/// Blocks that are kept back, and who may use them nevertheless.
+/// The reserved blocks, and the users who may use them.
 #[derive(Debug)]
 pub(crate) struct Reserve {
-    /// For root and the two below (`s_r_blocks_count`).
+    /// Blocks for root, and for the user and group below (`s_r_blocks_count`).
     root_blocks: AtomicU64,
-    /// For what must not fail once it was begun (Linux: `s_resv_clusters`).
+    /// Blocks for operations that must not fail once they have begun (Linux: `s_resv_clusters`).
     pool_blocks: AtomicU64,
     uid: u32,
     gid: u32,
@@ -57,7 +58,7 @@ impl Reserve {
         }
     }
 
-    /// As many as a larger file system keeps back.
+    /// Adjusts the reserve to a larger file system.
     pub(crate) fn grow(&self, sb: &SuperBlock) {
         self.root_blocks.store(sb.reserved_blocks(), Ordering::Relaxed);
         self.pool_blocks.store(pool_of(sb), Ordering::Relaxed);
@@ -71,13 +72,13 @@ impl Reserve {
         self.pool_blocks.load(Ordering::Relaxed)
     }
 
-    /// From users without privilege.
+    /// The number of blocks that users without privilege cannot use.
     pub(crate) fn kept_back(&self) -> u64 {
         self.root_blocks() + self.pool_blocks()
     }
 
-    /// Whether `who` may use the root blocks. A reserve for group 0 is nobody's: else every member of root's group had
-    /// it.
+    /// Whether `who` may use the blocks reserved for root. A reserve for group 0 is not open to any group, because
+    /// otherwise every member of root's group could use it.
     pub(crate) fn open_to(&self, who: Caller) -> bool {
         who.uid == 0 || who.uid == self.uid || (self.gid != 0 && who.gid == self.gid)
     }

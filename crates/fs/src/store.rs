@@ -1,4 +1,4 @@
-//! Inodes to and from the inode tables, and the mapping layer's view of cache, journal and allocator.
+//! Reading and writing inodes in the inode tables, and the mapping layer's view of cache, journal and allocator.
 //!
 //! Main types: [`MapView`] (a [`MapStore`] for one inode).
 //!
@@ -30,7 +30,7 @@ impl Filesystem {
         let table = self.groups.with(place.group, |d| d.inode_table)?;
         let block = BlockNr(table.0 + u64::from(place.table_block));
         if self.cache.peek(block).is_none() {
-            // Linux: inode_readahead_blks, 32 blocks around the wanted one, within the table.
+            // As with Linux's inode_readahead_blks: 32 blocks around the wanted one, within the table.
             let first = place.table_block - place.table_block % 32;
             let count = 32.min(self.geo.inode_table_blocks - first);
             self.cache.readahead(BlockNr(table.0 + u64::from(first)), count);
@@ -39,7 +39,7 @@ impl Filesystem {
     }
 
     /// The table blocks of inodes that an operation will write. The operation takes them before its first change and
-    /// holds them until its handle ends, so that [`Filesystem::write_inode`] does not fail half-way.
+    /// holds them until its handle ends, so that [`Filesystem::write_inode`] cannot fail half-way.
     pub(crate) fn hold_slots<'a>(&self, inodes: impl IntoIterator<Item = &'a InodeRef>) -> Result<Vec<Arc<Buffer>>> {
         inodes.into_iter().map(|inode| self.inode_slot(inode.ino).map(|(table, _)| table)).collect()
     }
@@ -49,9 +49,9 @@ impl Filesystem {
         self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, generation).raw())
     }
 
-    /// Whether a file may own these blocks: they exist, and none of them belongs to the file system's own structures
-    /// or the journal (Linux: `ext4_inode_block_valid`, fs/ext4/block_validity.c). Takes no lock. Checked for
-    /// everything that a map on disk contains; the extent status remembers good results.
+    /// Whether a file may own these blocks: they exist, and none of them belongs to the file system's own structures or
+    /// the journal (Linux: `ext4_inode_block_valid`, fs/ext4/block_validity.c). Takes no lock. This is checked for all
+    /// blocks in a map on disk; the extent status remembers good results.
     pub(crate) fn may_be_owned(&self, start: BlockNr, len: u64) -> bool {
         start.0 >= self.geo.first_data_block.max(1)
             && self.geo.contains_range(start, len)
@@ -61,7 +61,7 @@ impl Filesystem {
     /// The inode, from memory or from its inode table.
     ///
     /// # Errors
-    /// [`Error::Stale`] for a deleted inode that is not in use, and for one of the file system's own.
+    /// [`Error::Stale`] for a deleted inode that is not in use, and for one of the file system's own inodes.
     pub fn iget(&self, ino: InodeNr) -> Result<InodeRef> {
         if let Some(rescue) = &self.rescue {
             return rescue.iget(self, ino);
@@ -71,10 +71,10 @@ impl Filesystem {
         }
         let inode = self.iget_own(ino)?;
         if inode.of_value.load(Ordering::Acquire) {
-            // Linux: `check_igot_inode`. No name leads there.
+            // As in Linux (`check_igot_inode`), no name may refer to such an inode.
             return Err(Error::corrupt(Damage::Inode, "it has the value of attributes, and is no file").of(ino));
         }
-        // In memory without links and other users: its eviction is about to begin.
+        // The inode is in memory, but without links and other users, so its eviction is about to begin.
         if inode.links() == 0 && inode.users() == 1 {
             return Err(Error::Stale(ino));
         }
@@ -85,23 +85,22 @@ impl Filesystem {
     /// inodes with its number.
     ///
     /// # Errors
-    /// [`Error::Stale`] also if the number belongs to another inode by now.
+    /// [`Error::Stale`], also if the number now belongs to another inode.
     pub fn iget_again(&self, ino: InodeNr, generation: u32) -> Result<InodeRef> {
         let inode = self.watch(self.iget(ino))?;
         if inode.generation == generation { Ok(inode) } else { Err(Error::Stale(ino)) }
     }
 
-    /// The inode with this number, for tools: also one of the file system's own, and on a rescue mount, a deleted
-    /// one. That mount never becomes writable, so dropping the last reference frees nothing.
+    /// The inode with this number, for tools. This includes the file system's own inodes, and under rescue deleted
+    /// ones. A rescue mount never becomes writable, so dropping the last reference frees nothing.
     ///
     /// # Errors
-    /// [`Error::Stale`] for an inode that is not in use; on a rescue mount [`Error::Corrupt`], if nothing is left of
-    /// it.
+    /// [`Error::Stale`] for an inode that is not in use; under rescue [`Error::Corrupt`] if nothing is left of it.
     pub fn iget_by_number(&self, ino: InodeNr) -> Result<InodeRef> {
         self.iget_own(ino)
     }
 
-    /// As [`Filesystem::iget`], for a name in `dir`: a name of a deleted inode is damage.
+    /// As [`Filesystem::iget`], for a name in `dir`. A name that refers to a deleted inode is damage.
     pub(crate) fn iget_named(&self, dir: &Inode, ino: InodeNr) -> Result<InodeRef> {
         self.iget(ino).map_err(|e| match e {
             Error::Stale(ino) => {
@@ -112,7 +111,7 @@ impl Filesystem {
         })
     }
 
-    /// As [`Filesystem::iget`], also for the file system's own inodes.
+    /// As [`Filesystem::iget`], but also for the file system's own inodes.
     pub(crate) fn iget_own(&self, ino: InodeNr) -> Result<InodeRef> {
         if let Some(rescue) = &self.rescue {
             return rescue.load(self, ino);
@@ -124,8 +123,8 @@ impl Filesystem {
             let left = self.inodes.left(ino);
             let desc = self.read_inode(ino)?;
             if desc.links == 0 {
-                // An orphan is in memory from the moment it becomes one. So this inode became one since the first
-                // lookup, or it was deleted and may be being freed.
+                // An orphan is in memory from the moment when it becomes one. So this inode became one after the first
+                // lookup, or it was deleted and may be in the course of being freed.
                 return self.inodes.find(ino).ok_or(Error::Stale(ino));
             }
             let inode = self.decoded_inode(ino, desc)?;
@@ -136,7 +135,7 @@ impl Filesystem {
         }
     }
 
-    /// The inode of a record of the orphan list or file, at mount.
+    /// Loads the inode of a record of the orphan list or file, at mount.
     pub(crate) fn iget_orphan(&self, ino: InodeNr) -> Result<InodeRef> {
         if ino.0 < self.geo.first_ino || self.own_inodes.contains(ino) {
             return Err(Error::corrupt(Damage::Orphans, "the file system's own").of(ino));
@@ -146,7 +145,8 @@ impl Filesystem {
         }
         let desc = self.read_inode(ino).map_err(orphan::named_wrongly)?;
         if desc.links > 0 && !desc.has_map(&self.geo) {
-            // Linux: `ext4_orphan_get`. In place of a map there is a number or a text.
+            // As in Linux (`ext4_orphan_get`): the inode has no blocks to free, because `i_block` contains something
+            // other than a map.
             return Err(Error::corrupt(Damage::Orphans, "neither deleted nor with blocks to be cut off").of(ino));
         }
         self.adopt_inode(ino, desc)
@@ -164,18 +164,18 @@ impl Filesystem {
         Ok(desc)
     }
 
-    /// Checks the place of the content, and the size of a directory.
+    /// Checks the place of the content, and a directory's size.
     fn check_content(&self, ino: InodeNr, desc: &InodeDesc) -> Result<()> {
         let damaged = |detail: String| Err(Error::corrupt(Damage::Inode, detail).of(ino));
         if desc.flags.contains(InodeFlags::INLINE_DATA) {
-            // Linux: `__ext4_iget`. Nothing may treat such an inode as one without content.
+            // As in Linux (`__ext4_iget`), so that no code treats such an inode as empty.
             if !self.inline_data {
                 return damaged("its content is in the inode, but the image lacks the feature 'inline_data'".into());
             }
             if desc.has_extents() {
                 return damaged("its content is in the inode, and in extents".into());
             }
-            // Linux never writes this: content in the inode is plaintext.
+            // Linux never writes this: content in the inode is always plaintext.
             if desc.flags.contains(InodeFlags::ENCRYPT) {
                 return damaged("its content is in the inode, and encrypted".into());
             }
@@ -183,11 +183,11 @@ impl Filesystem {
             && desc.size > u64::from(u32::MAX)
             && desc.size > self.size_limit(desc.has_extents())
         {
-            // Linux: `ext4_iget` ("bad i_size value"). Reading it would end before the file does.
+            // As in Linux (`ext4_iget`: "bad i_size value"), because a read would end before the end of the file.
             let limit = self.size_limit(desc.has_extents());
             return damaged(format!("a file of {} bytes, more than its map can hold ({limit})", desc.size));
         } else if desc.is_dir() && desc.size > u64::from(u32::MAX) {
-            // Otherwise a listing would try every block of this size (Linux: `ext4_readdir` ends at i_blocks).
+            // Otherwise a listing would try every block up to this size (Linux: `ext4_readdir` ends at i_blocks).
             let most = desc.blocks.saturating_mul(512).min(self.geo.blocks_count << self.geo.block_bits);
             if desc.size > most {
                 return damaged(format!("a directory of {} bytes with blocks for {most}", desc.size));
@@ -196,7 +196,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Adds an inode that was read from its table to those in memory. No other thread looks for it.
+    /// Adds an inode that was read from its table to those in memory. No other thread may be looking it up.
     pub(crate) fn adopt_inode(&self, ino: InodeNr, desc: InodeDesc) -> Result<InodeRef> {
         let r = self.inodes.insert(self.decoded_inode(ino, desc)?);
         self.budget.relieve();
@@ -207,22 +207,22 @@ impl Filesystem {
         let inline = desc.flags.contains(InodeFlags::INLINE_DATA);
         let seed = self.inode_seed(ino, desc.generation);
         let map = match inline {
-            // Until the content moves out, this is only the form of the map to come.
+            // This only determines the form of the map that the inode gets when its content moves out.
             true => MapRoot { dirty: false, ..MapRoot::empty(ino, self.new_extents, seed) },
             false => MapRoot::new(ino, desc.i_block, desc.has_extents(), seed),
         };
         let mapped =
             !inline && (desc.is_regular() || desc.is_dir() || (desc.is_symlink() && !desc.is_fast_symlink(&self.geo)));
-        // Linux: `ext4_ext_check_inode`, `ext4_ind_check_inode`; an operation on a damaged inode fails before it
+        // As in Linux (`ext4_ext_check_inode`, `ext4_ind_check_inode`), an operation on a damaged inode fails before it
         // begins. The journal's inode is visible if it has a name, but reads and writes of its blocks are refused.
-        // Under rescue, damage costs only what it hides.
+        // Under rescue, only the damaged parts fail.
         if mapped && self.own_inodes.journal != Some(ino) && !self.rescues() {
             map.check_root(&MapView::new(self, ino, desc.is_regular()))?;
         }
         if desc.file_acl.0 != 0 && !self.may_be_owned(desc.file_acl, 1) && !self.rescues() {
             return Err(Error::corrupt(Damage::Xattr, "their block cannot be a file's").of(ino).at(desc.file_acl));
         }
-        // A transaction that changed it may still be uncommitted, and fsync must wait for that one.
+        // A transaction that changed the inode may still be uncommitted, and fsync must wait for it.
         let tid = self.journal.running_tid().0;
         let inode = Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), tid, Charge::default());
         let values = self.count_values(&inode)?;
@@ -234,7 +234,7 @@ impl Filesystem {
         Ok(inode)
     }
 
-    /// Writes the inode into its table block, and charges its owners. 1 credit, beside those of the quotas.
+    /// Writes the inode into its table block, and charges its owners. 1 credit, in addition to those of the quotas.
     pub(crate) fn write_inode(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         let (buffer, offset) = self.inode_slot(inode.ino)?;
         let size = self.geo.inode_size;
@@ -251,14 +251,14 @@ impl Filesystem {
         charges.map_or(Ok(()), |(before, after)| self.charge(handle, inode.ino, before, after))
     }
 
-    /// As [`Filesystem::write_inode`], for a change that reading the file's data depends on (size, mapping).
+    /// As [`Filesystem::write_inode`], for a change that is needed to read the file's data (size, mapping).
     pub(crate) fn write_inode_data(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         self.write_inode(handle, inode)?;
         inode.datasync_tid.store(handle.tid().0, Ordering::Release);
         Ok(())
     }
 
-    /// Runs `f` on the bytes of the inode in its table.
+    /// Runs `f` on the inode's bytes in its table.
     pub(crate) fn inode_bytes<R>(&self, ino: InodeNr, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let (buffer, offset) = self.inode_slot(ino)?;
         Ok(buffer.read(|b| f(&b[offset..offset + self.geo.inode_size])))
@@ -271,25 +271,26 @@ impl Filesystem {
     }
 }
 
-/// One inode's store for the mapping layer.
+/// The mapping layer's store for one inode.
 pub(crate) struct MapView<'a> {
     pub fs: &'a Filesystem,
     ino: InodeNr,
-    /// `None` while the inode is made.
+    /// `None` while the inode is being created.
     inode: Option<&'a Inode>,
     goal_group: GroupNr,
-    /// The preallocation that may contain blocks for its pointer blocks.
+    /// The preallocation that may contain blocks reserved for its pointer blocks.
     aside: Option<&'a InodePreallocation>,
-    /// The data blocks are metadata to the journal (directories, symlinks, values): freeing them needs revokes.
+    /// The data blocks are metadata to the journal (directories, symlinks, values), so freeing them needs revoke
+    /// records.
     journalled: bool,
-    /// The whole map is removed, in spite of damage.
+    /// The whole map is being removed, in spite of damage.
     gives_up: bool,
-    /// The most recently read nodes, newest first. A change reads all of its nodes first, and must not find half-way
-    /// that one was evicted and is unreadable.
+    /// The most recently read nodes, newest first. A change reads all of its nodes first. It must not find half-way
+    /// that one has been evicted and is unreadable.
     held: RefCell<[Option<Arc<Buffer>>; HELD]>,
 }
 
-/// At least the nodes on the paths from the root of a map to two adjacent leaves.
+/// At least the number of nodes on the paths from the root of a map to two adjacent leaves.
 const HELD: usize = 12;
 
 impl<'a> MapView<'a> {
@@ -299,7 +300,7 @@ impl<'a> MapView<'a> {
         MapView { fs, ino, inode: None, goal_group, aside, journalled: !regular, gives_up, held }
     }
 
-    /// For removing a map as a whole: blocks hidden by damage are lost, and the damage is recorded.
+    /// The view for removing a whole map. Blocks that damage hides are leaked, and the damage is recorded.
     pub(crate) fn giving_up(self) -> MapView<'a> {
         MapView { gives_up: true, ..self }
     }
@@ -387,7 +388,7 @@ impl MapStore for MapView<'_> {
             parent: node.parent,
             data: node.data,
         };
-        // Nodes are needed to complete writes with reserved space, so they may use the reserved pool.
+        // Nodes may use the reserved pool, because they are needed to complete writes with reserved space.
         let flags = RequestFlags::USE_RESERVED;
         let blocks = node.pointers.as_slice();
         let pointers = self.aside.map(|owner| Pointers { owner, blocks, end: 0 });
@@ -400,7 +401,7 @@ impl MapStore for MapView<'_> {
     }
 
     fn free_meta(&self, handle: &mut Handle, block: BlockNr) -> Result<()> {
-        // In this order: a block that cannot be freed must stay in the log.
+        // The order matters: a block that cannot be freed must stay in the log.
         if !self.fs.free_blocks(handle, self.ino, block, 1)?.is_empty() {
             handle.forget(block);
         }
@@ -421,7 +422,7 @@ impl MapStore for MapView<'_> {
             let stay = size.around(blocks).filter(|cluster| !clusters.contains(cluster));
             stay.for_each(|cluster| self.fs.alloc.vacate(cluster, handle.tid(), durable()));
         } else {
-            // Also those in clusters that stay.
+            // Blocks in clusters that remain in use must be revoked as well.
             let stays = |block: u64| !clusters.contains(&size.of(block));
             let is_freed = |block: u64| freed.iter().any(|(s, l)| (s.0..s.0 + u64::from(*l)).contains(&block));
             blocks.filter(|b| stays(*b) || is_freed(*b)).for_each(|b| handle.forget(BlockNr(b)));
@@ -431,13 +432,13 @@ impl MapStore for MapView<'_> {
 
     fn check_in_use(&self, block: BlockNr) -> Result<()> {
         let in_bitmap = match self.fs.geo.group_of_block(block).filter(|_| self.gives_up) {
-            // A damaged map may lead anywhere. If the bitmap is damaged too, it proves nothing; the operation that
-            // needs it will report it.
+            // A damaged map may contain any block. If the bitmap is damaged as well, it proves nothing, and the
+            // operation that needs it will report it.
             Some((group, index)) => match self.fs.groups.block_bitmap(group) {
                 Ok(bitmap) => {
                     let bit = index >> self.fs.geo.cluster_bits;
                     bitmap.read(|bytes| !bitmap::is_clear(bytes, bit..bit + 1)) || {
-                        // Finds out whether the group is damaged.
+                        // This call finds out whether the group is damaged.
                         if let Err(e) = self.fs.alloc.next_freeable(block, 1)
                             && !Error::is_corruption(&e)
                         {
@@ -476,20 +477,19 @@ impl MapStore for MapView<'_> {
 }
 
 impl Filesystem {
-    /// If `block`, of metadata, is not in memory, reads it with those of `siblings` near it, and with its neighbours
-    /// in a zone. Errors are ignored here: the access that needs the block reports them.
+    /// If the metadata block `block` is not in memory, reads it together with nearby `siblings`, and with its
+    /// neighbours in a zone. Errors are ignored here, because the access that needs the block reports them.
     ///
-    /// While their map is locked, the siblings remain what they are. A neighbour in a zone may be anything: free, or
-    /// data that borrows the zone. Its copy becomes stale one day, but nothing reads that: data is not read through
-    /// this cache, and a block that becomes metadata is initialized in it. The copy counts as unverified until it is
-    /// used.
+    /// The siblings cannot change while their map is locked. A neighbour in a zone may be anything: free, or data that
+    /// borrows the zone. Its copy may become stale, but nothing reads the stale copy. Data is not read through this
+    /// cache, and a block that becomes metadata is initialized in it. The copy counts as unverified until it is used.
     pub(crate) fn read_neighbours(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
-        // Nearly every step of a descent ends here.
+        // Almost every step of a descent ends here.
         if self.cache.peek(block).is_some() {
             return;
         }
         let most = neighbours::WINDOW * u64::from(self.geo.block_size);
-        // Do not read blocks that no file may own, named by a damaged map.
+        // Do not read blocks that no file may own, which a damaged map may contain.
         if !self.may_be_owned(block, 1) || !self.budget.has_room_for(most) {
             return;
         }
@@ -499,7 +499,7 @@ impl Filesystem {
             .zone_around(block)
             .map_or(0..0, |(start, len)| start.0.max(window.start)..(start.0 + u64::from(len)).min(window.end));
         let of_zone = zone.map(BlockNr).filter(|b| !self.alloc.is_known_free(*b));
-        // Blocks that are being read, or could not be read with others, have a buffer already.
+        // Blocks that are being read, or that failed to be read with others, already have a buffer.
         let wanted = |b: BlockNr| !self.cache.has_buffer(b) && self.may_be_owned(b, 1);
         let together = neighbours::around(block, &window, siblings().into_iter().chain(of_zone), wanted);
         if together.len() > 1 {
@@ -525,8 +525,8 @@ impl MapView<'_> {
 }
 
 impl Filesystem {
-    /// Allocates a block for a directory, a symbolic link or attributes of `owner`. `home`: the inode to place it
-    /// near; `parent`: the directory's previous block.
+    /// Allocates a block for a directory, a symbolic link or attributes of `owner`. It is placed near the inode `home`,
+    /// or after `parent`, the directory's previous block.
     pub(crate) fn allocate_meta_block(
         &self,
         handle: &mut Handle,
@@ -539,8 +539,9 @@ impl Filesystem {
         self.allocate_meta_with(handle, Request { flags: self.caller_flags(), ..Request::meta(meta, 1) })
     }
 
-    /// Allocates and maps the block `lblk` of a file of metadata: a directory, or quotas. It goes where its cluster is;
-    /// otherwise `before` is the file's previous block. A failure has undone its changes, or aborts the journal.
+    /// Allocates and maps the block `lblk` of a file of metadata: a directory, or quotas. It goes to the place of its
+    /// cluster; otherwise `before` is the file's previous block. A failure either has undone its changes or aborts the
+    /// journal.
     pub(crate) fn append_meta_block(
         &self,
         handle: &mut Handle,
@@ -573,13 +574,13 @@ impl Filesystem {
             }
             return Err(e);
         }
-        // The map counts the blocks of its own nodes, and also this one.
+        // The map has counted its own nodes; add this block.
         inode.absorb_map(&mut map, self.geo.block_size);
         Ok(block)
     }
 
     fn allocate_meta_with(&self, handle: &mut Handle, request: Request<'_>) -> Result<BlockNr> {
-        // A pointer has 32 bits.
+        // A block pointer has only 32 bits.
         let indirect = matches!(request.kind, Kind::Metadata(meta) if meta.role == MetaRole::Indirect);
         let request = Request { max_block: indirect.then_some(BlockNr(u64::from(u32::MAX))), ..request };
         let block = self.alloc.allocate(handle, &request)?.start;
@@ -587,8 +588,9 @@ impl Filesystem {
         Ok(block)
     }
 
-    /// Freeing a block also removes it from the cache. A verified block there has an owner, and the bitmap that
-    /// declared it free is wrong: its bit stays set, and its content is not overwritten.
+    /// Checks that a newly allocated block is not in use. Freeing a block also removes it from the cache. So a verified
+    /// block in the cache has an owner, and the bitmap that marked it as free is wrong. Its bit then remains set, and
+    /// its content is not overwritten.
     fn check_unused(&self, block: BlockNr) -> Result<()> {
         if self.cache.peek(block).is_some_and(|b| b.verified()) {
             return Err(Error::corrupt(Damage::BlockBitmap, "free, but in use as metadata").at(block));
@@ -596,12 +598,12 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Frees blocks of `owner` under `handle`, and the others of their clusters; they can be allocated again once its
+    /// Frees blocks of `owner` under `handle`, with the rest of their clusters. They can be allocated again once the
     /// transaction is durable. Returns the freed blocks.
     ///
-    /// Some blocks cannot be freed: outside the file system, of its own metadata, free already, or in a group with a
-    /// damaged bitmap. They do not change, and the damage is recorded once no lock is held. The owner drops them, and
-    /// e2fsck finds those without an owner (Linux: `ext4_free_blocks`, `mb_free_blocks`).
+    /// Some blocks cannot be freed: those outside the file system, those of its own metadata, free ones, and those in a
+    /// group with a damaged bitmap. They do not change, and the damage is recorded when no lock is held. The owner
+    /// drops them, and e2fsck finds blocks without an owner (Linux: `ext4_free_blocks`, `mb_free_blocks`).
     pub(crate) fn free_blocks(
         &self,
         handle: &mut Handle,
@@ -619,7 +621,7 @@ impl Filesystem {
         Ok(freed)
     }
 
-    /// Frees those of the blocks that can be freed, if not all of them can.
+    /// Frees the blocks that can be freed, if some cannot.
     fn free_some(
         &self,
         handle: &mut Handle,
@@ -635,7 +637,8 @@ impl Filesystem {
         }
         let (mut at, end) = (start.0, start.0 + u64::from(len));
         while let Some((_, index)) = self.geo.group_of_block(BlockNr(at)).filter(|_| at < end) {
-            // Each group on its own, run by run: a map may name very many blocks that do not belong to it.
+            // Treat each group separately, run by run, because a damaged map may contain very many blocks that do not
+            // belong to it.
             let stop = end.min(at - u64::from(index) + u64::from(self.geo.blocks_per_group));
             let run = self.alloc.next_freeable(BlockNr(at), (stop - at) as u32);
             let more = run.and_then(|run| match run {
@@ -668,7 +671,7 @@ mod tests {
     use crate::forgetful::Forgetful;
     use crate::{Attr, Cred, NewNode, RenameFlags, SetAttr, SetMode, WriteFlags};
 
-    /// The tree of the test below.
+    /// The directory tree of the test below.
     struct Tree<'a> {
         fs: &'a Filesystem,
         d: InodeRef,
@@ -717,7 +720,7 @@ mod tests {
         }
     }
 
-    /// The table block of an inode in memory is unreadable: no operation that must write it begins.
+    /// The table block of an inode in memory is unreadable, so no operation that must write the inode begins.
     #[test]
     fn operations_fail_before_the_first_change_if_an_inode_cannot_be_written() {
         let (dev, faulty, fs) = spacious("dir_index");
@@ -753,7 +756,7 @@ mod tests {
         crate::tools::assert_clean(&dev);
     }
 
-    /// As before, if the block was evicted since the operation began.
+    /// The same, if the block has been evicted since the operation began.
     #[test]
     fn inodes_to_be_written_stay_in_memory() {
         let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-I", "1024", "-N", "64"], "8M"));

@@ -1,9 +1,9 @@
-//! The background threads of a mount, by name, so that they can be ended in the order in which they need each other.
+//! The background threads of a mount, by name, so that they can be ended in the order of their dependencies.
 //!
 //! Main type: [`Threads`].
 //!
 //! # Locking
-//! `threads` (6) around the list; not held while a thread is waited for.
+//! `threads` (6) guards the list; it is not held while waiting for a thread.
 
 use std::sync::Arc;
 
@@ -27,13 +27,13 @@ impl Threads {
         Ok(())
     }
 
-    /// Waits for the thread, which has been signalled to stop; does nothing if there is none.
+    /// Waits for the thread, which has been told to stop. Does nothing if there is no such thread.
     pub(crate) fn end(&self, name: &str) {
         let thread = {
             let mut all = self.0.lock();
             all.iter().position(|(n, _)| *n == name).map(|at| all.swap_remove(at).1)
         };
-        // The last reference to a file system may be dropped by one of its threads.
+        // A thread of the file system may drop its last reference, and must not wait for itself.
         if let Some(thread) = thread
             && thread.thread().id() != task::current().id()
         {

@@ -1,27 +1,29 @@
-//! Values of attributes in inodes of their own (`ea_inode`; Linux: `ext4_xattr_inode_*`, fs/ext4/xattr.c).
+//! Attribute values in inodes of their own (`ea_inode`; Linux: `ext4_xattr_inode_*`, fs/ext4/xattr.c).
 //!
 //! Main functions: [`Operation::prepare_values`] before a change, [`Filesystem::refer_value`] and
-//! [`Filesystem::charge_values`] in it, [`Filesystem::value_of`] for readers. [`Values`] are the values that one change
-//! may name, held in memory while it runs.
+//! [`Filesystem::charge_values`] during it, [`Filesystem::value_of`] for readers. [`Values`] are the values that one
+//! change may refer to, kept in memory while it runs.
 //!
-//! A value's inode begins as a file without a name: an orphan, which its owner pays for. Its content is written in
-//! handles of its own, as metadata. The handle that writes the first entry which names it makes it a value: it gets the
-//! flag, a link and a reference, leaves the orphans, and is nobody's usage. Further entries add references. The handle
-//! that removes the last one makes it an orphan again, without the flag, and its eviction frees it. So after a crash at
-//! any point a value has as many references as entries name it, and what is neither a value nor a file is an orphan, in
-//! a form that Linux's clean-up of orphans accepts: that refuses inodes with the flag.
+//! The inode of a value begins as a file without a name: an orphan that is charged to its owner. Its content is written
+//! in separate handles, as metadata. The handle that writes the first entry for it turns it into a value: the inode
+//! gets the flag, a link and a reference, is no longer an orphan, and is not charged any more. Further entries add
+//! references. The handle that removes the last entry makes the inode an orphan again, without the flag, and its
+//! eviction frees it. So after a crash at any point, a value has as many references as entries. An inode that is
+//! neither a value nor a file is an orphan, in a form that Linux's orphan cleanup accepts; the cleanup refuses inodes
+//! with the flag.
 //!
-//! Each inode that shares a value counts it in full, in `i_blocks` and for quotas. The count of references is in fields
-//! that mean other things elsewhere ([`extant_ondisk::inode::InodeDesc::value_references`]).
+//! Each inode that shares a value counts it in full, in `i_blocks` and for quotas. The number of references is stored
+//! in fields that have other meanings in other inodes ([`extant_ondisk::inode::InodeDesc::value_references`]).
 //!
-//! Values as Lustre stored them, with neither count nor hash, are read, and freed with the attribute of their owner.
+//! Values that Lustre stored have neither a reference count nor a hash. They can be read, and are freed with the
+//! attribute of their owner.
 //!
-//! What it does not do: decide which values go to inodes ([`crate::xattr`]).
+//! What it does not do: decide which values are stored in inodes ([`crate::xattr`]).
 //!
 //! # Locking
-//! The caller holds the owner's `inode` lock: shared for reading, exclusive for changes. No lock of the value's inode
-//! is taken for that: nothing else uses it while an entry names it. `attribute values` (52) is held while a count
-//! changes.
+//! The caller holds the owner's `inode` lock, shared for reading and exclusive for changes. The lock of the value's
+//! inode is not taken, because nothing else uses that inode while an entry refers to it. `attribute values` (52) is
+//! held while a count changes.
 
 use std::sync::Arc;
 
@@ -44,9 +46,9 @@ use crate::writeback::batch::WritebackReason;
 use crate::xattr::{self, Reference};
 use crate::xattr_store::{Values, XattrView};
 
-/// Blocks of a value that one handle writes at most: a small log bounds its handles.
+/// The maximum number of blocks of a value that one handle writes, because a small log limits its handles.
 const BLOCKS_PER_HANDLE: u32 = 16;
-/// Values whose references one handle of an eviction drops.
+/// The number of values whose references one handle of an eviction drops.
 const DROPPED_PER_HANDLE: usize = 8;
 
 fn damaged(owner: InodeNr, detail: impl std::fmt::Display) -> Error {
@@ -73,7 +75,7 @@ impl Filesystem {
         Ok(bytes)
     }
 
-    /// The inode of a value of `owner`, as an entry names it (Linux: `ext4_xattr_inode_iget`).
+    /// The inode of a value that an entry of `owner` refers to (Linux: `ext4_xattr_inode_iget`).
     fn value_inode(&self, owner: &Inode, ino: InodeNr) -> Result<InodeRef> {
         let bad = |detail: &str| damaged(owner.ino, format_args!("a value in {ino}, {detail}"));
         if !self.geo.ea_inode && !self.rescues() {
@@ -108,7 +110,7 @@ impl Filesystem {
         Ok(value)
     }
 
-    /// The content of a value. It is metadata: the buffer cache may have it newer than the device.
+    /// The content of a value. The content is metadata, so the buffer cache may be newer than the device.
     fn read_value(&self, value: &InodeRef, len: usize) -> Result<Vec<u8>> {
         let bad = |detail: String| Error::corrupt(Damage::Xattr, detail).of(value.ino);
         if value.size() != len as u64 {
@@ -133,13 +135,14 @@ impl Filesystem {
         Ok(bytes)
     }
 
-    /// Whether the value is one that Lustre stored for `owner`: it has no count, and no owner counts it.
+    /// Whether Lustre stored this value for `owner`. Such a value has no reference count, and is not charged to the
+    /// owner.
     fn is_lustre_value(&self, owner: &Inode, value: &Inode) -> bool {
         value.meta.read().desc.is_lustre_value_of(owner.ino, owner.generation)
     }
 
-    /// How many values the attributes of an inode that was just read name, for the quotas of its owners; 0 where no
-    /// quotas count. Damaged attributes name none.
+    /// The number of values that the attributes of a newly read inode refer to, for the quotas of its owners. It is 0
+    /// if quotas do not count the inode, or if the attributes are damaged.
     pub(crate) fn count_values(&self, inode: &Arc<Inode>) -> Result<u32> {
         let counts = self.geo.ea_inode && !inode.of_value.load(Ordering::Acquire) && self.counts_owners(inode.ino);
         if !counts {
@@ -155,11 +158,11 @@ impl Filesystem {
 
 /// Before a change.
 impl Filesystem {
-    /// The values that the attributes of `inode` name now: changing its list of attributes may add and drop references
+    /// The values that the attributes of `inode` refer to now. A change of its attributes may add and drop references
     /// to all of them.
     ///
     /// # Errors
-    /// Damage of the attributes or of a value; [`Error::NoSpace`] if the log has no room for so many.
+    /// Damage of the attributes or of a value; [`Error::NoSpace`] if the log has no room for this many.
     pub(crate) fn hold_values(&self, inode: &Arc<Inode>) -> Result<Values> {
         let mut values = Values::default();
         if !self.geo.ea_inode {
@@ -174,7 +177,7 @@ impl Filesystem {
         Ok(values)
     }
 
-    /// The same at the end of the inode's life. Damage is recorded, and costs the value that it is in: e2fsck finds it.
+    /// The same at the end of the inode's life. Damage is recorded, and the affected value is leaked; e2fsck finds it.
     pub(crate) fn hold_last_values(&self, inode: &Arc<Inode>) -> Result<Values> {
         let mut values = Values::default();
         if !self.geo.ea_inode {
@@ -191,18 +194,18 @@ impl Filesystem {
         Ok(values)
     }
 
-    /// Linux refuses such changes likewise (`ext4_xattr_set_handle`).
+    /// Checks that the log has room for the values. Linux refuses such changes as well (`ext4_xattr_set_handle`).
     fn has_room_for(&self, values: &Values) -> Result<()> {
         let needed = self.with_quota_credits(credits::NEW_INODE + values.credits);
         if needed > self.journal.max_credits() { Err(Error::NoSpace) } else { Ok(()) }
     }
 
-    /// An inode with this value, if the index knows one. Its bytes are compared.
+    /// An inode with this value, if the index has one. This compares the bytes.
     fn find_value(&self, value: &[u8], hash: u32) -> Option<InodeRef> {
         let candidates = self.shared_values.candidates(hash);
         for ino in candidates {
             let fits = |found: &InodeRef| {
-                // One that loses its last reference meanwhile stays in memory, and may get another.
+                // If the inode loses its last reference meanwhile, it stays in memory and may get another.
                 found.of_value.load(Ordering::Acquire)
                     && found.meta.read().desc.value_hash() == hash
                     && self.read_value(found, value.len()).is_ok_and(|bytes| bytes == value)
@@ -217,8 +220,8 @@ impl Filesystem {
 }
 
 impl Operation<'_> {
-    /// The values that a change of the attributes of `inode` may need: those that they name, and for each attribute of
-    /// `new` an inode with its value, if that goes to one. The caller holds no handle.
+    /// The values that a change of the attributes of `inode` may need: those that the attributes refer to, and an inode
+    /// for each value in `new` that needs one. The caller holds no handle.
     ///
     /// # Errors
     /// As [`Filesystem::hold_values`]; [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::QuotaExceeded`] for a new
@@ -240,8 +243,8 @@ impl Operation<'_> {
         Ok(values)
     }
 
-    /// The same for a new inode in `dir` that inherits these lists: values for those that one block may not have room
-    /// for. They count for the limits of the owners of `dir`.
+    /// The same for a new inode in `dir` that inherits these ACLs: prepares values for those that may not fit in one
+    /// block. They count against the limits of the owners of `dir`.
     pub(crate) fn prepare_inherited(&self, dir: &Arc<Inode>, lists: &[(Name<'_>, Vec<u8>)]) -> Result<Values> {
         let mut values = Values::default();
         let bytes: usize = lists.iter().map(|(_, list)| list.len()).sum();
@@ -260,7 +263,7 @@ impl Operation<'_> {
         Ok(values)
     }
 
-    /// An inode with this value, which counts for the limits of the owners of `inode`, shared or not.
+    /// An inode with this value, existing or new. It counts against the limits of the owners of `inode` in either case.
     fn value_with(&self, inode: &Arc<Inode>, value: &[u8], hash: u32) -> Result<InodeRef> {
         let owners = {
             let d = &inode.meta.read().desc;
@@ -342,7 +345,7 @@ impl Filesystem {
             Reference::Drop => count.checked_sub(1).filter(|_| was_value),
         };
         let Some(next) = next else {
-            // A crafted count. The value stays, or is gone already; e2fsck counts again.
+            // The count is wrong, perhaps crafted. The value remains, or is already gone; e2fsck corrects the count.
             let detail = format_args!("the value in {} has a wrong count of references, {count}", value.ino);
             self.groups.keep_damage(damaged(owner.ino, detail));
             return Ok(());
@@ -353,7 +356,7 @@ impl Filesystem {
             d.flags.set(InodeFlags::EA_INODE, next > 0);
             d.links = u16::from(next > 0);
             if next == 0 {
-                // Owners with entries in the quota files.
+                // The owners must have entries in the quota files.
                 (d.uid, d.gid, d.projid) = (uid, gid, projid);
             }
         }
@@ -365,8 +368,8 @@ impl Filesystem {
         self.write_inode(handle, value)
     }
 
-    /// The values that the attributes of `owner` name were `before` and are `after`: counts their blocks as the
-    /// owner's. The caller writes the inode.
+    /// Charges the blocks of values to `owner`, whose attributes referred to the values `before` and now refer to those
+    /// in `after`. The caller writes the inode.
     pub(crate) fn charge_values(&self, owner: &Inode, values: &Values, before: &[Outside], after: &[Outside]) {
         let cluster = u64::from(self.geo.block_size) << self.geo.cluster_bits;
         let counted = |all: &[Outside]| {
@@ -383,8 +386,8 @@ impl Filesystem {
         }
     }
 
-    /// At the end of an inode's life, drops its references to values, in as many handles as needed. Those of a block
-    /// that other inodes share go with the block.
+    /// At the end of an inode's life, drops its references to values, in as many handles as needed. The references of a
+    /// block that other inodes share are dropped with the block.
     pub(crate) fn drop_values(&self, handle: &mut Handle, inode: &Arc<Inode>, values: &Values) -> Result<()> {
         if values.is_empty() {
             return Ok(());

@@ -1,11 +1,11 @@
-//! Files that are protected by a Merkle tree (fs-verity; Linux: fs/verity/, fs/ext4/verity.c): reads are verified, and
-//! the content never changes.
+//! Files with a Merkle tree (fs-verity; Linux: fs/verity/, fs/ext4/verity.c): reads are verified, and the content never
+//! changes.
 //!
-//! Main type: [`Verity`], the tree of one file. It lies behind the end of the file, from the next multiple of 64 KiB
-//! on, its root first, and behind it the descriptor with the hash of the root. Each read hashes its blocks and the path
-//! above them; a path that blocks of one read share is hashed once. `ops/verified.rs` reads.
+//! Main type: [`Verity`], the tree of one file. It begins at the next multiple of 64 KiB after the end of the file,
+//! with its root first. The descriptor with the root's hash follows it. Each read hashes its blocks and the path above
+//! them; a path that several blocks of a read share is hashed once. `ops/verified.rs` reads the files.
 //!
-//! What it does not do: enable protection, check signatures, measure files.
+//! What it does not do: enable protection, check signatures, or measure files.
 //!
 //! # Locking
 //! None.
@@ -20,9 +20,9 @@ use crate::error::Result;
 pub(crate) const TREE_ALIGNMENT: u64 = 64 << 10;
 /// `struct fsverity_descriptor` without a signature.
 pub(crate) const DESCRIPTOR_BYTES: usize = 256;
-/// The most bytes of a descriptor with its signature (Linux: `FS_VERITY_MAX_DESCRIPTOR_SIZE`).
+/// The maximum size of a descriptor with its signature, in bytes (Linux: `FS_VERITY_MAX_DESCRIPTOR_SIZE`).
 pub(crate) const DESCRIPTOR_MAX: u64 = 16384;
-/// Levels of the largest tree (Linux: `FS_VERITY_MAX_LEVELS`).
+/// The number of levels of the largest tree (Linux: `FS_VERITY_MAX_LEVELS`).
 const LEVELS_MAX: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +50,13 @@ impl Algorithm {
 pub(crate) struct Verity {
     algorithm: Algorithm,
     pub block_bits: u32,
-    /// Padded.
+    /// The salt, padded.
     salt: Vec<u8>,
     root: Vec<u8>,
-    /// Bytes of the file.
+    /// The size of the file, in bytes.
     pub size: u64,
     pub tree_at: u64,
-    /// The first block of each level in the tree, that above the content first.
+    /// The first block of each level in the tree, beginning with the level above the content.
     levels: Vec<u64>,
 }
 
@@ -105,7 +105,8 @@ impl Verity {
         }
     }
 
-    /// Verifies a block of the content. `read` returns blocks of the tree, and `verified` those that were verified.
+    /// Verifies a block of the content. `read` returns blocks of the tree; `verified` contains those that have been
+    /// verified.
     pub fn verify(
         &self,
         number: u64,

@@ -1,11 +1,11 @@
-//! An inode's attributes, for the attribute layer (`xattr/`).
+//! The attributes of an inode, as the attribute layer (`xattr/`) accesses them.
 //!
 //! Main types: [`XattrView`] (reading), [`XattrEdit`] (changing, under a handle), [`Values`] (the values in inodes of
 //! their own that a change may need).
 //!
 //! # Locking
-//! The caller holds the inode's `inode` lock, and for changes of the block `shared attributes` (77). Inside: inode meta
-//! (60), buffers (80).
+//! The caller holds the inode's `inode` lock, and for changes of the block `shared attributes` (77). This takes inode
+//! meta (60) and buffers (80).
 
 use std::sync::Arc;
 
@@ -95,14 +95,14 @@ impl XattrSource for XattrView<'_> {
     }
 }
 
-/// The values that a change of attributes may add or drop. While this lives, their inodes and table blocks stay in
-/// memory.
+/// The values that a change of attributes may add or drop. As long as this exists, their inodes and table blocks stay
+/// in memory.
 #[derive(Default)]
 pub(crate) struct Values {
     held: Vec<InodeRef>,
-    /// Values that the change may store, with their hashes and inodes. Those are among `held`.
+    /// The values that the change may store, with their hashes and inodes. These inodes are also in `held`.
     prepared: Vec<(Vec<u8>, u32, InodeNr)>,
-    /// Journal credits for all references.
+    /// The journal credits for all references.
     pub credits: u32,
     _tables: Vec<Arc<Buffer>>,
 }
@@ -121,7 +121,7 @@ impl Values {
         self.held.is_empty()
     }
 
-    /// `credits`: what a change of its count takes.
+    /// Holds a value. `credits` are needed for a change of its count.
     pub(crate) fn hold(&mut self, fs: &Filesystem, value: InodeRef, credits: u32) -> Result<()> {
         self._tables.push(fs.inode_slot(value.ino)?.0);
         self.held.push(value);
@@ -129,7 +129,7 @@ impl Values {
         Ok(())
     }
 
-    /// The inode has this value, and the change may store it.
+    /// Records that the inode has this value, and that the change may store it.
     pub(crate) fn prepare(&mut self, value: Vec<u8>, hash: u32, ino: InodeNr) {
         self.prepared.push((value, hash, ino));
     }
@@ -139,13 +139,13 @@ pub(crate) struct XattrEdit<'a> {
     view: XattrView<'a>,
     handle: &'a mut Handle,
     values: &'a Values,
-    /// A change has been made, so a failure now leaves half a change.
+    /// A change has been made, so a failure now would leave half of it.
     changed: bool,
 }
 
 impl Filesystem {
-    /// Runs a change of attributes, with the values in inodes of their own that it may need. A refusal has changed
-    /// nothing; a later failure aborts the transaction.
+    /// Runs a change of attributes, with the values in inodes of their own that it may need. If the change is refused,
+    /// nothing has changed; a later failure aborts the transaction.
     pub(crate) fn edit_xattrs<R>(
         &self,
         handle: &mut Handle,
@@ -206,7 +206,7 @@ impl XattrStore for XattrEdit<'_> {
         self.handle.modify(&buffer, BufKind::Table, |b| {
             b[offset + range.start..offset + range.end].copy_from_slice(area);
         });
-        // The inode's checksum covers the area.
+        // Write the inode, because its checksum covers the area.
         fs.write_inode(self.handle, self.view.inode)
     }
 
@@ -267,7 +267,7 @@ impl XattrStore for XattrEdit<'_> {
     }
 
     fn free_block(&mut self, nr: BlockNr) -> Result<()> {
-        // In this order: a block that cannot be freed must stay in the log.
+        // The order matters: a block that cannot be freed must stay in the log.
         let freed = self.view.fs.free_blocks(self.handle, self.view.inode.ino, nr, 1)?;
         self.changed = true;
         if !freed.is_empty() {
@@ -283,7 +283,7 @@ impl XattrStore for XattrEdit<'_> {
     fn refer(&mut self, value: InodeNr, how: Reference) -> Result<()> {
         let Some(value) = self.values.get(value) else {
             return match how {
-                // The caller has noted why it cannot be used.
+                // The caller has already recorded why the value cannot be used.
                 Reference::Drop => Ok(()),
                 Reference::Add => Err(Error::corrupt(Damage::Xattr, format!("no value in {value}")).of(self.ino())),
             };

@@ -1,18 +1,19 @@
-//! Writing committed blocks home, so that the log can be used again (Linux: fs/jbd2/checkpoint.c).
+//! Checkpoints: writing committed blocks home, so that the log can be used again (Linux: fs/jbd2/checkpoint.c).
 //!
-//! Checkpoints proceed in small steps beside the commits, which pay for nothing but the writes. When half of the log
+//! Checkpoints proceed in small steps next to the commits, which are only delayed by the writes. When half of the log
 //! is in use, the blocks of its oldest transactions are submitted for writing home, and no thread waits. The next
-//! commit waits for those still in flight, and its flush makes them durable. The commit after it writes the
-//! superblock with the new tail among its own blocks; once its flush has made that durable, the space is free. A
-//! block that was logged again meanwhile is not written home: its newer copy lies beyond the new tail. So blocks that
-//! change all the time (bitmaps, descriptors) are seldom written home. (Linux frees the log when a handle finds it
-//! full, waits for all of it, and flushes for it.)
+//! commit waits for those still in flight, and its flush makes them durable. The commit after it writes the superblock
+//! with the new tail together with its own blocks; after its flush, that is durable and the space is free. A block that
+//! has been logged again in the meantime is not written home, because its newer copy is after the new tail. So blocks
+//! that change all the time (bitmaps, descriptors) are rarely written home. (In Linux, a handle that finds the log full
+//! frees it, waits for all of it, and flushes.)
 //!
-//! If that is too late (large transactions, a small log), the thread that needs the room makes it and waits.
+//! If that is too late (large transactions, a small log), the thread that needs the space frees it and waits.
 //!
-//! The frozen bytes are written home. So a block that the running transaction is changing needs no waiting, and no
-//! uncommitted bytes reach its home. Only one step is in flight at a time, so of two copies of a block the older is
-//! never written last. And the step has ended before the blocks that the next transaction freed can be reused.
+//! The frozen bytes are written home. So there is no need to wait for a block that the running transaction is changing,
+//! and no uncommitted bytes are written home. Only one step is in flight at a time, so of two copies of a block, the
+//! older one is never written last. Also, the step has ended before the blocks that the next transaction freed can be
+//! reused.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use crate::error::Result;
 use crate::log::{Homeward, Log};
 use crate::state::Journal;
 
-/// Bounds of a checkpoint: log blocks in use, and blocks that are not home.
+/// The bounds of a checkpoint: the number of log blocks in use, and of blocks that are not home.
 #[derive(Clone, Copy)]
 pub(crate) struct Keep {
     used: u32,
@@ -49,14 +50,14 @@ impl Keep {
 }
 
 impl Journal {
-    /// The bound beyond which blocks are written home. `None` without a log.
+    /// The bound above which blocks are written home; `None` without a log.
     fn limit(&self, log: &Log) -> Option<Keep> {
         let half = log.capacity()? / 2;
         let used = self.options.checkpoint_blocks.unwrap_or(half).min(half);
         Some(Keep { used, logged: self.logged_max() * 3 / 4 })
     }
 
-    /// The most blocks that may not be home, except those of the last commit.
+    /// The maximum number of blocks that are not home, except those of the last commit.
     fn logged_max(&self) -> u64 {
         self.options.pinned_bytes_max / 2 / u64::from(self.cache.block_size())
     }
@@ -67,7 +68,7 @@ impl Journal {
         begin || log.logged_len() > self.logged_max()
     }
 
-    /// Writes home the blocks beyond the limit. Waits only if memory would not hold the next blocks.
+    /// Writes the blocks beyond the limit home. Waits only if there is not enough memory for the next blocks.
     pub(crate) fn relieve(&self, log: &mut Log) -> Result<()> {
         let Some(limit) = self.limit(log) else { return Ok(()) };
         if log.logged_len() > self.logged_max() {
@@ -90,15 +91,16 @@ impl Journal {
         Ok(())
     }
 
-    /// From now on until the end of the next [`Journal::checkpoint`], this block goes home after all others that are
-    /// logged, and after a flush: a program that reads it there, before it replays the log, finds what it refers to.
+    /// From the call until the end of the next [`Journal::checkpoint`], this block is written home after all other
+    /// logged blocks, and after a flush. So a program that reads it there before it replays the log finds the blocks
+    /// that it refers to.
     pub fn write_home_last(&self, block: BlockNr) {
         self.log.lock().goes_last = Some(block);
     }
 
-    /// Commits the running transaction and writes home everything that is logged. On return the home copies have,
-    /// durably, all changes from before the call. For changes that other programs look for in their places. The caller
-    /// has no handle open.
+    /// Commits the running transaction and writes home everything that is logged. When this returns, all changes from
+    /// before the call are durable in their home places. This is for changes that other programs read there. The caller
+    /// must not have an open handle.
     pub fn checkpoint(&self) -> Result<()> {
         self.commit_wait(Some(self.running_tid()))?;
         let mut log = self.log.lock();
@@ -108,11 +110,11 @@ impl Journal {
         home.inspect_err(|e| self.tell_aborted(e))
     }
 
-    /// Writes home, in block order, the blocks of the oldest transactions that no later one logged again, until at
-    /// most `keep` remains. Waits for nothing, except for a block that goes last. No step may be in flight.
+    /// Writes home, in block order, the blocks of the oldest transactions that no later one logged again, until at most
+    /// `keep` remains. Waits for nothing, except for a block that is written last. No step may be in flight.
     ///
     /// Neighbours of these blocks are included if they are old as well, so that they share a request and need not be
-    /// written later. Tables and directories grow block by block, and each of their blocks became old at a different
+    /// written later. Tables and directories grow block by block, so each of their blocks became old at a different
     /// time.
     fn send_home(&self, log: &mut Log, keep: Keep) -> Result<()> {
         // A newer copy of a block that the last one refers to may be in any transaction.
@@ -161,8 +163,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Completes the step in flight and writes home until at most `keep` remains, and waits for all of it. Then the
-    /// space in the log may be used again.
+    /// Completes the step in flight, writes home until at most `keep` remains, and waits for all of it. Then the space
+    /// in the log may be used again.
     pub(crate) fn free_up(&self, log: &mut Log, keep: Keep) -> Result<()> {
         self.bring_home(log, keep, true)
     }
@@ -181,7 +183,7 @@ impl Journal {
                 if !homeward.durable {
                     self.dev.flush()?;
                 }
-                // The home blocks are durable. Before the log space is used again, the superblock must say so.
+                // The home blocks are durable. Before the space in the log is used again, the superblock must say so.
                 log.move_tail(homeward.last);
                 if let (Some(disk), true) = (&log.disk, reuse) {
                     disk.write_superblock(BioFlags::FUA)?;
@@ -195,7 +197,7 @@ impl Journal {
         }
     }
 
-    /// Removes the transactions up to `last`, which are durably behind the tail.
+    /// Removes the transactions up to `last`, which are before the durable tail.
     pub(crate) fn retire(&self, log: &mut Log, last: Tid) {
         while log.live.front().is_some_and(|live| live.tid.is_at_or_before(last)) {
             let Some(live) = log.live.pop_front() else { return };
@@ -208,7 +210,7 @@ impl Journal {
                 }
                 let Some(logged) = log.logged.remove(&block) else { continue };
                 let mut inner = logged.buffer.lock();
-                // A newer transaction may have logged the block: then it stays logged.
+                // If a newer transaction has logged the block, it stays logged.
                 if inner.state().logged == Some(live.tid.0) {
                     logged.buffer.claim(&mut inner, |state| state.logged = None);
                 }
@@ -216,7 +218,7 @@ impl Journal {
         }
     }
 
-    /// Writes blocks to their homes and waits.
+    /// Writes blocks home and waits.
     pub(crate) fn write_blocks(&self, blocks: Vec<(BlockNr, Arc<AlignedBuf>)>) -> Result<()> {
         let bs = u64::from(self.cache.block_size());
         let blocks = blocks.into_iter().map(|(block, data)| (block.0 * bs, data)).collect();
@@ -225,8 +227,8 @@ impl Journal {
         Ok(wait.wait()?)
     }
 
-    /// Submits whole buffers, each to its byte offset on `device`, plugged, so that neighbours share a request. The
-    /// last ones are still in the returned plug.
+    /// Submits whole buffers, each to its byte offset on `device`, with a plug, so that adjacent blocks share a
+    /// request. The last ones are still in the returned plug.
     pub(crate) fn submit<'d>(
         &self,
         device: &'d dyn BlockDevice,

@@ -23,7 +23,7 @@ pub(crate) struct Frozen {
     pub buffer: Arc<Buffer>,
 }
 
-/// The contents of a closed transaction.
+/// The content of a closed transaction.
 struct Closed {
     tid: Tid,
     frozen: Vec<Frozen>,
@@ -33,14 +33,14 @@ struct Closed {
 
 /// The running transaction at the start of a commit.
 enum Running {
-    /// It has changes. The callbacks wait for a flush: this commit's flush serves them.
+    /// The transaction has changes. The callbacks wait for a flush, and the flush of this commit serves them.
     Closed(Closed, Vec<Callback>),
-    /// It has no changes. The callbacks wait for it, or for a flush.
+    /// The transaction has no changes. The callbacks wait for it or for a flush.
     Empty(Vec<Callback>),
 }
 
 /// The blocks of a transaction in the log before its commit block, in order: revoke blocks, and descriptors with their
-/// blocks. Also returns their sum for a commit block of [`LogCsum::V1`]. `blocks`: at least their number.
+/// blocks. Also returns their checksum for a commit block of [`LogCsum::V1`]. `blocks` is at least their number.
 fn log_images(format: &LogFormat, closed: &Closed, blocks: usize) -> (Vec<Arc<AlignedBuf>>, u32) {
     let mut images: Vec<Arc<AlignedBuf>> = Vec::with_capacity(blocks);
     let mut v1 = !0u32;
@@ -81,12 +81,12 @@ fn log_images(format: &LogFormat, closed: &Closed, blocks: usize) -> (Vec<Arc<Al
     (images, v1)
 }
 
-/// Aborts the journal if a commit panics: its transaction leaves a gap that no later one can bridge. Dropped before
-/// the log is released, so that no later commit starts.
+/// Aborts the journal if a commit panics, because its transaction leaves a gap that no later one can bridge. It is
+/// dropped before the log is released, so that no later commit starts.
 struct AbortOnPanic<'j>(&'j Journal);
 
-/// Reports the abort to the waiters and the file system if a commit panics. Dropped after [`AbortOnPanic`], because
-/// callbacks must not run while the log is held.
+/// Reports the abort to the waiters and the file system if a commit panics. It is dropped after [`AbortOnPanic`],
+/// because callbacks must not run while the log is held.
 struct TellOnPanic<'j>(&'j Journal);
 
 fn panicked() -> Error {
@@ -112,7 +112,7 @@ impl Drop for TellOnPanic<'_> {
     }
 }
 
-/// A thread commits by itself until this is dropped.
+/// While this value exists, a thread commits by itself.
 struct Alone<'j>(&'j Journal);
 
 impl Drop for Alone<'_> {
@@ -132,15 +132,15 @@ impl Journal {
         }
     }
 
-    /// Releases the log. A thread that met an error meanwhile could not take the log, and left it to the holder to
-    /// record the error for the next mount ([`Hooks::log_free`]).
+    /// Releases the log. If a thread had an error but could not take the log, it left the task of recording the error
+    /// for the next mount to the holder ([`Hooks::log_free`]).
     pub(crate) fn let_go(&self, log: MutexGuard<'_, Log>, error: Option<&Error>) {
         let mut log = log;
         loop {
             self.note_abort(&mut log, error);
             let noted = log.errno_noted();
             drop(log);
-            // Another thread may have aborted the journal between the two.
+            // Another thread may have aborted the journal in between.
             if noted || !self.tells_abort() {
                 break;
             }
@@ -151,8 +151,8 @@ impl Journal {
     }
 
     /// If no other caller needs a commit, the caller does the work of the journal's thread itself. So neither thread
-    /// has to wake the other (in Linux, the thread always does it: `jbd2_journal_commit_transaction`). `None`:
-    /// another thread commits or waits, and the caller shares the next commit. `tid` as for
+    /// has to wake the other (in Linux, the thread always does it: `jbd2_journal_commit_transaction`). Returns `None`
+    /// if another thread commits or waits; then the caller shares the next commit. `tid` is as in
     /// [`Journal::commit_async`].
     pub(crate) fn commit_alone(&self, tid: Option<Tid>, how: Durability) -> Option<Result<()>> {
         let company = |s: &State| {
@@ -206,15 +206,15 @@ impl Journal {
         });
         self.let_go(log, told.as_ref().err());
         let (waiters, room) = told.inspect_err(|e| self.tell_aborted(e))?;
-        // The log is free now: callbacks write replies, allocate, or request the next commit.
+        // The log is free now, because callbacks write replies, allocate, or request the next commit.
         for done in waiters {
             done(Ok(()));
         }
         Ok(room)
     }
 
-    /// A flush for waiters without changes to commit. If it fails, no later flush may succeed: data that it did not
-    /// bring to the medium may be lost.
+    /// Flushes for waiters without changes to commit. If it fails, no later flush may succeed, because data that it did
+    /// not make durable may be lost.
     pub(crate) fn flush_under(&self, log: MutexGuard<'_, Log>) -> Result<()> {
         self.stats.flushes.inc();
         let flushed = self.dev.flush().map_err(Error::from);
@@ -222,7 +222,7 @@ impl Journal {
         flushed
     }
 
-    /// Writes home the blocks beyond the log's limit.
+    /// Writes the blocks beyond the log's limit home.
     pub(crate) fn make_room(&self) -> Result<()> {
         let mut log = self.log.lock();
         let made = self.relieve(&mut log);
@@ -230,8 +230,8 @@ impl Journal {
         made.inspect_err(|e| self.tell_aborted(e))
     }
 
-    /// Called before the log is released. After an error, or if another thread has aborted the journal meanwhile,
-    /// records that for the next mount.
+    /// Called before the log is released. If there was an error, or another thread has aborted the journal in the
+    /// meantime, records that for the next mount.
     fn note_abort(&self, log: &mut Log, error: Option<&Error>) {
         {
             let mut s = self.state.lock();
@@ -251,7 +251,7 @@ impl Journal {
         let (closed, flushes) = match self.close_running()? {
             Running::Closed(closed, flushes) => (closed, flushes),
             Running::Empty(waiters) => {
-                // There are no changes: the waiters of the running transaction only need a flush.
+                // There are no changes, so the waiters of the running transaction only need a flush.
                 if own || !waiters.is_empty() {
                     self.stats.flushes.inc();
                     if let Err(e) = self.dev.flush() {
@@ -295,7 +295,7 @@ impl Journal {
             lock_ns = closed_ns.saturating_sub(start_ns),
             total_ns = self.options.clock.now_ns().saturating_sub(start_ns)
         );
-        // Freed blocks first, because a waiter may allocate at once.
+        // The freed blocks come first, because a waiter may allocate immediately.
         if !closed.freed.is_empty() {
             self.hooks.released(closed.freed);
         }
@@ -314,7 +314,7 @@ impl Journal {
         self.state.lock().flush_waiters.extend(waiters);
     }
 
-    /// Waits for the open handles, freezes the changed buffers, and lets new handles into the next transaction.
+    /// Waits for the open handles, freezes the changed buffers, and lets new handles join the next transaction.
     fn close_running(&self) -> Result<Running> {
         let txn = {
             let mut s = self.state.lock();
@@ -331,7 +331,8 @@ impl Journal {
                 s.started_ns = None;
                 s.reserved = 0;
                 self.room.notify_all();
-                // Taken under the lock that showed the transaction empty: a later waiter may have changed it.
+                // The waiters are taken under the lock under which the transaction was empty, because a later waiter
+                // may have changed it.
                 let tid = s.running.tid;
                 let ready = s.take_waiters(|w| w.tid.is_at_or_before(tid));
                 let flushes = std::mem::take(&mut s.flush_waiters);
@@ -380,7 +381,7 @@ impl Journal {
         Ok(Running::Closed(closed, flushes))
     }
 
-    /// Marks the transaction as sealed: its flush is about to be sent.
+    /// Marks the transaction as sealed, because its flush is sent next.
     fn seal(&self, tid: Tid) {
         self.state.lock().sealed = tid;
     }
@@ -393,8 +394,8 @@ impl Journal {
         let revoke_blocks = revoked.div_ceil(RevokeBuilder::capacity_of(&format));
         let needed = (frozen + descriptors + revoke_blocks + 1) as u32;
         self.make_room_for(log, needed)?;
-        // If the blocks are home since the last flush, the superblock may say so; this commit's flush makes that
-        // durable.
+        // If the blocks have been home since the last flush, the superblock may say so; the flush of this commit makes
+        // that durable.
         let tail = log.homeward.as_ref().filter(|h| h.durable).map(|h| h.last);
         if let Some(last) = tail {
             log.move_tail(last);
@@ -405,9 +406,10 @@ impl Journal {
         }
 
         let (mut images, v1) = log_images(&format, closed, needed as usize);
-        // The commit block's place is zeroed with the rest, so that only the first sector of the commit block changes
-        // anything: a disk cannot tear one sector. A commit block torn over the contents of an earlier round would
-        // have a good header and a bad checksum. e2fsck and older kernels treat that as a damaged journal.
+        // The place of the commit block is zeroed together with the other blocks, so that the commit block then changes
+        // only its first sector, which a disk writes atomically. If a commit block were torn, with the content of an
+        // earlier round in it, it would have a good header and a bad checksum. e2fsck and older kernels treat that as a
+        // damaged journal.
         images.push(Arc::new(AlignedBuf::zeroed(format.block_size)));
         let start = disk.head;
         let (mut at, mut commit_at) = (start, start);
@@ -422,7 +424,8 @@ impl Journal {
         }
         self.write_images(disk, placed, closed.tid)?;
         if disk.superblock.start == 0 {
-            // The first transaction since the log was empty: the commit block's PREFLUSH makes this durable too.
+            // This is the first transaction since the log was empty. The PREFLUSH of the commit block makes this
+            // durable, too.
             disk.superblock.start = start;
             disk.superblock.sequence = closed.tid;
             disk.write_superblock(BioFlags::empty())?;
@@ -461,15 +464,15 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes all but the commit block of transaction `tid`. On return the home writes in flight have ended, too; if
-    /// the log has a device of its own, they and all data are durable.
+    /// Writes all blocks of transaction `tid` except the commit block. When this returns, the home writes in flight
+    /// have ended, too. If the log has its own device, they and all data are durable.
     fn write_images(&self, disk: &OnDisk, placed: Vec<(u64, Arc<AlignedBuf>)>, tid: Tid) -> Result<()> {
         let wait = IoWait::new();
         let mut plug = self.submit(&*disk.device, placed, BioFlags::META | BioFlags::SYNC, &wait);
         if disk.external {
-            // The PREFLUSH of the commit block is for the log's device. Data of the transaction, and the blocks
-            // for which the tail moves, are durable before it (Linux: the flush of `j_fs_dev` in
-            // `jbd2_journal_commit_transaction`). The log's blocks are written meanwhile.
+            // The PREFLUSH of the commit block is for the log's device. Data of the transaction, and the blocks for
+            // which the tail moves, must be durable before it (Linux: the flush of `j_fs_dev` in
+            // `jbd2_journal_commit_transaction`). The log's blocks are written at the same time.
             plug.unplug();
             self.home_io.wait()?;
             self.seal(tid);
@@ -478,11 +481,12 @@ impl Journal {
         }
         plug.unplug_and_wait();
         wait.wait()?;
-        // Home writes in flight share the flush.
+        // The home writes in flight share the flush.
         Ok(self.home_io.wait()?)
     }
 
-    /// Without a log: data first, then blocks to which others will point, then the tables that point to them.
+    /// Writes a transaction without a log: first the data, then blocks to which others will refer, then the tables that
+    /// refer to them.
     fn write_home(&self, closed: &Closed) -> Result<()> {
         self.seal(closed.tid);
         self.dev.flush()?;

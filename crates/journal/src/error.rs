@@ -4,13 +4,13 @@
 pub enum Error {
     #[error(transparent)]
     Device(#[from] extant_block::Error),
-    /// An earlier error stopped the journal; nothing can be changed any more.
+    /// An earlier error stopped the journal, and nothing can be changed any more.
     #[error("journal aborted: {cause}")]
     Aborted { cause: String },
     /// An operation failed after it had changed something and before it was complete.
     #[error("an operation was left half done by {cause}")]
     HalfDone { cause: String },
-    /// One operation needs more blocks than a transaction may hold.
+    /// One operation needs more blocks than a transaction can contain.
     #[error("an operation needs {credits} journal blocks, a transaction holds at most {max}")]
     TooLarge { credits: u32, max: u32 },
     #[error(transparent)]

@@ -12,25 +12,25 @@ use crate::fast_commit::Slot;
 use crate::state::{Journal, Transaction};
 
 thread_local! {
-    /// Whether this thread has a handle open: a second would deadlock against a commit that waits for the first.
+    /// Whether this thread has an open handle. A second one would deadlock with a commit that waits for the first.
     static OPEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// An open handle. [`Handle::finish`] ends the operation: its changes become durable together with the transaction's
-/// others. If it is dropped instead (an error, a panic) after a change, it leaves half an operation behind. Then the
-/// journal is aborted, so that no part of it becomes durable.
+/// An open handle. [`Handle::finish`] ends the operation, and its changes become durable together with the
+/// transaction's other changes. If the handle is dropped instead (after an error or a panic) and has changed something,
+/// half of an operation is left. Then the journal is aborted, so that no part of the operation becomes durable.
 #[must_use = "a handle must be finished"]
 pub struct Handle {
     journal: Arc<Journal>,
     txn: Arc<Transaction>,
-    /// Blocks that may still join the transaction under this handle.
+    /// The number of blocks that this handle may still add to the transaction.
     credits: u32,
-    /// Something has been changed since the handle was started, or restarted.
+    /// Something has been changed since the handle was started or restarted.
     changed: bool,
     /// Records describe its changes ([`Handle::set_described`]).
     described: bool,
     finished: bool,
-    /// It counts as open in the journal.
+    /// The journal counts the handle as open.
     open: bool,
 }
 
@@ -40,12 +40,12 @@ impl Handle {
         Handle { journal, txn, credits, changed: false, described: false, finished: false, open: true }
     }
 
-    /// The operation is complete.
+    /// Ends a complete operation.
     pub fn finish(mut self) {
         self.finished = true;
     }
 
-    /// The operation failed: if it has changed anything, the journal is aborted with this cause.
+    /// Ends a failed operation. If it has changed anything, the journal is aborted with this cause.
     pub fn fail(mut self, cause: &dyn std::fmt::Display) {
         self.finished = true;
         if self.changed {
@@ -53,7 +53,7 @@ impl Handle {
         }
     }
 
-    /// Ends the handle's part in the transaction, once.
+    /// Ends the handle's part in the transaction, unless that was done already.
     fn end(&mut self, failed: Option<Error>) {
         if std::mem::replace(&mut self.open, false) {
             if self.changed && !self.described {
@@ -68,7 +68,7 @@ impl Handle {
         self.txn.tid
     }
 
-    /// Whether `n` more blocks may be changed; if not, tries to extend the handle.
+    /// Whether `n` more blocks may be changed. If not, tries to extend the handle.
     pub fn has_credits(&mut self, n: u32) -> bool {
         if self.credits >= n {
             return true;
@@ -81,8 +81,8 @@ impl Handle {
         false
     }
 
-    /// Ends this handle's part and joins the then running transaction with `credits` (Linux: `jbd2_journal_restart`).
-    /// The changes so far must be consistent by themselves.
+    /// Ends this handle's part, and joins the transaction that is then running with `credits` (Linux:
+    /// `jbd2_journal_restart`). The changes so far must be consistent by themselves.
     pub fn restart(&mut self, credits: u32) -> Result<()> {
         let journal = self.journal.clone();
         self.end(None);
@@ -137,13 +137,14 @@ impl Handle {
         if self.credits > 0 {
             self.credits -= 1;
         } else {
-            // More blocks than reserved: the transaction absorbs it (its bound has slack), and tests fail here.
+            // These are more blocks than were reserved. The transaction has room for them (its limit has slack), and
+            // tests fail here.
             debug_assert!(false, "handle ran out of credits at {}", buffer.block);
             self.journal.state.lock().reserved += 1;
         }
     }
 
-    /// Changes a metadata block; the change belongs to this transaction.
+    /// Changes a metadata block. The change belongs to this transaction.
     pub fn modify<R>(&mut self, buffer: &Arc<Buffer>, kind: BufKind, f: impl FnOnce(&mut [u8]) -> R) -> R {
         let tid = self.txn.tid.0;
         self.changed = true;
@@ -155,15 +156,15 @@ impl Handle {
         f(&mut Arc::make_mut(&mut inner.data)[..])
     }
 
-    /// A newly allocated block: zeroed, part of this transaction.
+    /// Creates the buffer of a newly allocated block: zeroed, and part of this transaction.
     pub fn create(&mut self, block: BlockNr, kind: BufKind) -> Result<Arc<Buffer>> {
         let buffer = self.journal.cache.get_zeroed(block)?;
         self.modify(&buffer, kind, |_| ());
         Ok(buffer)
     }
 
-    /// Handles the freeing of a metadata block: drops its cached copy. If the log may have a copy, a revoke record
-    /// prevents replay from writing it over the block's next contents (Linux: `jbd2_journal_revoke` and
+    /// Must be called when a metadata block is freed. Drops its cached copy. If the log may have a copy, a revoke
+    /// record prevents replay from writing it over the block's next content (Linux: `jbd2_journal_revoke` and
     /// `jbd2_journal_forget`).
     pub fn forget(&mut self, block: BlockNr) {
         self.changed = true;
@@ -180,7 +181,7 @@ impl Handle {
         }
     }
 
-    /// Records a freed extent; it may be allocated again once this transaction is durable.
+    /// Records a freed extent, which may be allocated again when this transaction is durable.
     pub fn freed(&mut self, start: BlockNr, len: u32) {
         self.changed = true;
         self.set_opaque();

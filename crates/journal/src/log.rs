@@ -1,9 +1,9 @@
 //! The log on its device: the places of its blocks, its live transactions, its superblock.
 //!
-//! The device is the file system's own, or one that the journal has to itself.
+//! The device is that of the file system, or one that contains only the journal.
 //!
 //! # Locking
-//! All of it is behind the journal's `log` lock.
+//! The journal's `log` lock protects everything here.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use crate::fast_commit::Area;
 pub struct LogLocation {
     pub superblock: JournalSuperBlock,
     pub map: Arc<JournalMap>,
-    /// The device of an external journal; `None`: the log lies on the file system's device.
+    /// The device of an external journal; `None` if the log is on the file system's device.
     pub external: Option<ExternalLog>,
 }
 
-/// A log on a device of its own (Linux: `j_dev` is not `j_fs_dev`).
+/// A log on its own device (Linux: `j_dev` is not `j_fs_dev`).
 #[derive(Clone)]
 pub struct ExternalLog {
     pub device: Arc<dyn BlockDevice>,
-    /// The journal block that holds the superblock.
+    /// The journal block that contains the superblock.
     pub super_at: u32,
 }
 
@@ -39,22 +39,22 @@ pub(crate) struct Logged {
     pub tid: Tid,
     pub data: Arc<AlignedBuf>,
     pub buffer: Arc<Buffer>,
-    /// It is home, or being written home.
+    /// The copy is home, or is being written home.
     pub sent: bool,
 }
 
 /// A committed transaction that a replay would include.
 pub(crate) struct Live {
     pub tid: Tid,
-    /// Its first log block, and the number of its blocks.
+    /// The first log block, and the number of log blocks.
     pub start: u32,
     pub len: u32,
     pub blocks: Vec<BlockNr>,
 }
 
-/// Blocks that are being written home, and how far the tail moves once they are home.
+/// Blocks that are being written home, and how far the tail moves when they are home.
 pub(crate) struct Homeward {
-    /// The newest transaction that will then be entirely home.
+    /// The newest transaction of which then all blocks are home.
     pub last: Tid,
     /// A flush began after they had been written, and succeeded.
     pub durable: bool,
@@ -63,31 +63,31 @@ pub(crate) struct Homeward {
 pub(crate) struct OnDisk {
     /// The device of the log.
     pub device: Arc<dyn BlockDevice>,
-    /// It is not the file system's device. Then a flush of one of them says nothing about writes to the other.
+    /// The device is not that of the file system. Then a flush of one of them does not affect writes to the other.
     pub external: bool,
     super_at: u32,
     pub superblock: JournalSuperBlock,
     pub map: Arc<JournalMap>,
     pub format: LogFormat,
     pub range: LogRange,
-    /// Where the next transaction begins.
+    /// The log block where the next transaction begins.
     pub head: u32,
-    /// Log blocks in use, from the oldest live transaction to the head.
+    /// The number of log blocks in use, from the oldest live transaction to the head.
     pub used: u32,
-    /// Seconds of the newest commit; they never decrease.
+    /// The seconds of the newest commit; they never decrease.
     pub last_commit_sec: u64,
     /// Where fast commits are written, on a mount that writes them.
     pub area: Option<Area>,
 }
 
-/// The log of a journal; without `disk` for a mount without a log.
+/// The log of a journal. A mount without a log has no `disk`.
 pub(crate) struct Log {
     pub disk: Option<OnDisk>,
     pub logged: BTreeMap<BlockNr, Logged>,
     /// The live transactions from the tail to the head.
     pub live: VecDeque<Live>,
     pub homeward: Option<Homeward>,
-    /// The block that goes home behind all others.
+    /// The block that is written home after all others.
     pub goes_last: Option<BlockNr>,
     /// The newest transaction that has a copy of the file system's superblock.
     pub superblock_in: Option<Tid>,
@@ -105,7 +105,8 @@ impl Log {
         let is_external = external.is_some();
         let ExternalLog { device, super_at } =
             external.unwrap_or_else(|| ExternalLog { device: home.clone(), super_at: 0 });
-        // One above the number of a clean close, as in the kernel: so a stale commit block can never match.
+        // The number is one above that of a clean close, as in the kernel, so that a stale commit block can never
+        // match.
         let next_tid = superblock.sequence.next();
         if superblock.v2 {
             // This changes the layout of the log, so it is done only now, while the log is empty.
@@ -144,7 +145,7 @@ impl Log {
         self.next_tid
     }
 
-    /// Blocks in the ring, when there is one.
+    /// The number of blocks in the ring; `None` without a log.
     pub(crate) fn capacity(&self) -> Option<u32> {
         self.disk.as_ref().map(|d| d.range.len())
     }
@@ -175,14 +176,14 @@ impl Log {
         old
     }
 
-    /// Changes the superblock in memory: transactions up to `last` need no replay.
+    /// Changes the superblock in memory so that transactions up to `last` need no replay.
     pub(crate) fn move_tail(&mut self, last: Tid) {
         let Some(d) = &mut self.disk else { return };
         let first = self.live.iter().find(|live| live.tid.is_after(last));
         (d.superblock.start, d.superblock.sequence) = first.map_or((d.head, self.next_tid), |l| (l.start, l.tid));
     }
 
-    /// At an abort, records the error for the next mount, if possible.
+    /// Records the error of an abort for the next mount, if possible.
     pub(crate) fn note_errno(&mut self) {
         if std::mem::replace(&mut self.errno_noted, true) {
             return;
@@ -197,7 +198,7 @@ impl Log {
         self.errno_noted
     }
 
-    /// At a clean close: an empty log, with a number above all used ones. The home blocks are durable.
+    /// Marks the log as empty at a clean close, with a number above all used ones. The home blocks are durable.
     pub(crate) fn mark_empty(&mut self) -> Result<()> {
         if let Some(d) = &mut self.disk {
             d.superblock.start = 0;
@@ -219,7 +220,7 @@ impl Log {
 
 impl OnDisk {
     pub(crate) fn free(&self) -> u32 {
-        // The head must never meet the tail: an exactly full log looks empty.
+        // The head must never reach the tail, because an exactly full log looks like an empty one.
         self.range.len() - self.used - 1
     }
 
@@ -234,7 +235,8 @@ impl OnDisk {
         at.expect("the map covers the whole journal: checked at open").0 * self.format.block_size as u64
     }
 
-    /// The journal superblock's live sector (or the whole block on devices with sectors above a kilobyte).
+    /// The sector of the journal superblock with its fields (or the whole block on devices with sectors larger than 1
+    /// KiB).
     pub(crate) fn superblock_image(&self) -> AlignedBuf {
         let bytes = self.superblock.encode();
         let unit = (self.device.limits().logical_block as usize).max(512);
@@ -244,7 +246,7 @@ impl OnDisk {
         image
     }
 
-    /// The byte offset on the log's device of the superblock.
+    /// The byte offset of the superblock on the log's device.
     pub(crate) fn superblock_offset(&self) -> u64 {
         self.offset(self.super_at)
     }

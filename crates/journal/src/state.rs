@@ -1,4 +1,4 @@
-//! The journal's state, opening and closing it, waiting for commits.
+//! The journal's state: opening and closing it, waiting for commits.
 
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -23,33 +23,33 @@ static STATE_CLASS: LockClass = LockClass::new("journal state", 91);
 static LOG_CLASS: LockClass = LockClass::new("log", 34);
 static TXN_CLASS: LockClass = LockClass::new("transaction", 92);
 
-/// The longest time that a commit waits for more callers.
+/// The maximum time for which a commit waits for more callers.
 const GATHER_NS_MAX: u64 = 2_000_000;
 
-/// Called once when a commit (or flush) has become durable, or failed. Must not block; runs on the journal's thread, or
-/// on one that commits by itself ([`Journal::commit_here`]).
+/// Called once when a commit (or flush) has become durable, or failed. Must not block. It runs on the journal's thread,
+/// or on one that commits by itself ([`Journal::commit_here`]).
 pub type Callback = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// The file system, as the journal calls it.
+/// The calls from the journal to the file system.
 pub trait Hooks: Send + Sync {
-    /// These extents were freed by a transaction that is durable now: they may be allocated again.
+    /// These extents were freed by a transaction that is now durable, so they may be allocated again.
     fn released(&self, freed: Vec<(BlockNr, u32)>);
-    /// The journal stopped for good; the mount must turn read-only.
+    /// The journal stopped permanently, and the mount must become read-only.
     fn aborted(&self, error: &Error);
-    /// The log is free again: a call that [`Journal::alone`] refused meanwhile can be repeated.
+    /// The log is free again, so a call that [`Journal::alone`] refused can be repeated.
     fn log_free(&self) {}
 }
 
-/// How a journal is run.
+/// The parameters of a journal.
 #[derive(Clone)]
 pub struct Options {
     pub clock: Clock,
     /// A transaction older than this is committed (`commit=SECONDS`).
     pub commit_interval_ns: u64,
-    /// Bound on everything the journal pins in memory.
+    /// The limit of everything that the journal pins in memory, in bytes.
     pub pinned_bytes_max: u64,
-    /// When this many blocks of the log are in use, blocks are written home, so a replay reads not much more. `None`:
-    /// half of the log.
+    /// When this many blocks of the log are in use, blocks are written home, so a replay does not read much more.
+    /// `None` for half of the log.
     pub checkpoint_blocks: Option<u32>,
     /// A caller that asks for [`Durability::Fast`] gets a fast commit where the changes allow it. The file system has
     /// the feature, and describes its changes ([`Handle::describe`]).
@@ -92,14 +92,15 @@ pub struct JournalStats {
     pub blocks: Counter,
     pub revokes: Counter,
     pub handles: Counter,
-    /// Steps in which blocks were written home, how many blocks, and how often a thread waited for one.
+    /// The number of steps in which blocks were written home, the number of blocks, and how often a thread waited for a
+    /// step.
     pub checkpoints: Counter,
     pub checkpoint_blocks: Counter,
     pub checkpoints_waited: Counter,
     /// Requests for durability, and flushes for those that needed no commit (the queue omits unnecessary ones).
     pub waits: Counter,
     pub flushes: Counter,
-    /// The most bytes that were pinned at any commit.
+    /// The maximum number of bytes that were pinned at any commit.
     pub pinned_bytes_peak: AtomicU64,
 }
 
@@ -143,7 +144,7 @@ pub(crate) struct Transaction {
 pub(crate) struct TxnInner {
     pub buffers: Vec<Arc<Buffer>>,
     pub revoked: HashSet<BlockNr>,
-    /// Blocks that left the log's responsibility with this transaction (revoked or merely freed).
+    /// Blocks that the log no longer has to protect from this transaction on (revoked or only freed).
     pub freed: Vec<(BlockNr, u32)>,
     /// The changes that no fast commit has yet; empty on a mount that writes none.
     pub changes: Changes,
@@ -162,52 +163,52 @@ impl Transaction {
 
 pub(crate) struct State {
     pub running: Arc<Transaction>,
-    /// Open handles of the running transaction.
+    /// The number of open handles of the running transaction.
     pub updates: u32,
-    /// Blocks that the running transaction holds or has promised to its open handles.
+    /// The number of blocks that the running transaction contains or has reserved for its open handles.
     pub reserved: u32,
-    /// A commit wants the open handles to end; new ones wait.
+    /// A commit waits for the open handles to end, and new ones must wait.
     pub locked: bool,
-    /// No handle may start until [`Journal::thaw`]. The mount has a state of its own for this; this one is under the
-    /// lock under which handles wait, and a read-only mount keeps its journal frozen.
+    /// No handle may start until [`Journal::thaw`]. The mount has its own state for this, but this one is protected by
+    /// the lock under which handles wait, and a read-only mount keeps its journal frozen.
     pub frozen: bool,
-    /// When the running transaction got its first handle.
+    /// The time when the running transaction got its first handle.
     pub started_ns: Option<u64>,
     pub commit_wanted: bool,
-    /// The thread that commits by itself now ([`Journal::commit_here`]).
+    /// The thread that currently commits by itself ([`Journal::commit_here`]).
     pub alone: Option<ThreadId>,
     /// A thread has committed by itself and left the checkpoint to the journal's thread.
     pub room_wanted: bool,
     /// The newest durable transaction.
     pub committed: Tid,
-    /// The newest transaction whose commit has sent its flush, `committed` or the next. A caller that asks for it now
-    /// may have written data that this flush did not cover (Linux: `jbd2_trans_will_send_data_barrier`).
+    /// The newest transaction whose commit has sent its flush: `committed` or the next one. A caller that asks for it
+    /// now may have written data that this flush did not cover (Linux: `jbd2_trans_will_send_data_barrier`).
     pub sealed: Tid,
     pub waiters: Vec<CommitWaiter>,
     pub flush_waiters: Vec<Callback>,
-    /// How many callers a commit waits for: as many as the last one served and left behind.
+    /// The number of callers that a commit waits for: as many as the last one served, plus those that it left waiting.
     pub batch: usize,
-    /// The journal's thread waits for `batch` callers; only the last of them wakes it.
+    /// The journal's thread waits for `batch` callers, and only the last of them wakes it.
     pub gathering: bool,
-    /// How long commits take, as a moving average.
+    /// The duration of commits, as a moving average.
     pub commit_ns: u64,
-    /// How long callers take from an answer to their next request.
+    /// The time that callers take from an answer to their next request.
     pub back: Back,
-    /// The first error, which stopped the journal for good. The mount learns of it a moment later
-    /// ([`Hooks::aborted`]): a commit that looks here in between must not go on.
+    /// The first error, which stopped the journal permanently. The mount learns of it slightly later
+    /// ([`Hooks::aborted`]), so a commit that looks here in between must not continue.
     pub aborted: Option<Error>,
-    /// Neither device nor mount learns of the abort ([`Journal::give_up`]).
+    /// Neither the device nor the mount is informed of the abort ([`Journal::give_up`]).
     pub given_up: bool,
     /// The journal's thread must end. An unmount sets this late, because the mount's other threads need handles until
     /// they end.
     pub stop: bool,
 }
 
-/// How long all callers need from an answer to their next request, as a moving average. The journal cannot distinguish
-/// callers, so it takes the next requests, as many as there were answers, for theirs.
+/// The time that all callers take from an answer to their next request, as a moving average. The journal cannot
+/// distinguish callers, so it takes as many of the next requests as there were answers for theirs.
 #[derive(Default)]
 pub(crate) struct Back {
-    /// The last answers: when, how many, and of how many waiters; then the requests since.
+    /// The last answers: the time, their number, and the number of waiters. `asked` counts the requests since then.
     answered_ns: u64,
     answers: u64,
     of: u64,
@@ -226,7 +227,7 @@ impl Back {
 
     /// Records that `answers` of `of` requests were answered.
     pub fn answer(&mut self, answers: usize, of: usize, now_ns: u64) {
-        // Not all callers have returned: they need at least this long.
+        // Not all callers have returned, so they take at least this long.
         if self.asked < self.answers {
             self.sample(now_ns);
         }
@@ -236,7 +237,8 @@ impl Back {
     }
 
     fn sample(&mut self, now_ns: u64) {
-        // Scaled up, because the others share the processors with these. The bound lets an outlier fade soon.
+        // The time is scaled up, because the other callers share the processors with these. The limit makes the effect
+        // of an outlier short.
         let took = now_ns.saturating_sub(self.answered_ns).min(GATHER_NS_MAX) * self.of / self.answers;
         self.all_ns = if self.all_ns == 0 { took } else { (3 * self.all_ns + took) / 4 };
     }
@@ -276,18 +278,19 @@ pub struct Journal {
     pub(crate) hooks: Arc<dyn Hooks>,
     pub(crate) options: Options,
     pub(crate) state: Mutex<State>,
-    /// Handles that wait for room or for the next transaction.
+    /// Waited on by handles that need space or the next transaction.
     pub(crate) room: Condvar,
-    /// Where a committer waits for open handles to end, and the thread that ends the mount for a committer.
+    /// Waited on by a committer until the open handles end, and by the thread that ends the mount until a committer
+    /// ends.
     pub(crate) drained: Condvar,
-    /// The journal's thread, waiting for work.
+    /// Waited on by the journal's thread for work.
     pub(crate) work: Condvar,
     pub(crate) log: Mutex<Log>,
-    /// Home writes in flight. The thread that holds the log submits them and gets their errors.
+    /// The home writes in flight. The thread that holds the log submits them and gets their errors.
     pub(crate) home_io: Arc<IoWait>,
-    /// Blocks that one transaction may hold.
+    /// The maximum number of blocks in one transaction.
     pub(crate) max_blocks: u32,
-    /// The same for a transaction that consists of a single handle.
+    /// The maximum for a transaction that consists of a single handle.
     max_alone: u32,
     /// Transactions list their changes for fast commits.
     pub(crate) fast_commits: bool,
@@ -310,7 +313,7 @@ impl Journal {
         let by_memory = (options.pinned_bytes_max / 4 / bs).max(64);
         let by_log = log.capacity().map_or(u64::MAX, |n| u64::from(n / 4));
         let max_blocks = by_memory.min(by_log).min(1 << 20) as u32;
-        // A commit empties the log if it must. Then at least half of it is free, whatever the layout of the log.
+        // A commit empties the log if necessary. Then at least half of it is free, regardless of the layout of the log.
         let max_alone = log.capacity().map_or(max_blocks, |n| by_memory.min(u64::from(n / 2)) as u32);
         let first = log.next_tid();
         Ok(Arc::new(Journal {
@@ -355,26 +358,26 @@ impl Journal {
         }))
     }
 
-    /// The most blocks that one handle may ask for.
+    /// The maximum number of blocks that one handle may request.
     pub fn max_credits(&self) -> u32 {
-        // Half, so that two operations can always share a transaction.
+        // The limit is half, so that two operations can always share a transaction.
         self.max_blocks / 2
     }
 
-    /// The most blocks that a handle with a transaction of its own may ask for ([`Journal::start_alone`]).
+    /// The maximum number of blocks that a handle with its own transaction may request ([`Journal::start_alone`]).
     pub fn max_alone(&self) -> u32 {
         self.max_alone
     }
 
-    /// As [`Journal::start`], for changes that are more than a quarter of a small log: waits for an empty transaction,
-    /// which no other handle joins if there is no room. For operations that are rare, because all other handles wait
-    /// for the commits before and after it.
+    /// The same as [`Journal::start`], for changes that are more than a quarter of a small log. Waits for an empty
+    /// transaction, which no other handle joins if there is no space. This is only for rare operations, because all
+    /// other handles wait for the commits before and after it.
     pub fn start_alone(self: &Arc<Self>, credits: u32) -> Result<Handle> {
         self.start_within(credits, self.max_alone.max(self.max_blocks))
     }
 
-    /// Joins the running transaction, waiting while it is full or closing. `credits`: blocks that the operation may
-    /// change. The thread must hold no other handle, and no lock that the holder of one may want.
+    /// Joins the running transaction, and waits while it is full or closing. `credits` is the number of blocks that the
+    /// operation may change. The thread must hold no other handle, and no lock that the holder of one may want.
     pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
         self.start_within(credits, self.max_blocks)
     }
@@ -398,7 +401,8 @@ impl Journal {
                     self.commit(Durability::Full)?;
                     s = self.state.lock();
                 } else {
-                    // Another handle of this thread is open: a bug of the caller, but a deadlock would be worse.
+                    // Another handle of this thread is open. That is a bug of the caller, but a deadlock would be
+                    // worse.
                     break;
                 }
             } else {
@@ -408,7 +412,7 @@ impl Journal {
         Ok(self.join(s, credits))
     }
 
-    /// Joins the running transaction if that can be done at once.
+    /// Joins the running transaction if that is possible immediately.
     pub fn try_start(self: &Arc<Self>, credits: u32) -> Option<Handle> {
         let s = self.state.lock();
         let fits = s.reserved + credits <= self.max_blocks;
@@ -427,9 +431,9 @@ impl Journal {
         Handle::new(self.clone(), txn, credits)
     }
 
-    /// Ends a handle's part. `unused`: the reserved blocks that it did not use. `failed`: the handle changed half of an
-    /// operation, so nothing of the transaction may become durable. Therefore the abort happens under the same lock as
-    /// the decrement for which a commit waits.
+    /// Ends a handle's part. `unused` is the number of reserved blocks that it did not use. `failed` means that the
+    /// handle changed half of an operation, so nothing of the transaction may become durable. Therefore the abort
+    /// happens under the same lock as the decrement for which a commit waits.
     pub(crate) fn stop_handle(&self, unused: u32, failed: Option<Error>) {
         let mut s = self.state.lock();
         let first = failed.filter(|_| s.aborted.is_none());
@@ -447,7 +451,7 @@ impl Journal {
         }
     }
 
-    /// More room in the running transaction for an open handle, if there is any (Linux: `jbd2_journal_extend`).
+    /// Gets more space in the running transaction for an open handle, if there is any (Linux: `jbd2_journal_extend`).
     pub(crate) fn extend(&self, credits: u32) -> bool {
         let mut s = self.state.lock();
         if s.locked || s.reserved + credits > self.max_blocks {
@@ -457,7 +461,7 @@ impl Journal {
         true
     }
 
-    /// The transaction that changes made now belong to.
+    /// The transaction to which current changes belong.
     pub fn running_tid(&self) -> Tid {
         self.state.lock().running.tid
     }
@@ -513,14 +517,14 @@ impl Journal {
         waiter.wait()
     }
 
-    /// Commits whatever is running and waits.
+    /// Commits the running transaction and waits.
     pub fn commit_running(&self) -> Result<()> {
         let tid = self.running_tid();
         self.commit_wait(Some(tid))
     }
 
-    /// One round of the journal's work: commits if a caller waits or the transaction is old, else flushes if a caller
-    /// waits for that. Returns whether it did anything.
+    /// Does one round of the journal's work: commits if a caller waits or the transaction is old, otherwise flushes if
+    /// a caller waits for that. Returns whether it did anything.
     pub fn step(&self) -> bool {
         if std::mem::take(&mut self.state.lock().room_wanted) && self.options.threaded {
             // The error has already been reported to the waiters and the file system.
@@ -551,7 +555,7 @@ impl Journal {
 
     fn flush_for_waiters(&self) -> bool {
         let (waiting, result) = {
-            // A caller that came after the flush of a commit waits for that commit, too.
+            // A caller that arrived after the flush of a commit waits for that commit, too.
             let log = self.log.lock();
             let waiting = {
                 let mut s = self.state.lock();
@@ -585,7 +589,7 @@ impl Journal {
         any
     }
 
-    /// Runs `step` until [`Journal::stop`]: the body of the journal's thread.
+    /// Runs `step` until [`Journal::stop`]. This is the body of the journal's thread.
     pub fn run(&self) {
         loop {
             {
@@ -614,11 +618,11 @@ impl Journal {
         }
     }
 
-    /// Waits a moment, so that several threads that fsync repeatedly share one commit instead of two (Linux: the sleep
-    /// in `jbd2_journal_stop`). The device then idles while they compute, and they while it writes. If they need longer
-    /// than a commit, as through a mount whose server shares the processors with them, two groups in turns do more, and
-    /// form by themselves (experiments/015-fsync-processes). The wait is at most as long as a commit; a lone caller
-    /// does not wait.
+    /// Waits for a short time, so that several threads that fsync repeatedly share one commit instead of two (Linux:
+    /// the sleep in `jbd2_journal_stop`). Then the device is idle while they compute, and they are idle while it
+    /// writes. If they take longer than a commit, as through a mount whose server shares the processors with them, two
+    /// alternating groups achieve more, and form by themselves (experiments/015-fsync-processes). The wait is at most
+    /// as long as a commit, and a single caller does not wait.
     fn gather(&self, s: &mut MutexGuard<'_, State>) {
         if s.waiters.is_empty() || s.waiters.len() >= s.batch || s.stop || s.back.all_ns > s.commit_ns {
             return;
@@ -635,7 +639,7 @@ impl Journal {
         s.gathering = false;
     }
 
-    /// Ends [`Journal::run`] once it has served the waiters of a commit. Later callers, and those that wait for a
+    /// Ends [`Journal::run`] after it has served the waiters of a commit. Later callers, and those that wait for a
     /// handle, are refused, because no thread would serve them.
     pub fn stop(&self) {
         self.state.lock().stop = true;
@@ -645,7 +649,7 @@ impl Journal {
 
     /// Waits until every thread that began to write to the log before [`Journal::stop`] has ended its write, and no
     /// block is being written home. Only then may another process replay the log. The journal's own thread does not
-    /// count: the caller has joined it.
+    /// count, because the caller has joined it.
     pub fn wait_until_left(&self) {
         let mut s = self.state.lock();
         // The thread that drops the last reference to a file system may be the one that writes.
@@ -656,8 +660,8 @@ impl Journal {
         self.home_io.settle();
     }
 
-    /// Stops the journal after an error: nothing more is logged, every waiter gets the error, the log keeps its
-    /// contents, and the next mount finds the error (`s_errno`).
+    /// Stops the journal after an error: nothing more is logged, every waiter gets the error, the content of the log is
+    /// kept, and the next mount finds the error (`s_errno`).
     pub fn abort(&self, error: &Error) {
         {
             let mut s = self.state.lock();
@@ -669,8 +673,8 @@ impl Journal {
         self.tell_aborted(error);
     }
 
-    /// As [`Journal::abort`], but leaves no trace for the next mount: the log is not marked, and the file system is not
-    /// informed.
+    /// The same as [`Journal::abort`], but leaves no trace for the next mount: the log is not marked, and the file
+    /// system is not informed.
     pub fn give_up(&self, error: &Error) {
         {
             let mut s = self.state.lock();
@@ -686,7 +690,7 @@ impl Journal {
     pub(crate) fn set_aborted(&self, s: &mut State, error: &Error) {
         s.aborted = Some(error.clone());
         s.locked = false;
-        // The journal's thread has no work left that would keep it awake.
+        // The journal's thread has no work left for which it would stay awake.
         s.commit_wanted = false;
         s.room_wanted = false;
         s.started_ns = None;
@@ -694,7 +698,7 @@ impl Journal {
         self.drained.notify_all();
     }
 
-    /// Reports an abort, after [`Journal::set_aborted`].
+    /// Reports an abort after [`Journal::set_aborted`].
     pub(crate) fn tell_aborted(&self, error: &Error) {
         // If another thread holds the log, that thread records the abort when it releases it.
         if let Some(log) = self.log.try_lock() {
@@ -706,22 +710,23 @@ impl Journal {
         self.fail_waiters();
     }
 
-    /// Whether it has been aborted in a way that the file system and the next mount are to learn.
+    /// Whether the journal was aborted in a way of which the file system and the next mount must be informed.
     pub(crate) fn tells_abort(&self) -> bool {
         let s = self.state.lock();
         s.aborted.is_some() && !s.given_up
     }
 
-    /// Runs `f` while no block is written home. Returns false if another thread has the log; [`Hooks::log_free`]
-    /// follows. For writes of blocks that a checkpoint may write, too: the older write must not win. Does not wait for
-    /// a commit, because the caller may have a handle open.
+    /// Runs `f` while no block is written home. If another thread has the log, returns false, and [`Hooks::log_free`]
+    /// is called later. This is for writes of blocks that a checkpoint may write, too, because the older write must not
+    /// win. Does not wait for a commit, because the caller may have an open handle.
     pub fn alone(&self, f: impl FnOnce()) -> bool {
         let Some(log) = self.log.try_lock() else { return false };
         self.run_alone(log, f);
         true
     }
 
-    /// The same for a caller without an open handle or a lock that ranks after the log: waits for the log.
+    /// The same as [`Journal::alone`] for a caller that has neither an open handle nor a lock that ranks after the log.
+    /// Waits for the log.
     pub fn alone_at_last(&self, f: impl FnOnce()) {
         self.run_alone(self.log.lock(), f);
     }
@@ -736,8 +741,8 @@ impl Journal {
         self.state.lock().aborted.is_some()
     }
 
-    /// Commits and writes home everything, then marks the log empty. The caller clears `needs_recovery` only after this
-    /// succeeded, and has stopped the thread.
+    /// Commits and writes home everything, then marks the log as empty. The caller must stop the thread before, and may
+    /// clear `needs_recovery` only after this has succeeded.
     pub fn close(&self) -> Result<()> {
         if let Some(cause) = &self.state.lock().aborted {
             return Err(cause.as_aborted());
@@ -754,9 +759,9 @@ impl Journal {
         r
     }
 
-    /// Lets no handle start any more, waits for those that are open, and does what [`Journal::close`] does: until
-    /// [`Journal::thaw`] the log is empty and nothing is written. The caller has stopped the threads that would wait in
-    /// vain.
+    /// Lets no more handles start, waits for the open ones, and does the same as [`Journal::close`]. Until
+    /// [`Journal::thaw`], the log is empty and nothing is written. The caller must stop the threads that would
+    /// otherwise wait without end.
     pub fn freeze(&self) -> Result<()> {
         self.state.lock().frozen = true;
         self.close()
@@ -790,11 +795,11 @@ mod tests {
         assert_eq!(back.all_ns, 0, "not all are back");
         asked(&mut back, 1_500, 1);
         assert_eq!(back.all_ns, 500);
-        // Half of them were answered: all would need twice as long. The average moves by a quarter.
+        // Half of them were answered, so all would need twice as long. The average moves by a quarter.
         back.answer(2, 4, 2_000);
         asked(&mut back, 2_900, 2);
         assert_eq!(back.all_ns, (3 * 500 + 1_800) / 4);
-        // One answer of four is no sample.
+        // One answer of four is not a sample.
         let before = back.all_ns;
         back.answer(1, 4, 10_000);
         asked(&mut back, 60_000, 4);

@@ -1,9 +1,9 @@
 //! Bitmaps of blocks (clusters) and inodes: little-endian bit order, bit 0 is the lowest bit of byte 0.
 //!
-//! Main functions: [`test()`], [`set_range`], [`find_next_zero`], [`count_zeros`] and their kin on plain byte slices;
-//! [`init_block_bitmap`] and [`init_inode_bitmap`] for groups whose bitmap was never written.
-//! Bits outside the slice read as set, and setting them does nothing: no index from an image can reach past the end.
-//! It does not know checksums: [`crate::group_desc::GroupDesc`] does.
+//! Main functions: [`test()`], [`set_range`], [`find_next_zero`], [`count_zeros`] and their relatives on plain byte
+//! slices; [`init_block_bitmap`] and [`init_inode_bitmap`] for groups whose bitmap was never written. Bits outside the
+//! slice read as set, and setting them does nothing, so no index from an image can reach past the end. Checksums are
+//! handled by [`crate::group_desc::GroupDesc`].
 //!
 //! # Locking
 //! None.
@@ -16,7 +16,7 @@ use std::ops::Range;
 const WORD_BITS: u32 = u64::BITS;
 const WORD_BYTES: usize = 8;
 
-/// Whether a bit is set. Bits past the end are.
+/// Whether a bit is set. Bits past the end count as set.
 #[inline]
 pub fn test(bitmap: &[u8], bit: u32) -> bool {
     bitmap.get(bit as usize / 8).is_none_or(|byte| byte & (1 << (bit % 8)) != 0)
@@ -50,7 +50,7 @@ pub fn clear_range(bitmap: &mut [u8], range: Range<u32>) {
     apply(bitmap, range, |byte, mask| *byte &= !mask, 0);
 }
 
-/// Edits the bytes at both edges through a mask and fills the whole ones between.
+/// Edits the bytes at both ends through a mask, and fills the whole bytes between them.
 fn apply(bitmap: &mut [u8], range: Range<u32>, edit: impl Fn(&mut u8, u8), fill: u8) {
     let end = clip(bitmap, range.end);
     if range.start >= end {
@@ -94,7 +94,7 @@ fn find(bitmap: &[u8], range: Range<u32>, flip: u64) -> Option<u32> {
     None
 }
 
-/// How many bits of a range are clear; those past the end of the bitmap are not.
+/// The number of clear bits in a range. Bits past the end of the bitmap count as set.
 pub fn count_zeros(bitmap: &[u8], range: Range<u32>) -> u32 {
     let end = clip(bitmap, range.end);
     if range.start >= end {
@@ -114,17 +114,17 @@ pub fn count_zeros(bitmap: &[u8], range: Range<u32>) -> u32 {
     end - range.start - ones
 }
 
-/// Whether all bits of a range are clear. An empty range is.
+/// Whether all bits of a range are clear; true for an empty range.
 pub fn is_clear(bitmap: &[u8], range: Range<u32>) -> bool {
     range.is_empty() || (range.end <= clip(bitmap, range.end) && find_next_one(bitmap, range).is_none())
 }
 
-/// Whether all bits of a range are set. An empty range is.
+/// Whether all bits of a range are set; true for an empty range.
 pub fn is_set(bitmap: &[u8], range: Range<u32>) -> bool {
     find_next_zero(bitmap, range).is_none()
 }
 
-/// The word that starts at bit `start`, a multiple of 64, padded with zeros behind the end.
+/// The word that starts at bit `start`, a multiple of 64, padded with zeros past the end.
 fn word_at(bitmap: &[u8], start: u32) -> u64 {
     let from = start as usize / 8;
     let bytes = &bitmap[from.min(bitmap.len())..bitmap.len().min(from + WORD_BYTES)];
@@ -138,20 +138,20 @@ fn clip(bitmap: &[u8], bit: u32) -> u32 {
     u32::try_from(bitmap.len().saturating_mul(8)).unwrap_or(u32::MAX).min(bit)
 }
 
-/// Sets the bits behind the last real one (`used`) to the end of the block.
+/// Sets the bits after the `used` real ones, up to the end of the block.
 pub fn set_padding(bitmap: &mut [u8], used: u32) {
     let end = clip(bitmap, u32::MAX);
     set_range(bitmap, used..end);
 }
 
-/// Whether all bits behind the last real one (`used`) are set, as e2fsck wants them.
+/// Whether all bits after the `used` real ones are set, as e2fsck expects.
 pub fn padding_is_set(bitmap: &[u8], used: u32) -> bool {
     is_set(bitmap, used..clip(bitmap, u32::MAX))
 }
 
-/// Fills `out`, one block, with the block bitmap of a group that is BLOCK_UNINIT: its superblock and descriptor copies,
-/// the bitmaps and tables of all `descs` that lie in it, and the padding. `descs` must have the group's own descriptor
-/// and, with `flex_bg`, those of every group that could keep its metadata here.
+/// Fills `out`, one block, with the block bitmap of a BLOCK_UNINIT group: its superblock and descriptor copies, the
+/// bitmaps and tables of all `descs` that lie in it, and the padding. `descs` must contain the group's own descriptor
+/// and, with `flex_bg`, the descriptors of every group whose metadata may lie here.
 pub fn init_block_bitmap<'a>(
     out: &mut [u8],
     group: GroupNr,
@@ -180,7 +180,7 @@ pub fn init_block_bitmap<'a>(
     set_padding(out, geometry.clusters_in_group(group));
 }
 
-/// Fills `out`, one block, with the inode bitmap of a group that is INODE_UNINIT: no inode in use, and the padding.
+/// Fills `out`, one block, with the inode bitmap of an INODE_UNINIT group: no inode in use, and the padding.
 pub fn init_inode_bitmap(out: &mut [u8], geometry: &Geometry) {
     out.fill(0);
     set_padding(out, geometry.inodes_per_group);

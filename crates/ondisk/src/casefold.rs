@@ -1,8 +1,8 @@
-//! Names in any case: the form that a directory with the casefold flag compares and hashes (Linux: fs/unicode, NFDICF
-//! of Unicode 12.1).
+//! Case-insensitive names: the form in which a directory with the casefold flag compares and hashes them (Linux:
+//! fs/unicode, NFDICF of Unicode 12.1).
 //!
-//! Main function: [`fold`]. Main type: [`Wanted`] (a name to find, and the rule by which stored names are it).
-//! [`may_be_written`] says which new names such a directory takes.
+//! Main function: [`fold`]. Main type: [`Wanted`] (a name to find, and the rule by which stored names match it).
+//! [`may_be_written`] says which new names such a directory accepts.
 //!
 //! What it does not do: fold encrypted names, whose hash is stored with them.
 //!
@@ -12,15 +12,15 @@
 use caseless::Caseless;
 use unicode_normalization::UnicodeNormalization;
 
-/// A name in the form for case-insensitive comparison: each character decomposed and folded, then marks in canonical
-/// order, without ignorable characters. A name that is not UTF-8 is compared unchanged.
+/// The form of a name for case-insensitive comparison. Each character is decomposed and folded, ignorable characters
+/// are dropped, and marks are sorted in canonical order. A name that is not UTF-8 is compared unchanged.
 pub fn fold(name: &[u8]) -> Vec<u8> {
     let Ok(text) = std::str::from_utf8(name) else { return name.to_vec() };
     if text.is_ascii() {
         return text.to_ascii_lowercase().into_bytes();
     }
     let mut folded = String::new();
-    // No mark moves past an ignorable or newer character, nor past the folded form of a mark.
+    // Fold piece by piece: no mark moves past an ignorable or newer character, or past the folded form of a mark.
     for part in text.split_inclusive(|c| is_ignorable(c) || is_newer(c)) {
         let last = part.chars().next_back().filter(|c| is_ignorable(*c) || is_newer(*c));
         let marks_end = part.len() - last.map_or(0, char::len_utf8);
@@ -31,12 +31,12 @@ pub fn fold(name: &[u8]) -> Vec<u8> {
     folded.into_bytes()
 }
 
-/// Bit of `s_encoding_flags`: names that are not text are refused (Linux: `SB_ENC_STRICT_MODE_FL`).
+/// The bit of `s_encoding_flags` by which names that are not UTF-8 are refused (Linux: `SB_ENC_STRICT_MODE_FL`).
 pub const STRICT: u16 = 1;
 
-/// Whether a directory that folds its names takes this new one (Linux: `generic_ci_validate_strict_name`, fs/libfs.c).
-/// In strict mode it must be UTF-8. In any mode it must not fold to `.` or `..`: Linux's ext4 would find the directory
-/// itself by it, and report damage.
+/// Whether a case-insensitive directory accepts this new name (Linux: `generic_ci_validate_strict_name`, fs/libfs.c).
+/// In strict mode it must be UTF-8. In any mode it must not fold to `.` or `..`, because Linux's ext4 would find the
+/// directory itself under that name, and report damage.
 pub fn may_be_written(name: &[u8], strict: bool) -> bool {
     if name.is_ascii() {
         return true;
@@ -52,24 +52,24 @@ fn is_dot(name: &[u8]) -> bool {
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
     name: &'a [u8],
-    /// The folded form, where the directory folds names.
+    /// The folded form, if the directory is case-insensitive.
     folded: Option<Vec<u8>>,
 }
 
 impl<'a> Wanted<'a> {
-    /// `folds`: the directory compares folded names. `.` and `..` are themselves in any directory.
+    /// `folds` says whether the directory compares folded names. `.` and `..` are never folded.
     pub fn new(name: &'a [u8], folds: bool) -> Wanted<'a> {
         Wanted { name, folded: (folds && !is_dot(name)).then(|| fold(name)) }
     }
 
-    /// Whether the directory's entry with the name `stored` is the one to find (Linux: `generic_ci_match`).
+    /// Whether the stored name matches (Linux: `generic_ci_match`).
     #[inline(always)]
     pub fn is(&self, stored: &[u8]) -> bool {
         stored == self.name || self.folded.as_ref().is_some_and(|folded| is_folded_as(stored, folded))
     }
 }
 
-/// Without an allocation for the most common names.
+/// Whether the stored name folds to `folded`. ASCII names, the most common ones, need no allocation.
 fn is_folded_as(stored: &[u8], folded: &[u8]) -> bool {
     if stored.is_ascii() {
         return stored.eq_ignore_ascii_case(folded) && !is_dot(stored);
@@ -85,8 +85,8 @@ fn is_ignorable(c: char) -> bool {
         | 0x1D173..=0x1D17A | 0xE0000..=0xE0FFF)
 }
 
-/// Characters that later versions of Unicode fold, decompose or order. The table on disk does not know them, so they
-/// are unchanged.
+/// Characters that later versions of Unicode fold, decompose or reorder. The version on disk does not have them, so
+/// they remain unchanged.
 fn is_newer(c: char) -> bool {
     matches!(u32::from(c),
         0x5C8..=0x5C9 | 0x897..=0x89F | 0x8CA..=0x8D2 | 0xC3C | 0x1715 | 0x1ABF..=0x1AF0 | 0x1C89 | 0x1DFA | 0x2C2F
@@ -123,7 +123,7 @@ mod tests {
             assert_eq!(folded(one), folded(other));
         }
         assert_ne!(folded("a"), folded("b"));
-        // A mark that stays behind an ignorable character, and a letter of Unicode 13.
+        // A mark that stays after an ignorable character, and a letter of Unicode 13.
         assert_eq!(folded("a\u{301}\u{ad}\u{334}"), "a\u{301}\u{334}");
         assert_eq!(folded("\u{a7c7}A"), "\u{a7c7}a");
         assert_eq!(fold(b"A\xff"), b"A\xff");
@@ -145,10 +145,10 @@ mod tests {
     fn every_character_folds_as_in_unicode_12_1() {
         let mut sum = !0;
         for c in (1..=0x10_ffff).filter_map(char::from_u32) {
-            // Between two marks, whose order shows the character's class.
+            // Put the character between two marks, whose order then shows its class.
             sum = crc32c(sum, folded(&format!("A\u{301}{c}\u{334}b\n")).as_bytes());
         }
-        // The same sum over the answers of e2fsprogs 1.47.4 (lib/ext2fs/nls_utf8.c).
+        // The same sum over the results of e2fsprogs 1.47.4 (lib/ext2fs/nls_utf8.c).
         assert_eq!(sum, 0xb54f_6fb1);
     }
 }

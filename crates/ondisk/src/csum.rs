@@ -8,10 +8,10 @@
 
 use crate::InodeNr;
 
-/// CRC32C without the final inversion (Linux: `crc32c_le`, which `ext4_chksum` calls). Chains: the result of one call
-/// is the seed of the next.
+/// CRC32C without the final inversion (Linux: `crc32c_le`, which `ext4_chksum` calls). Calls can be chained: the result
+/// of one call is the seed of the next.
 pub fn crc32c(seed: u32, data: &[u8]) -> u32 {
-    // The library inverts on the way in and on the way out; ext4 does neither.
+    // The library inverts before and after; ext4 does neither.
     !::crc32c::crc32c_append(!seed, data)
 }
 
@@ -37,8 +37,8 @@ static CRC16_TABLE: [u16; 256] = {
     table
 };
 
-/// Where a metadata checksum starts (Linux: `s_csum_seed` in `struct ext4_sb_info`, and `i_csum_seed` for the one of an
-/// inode). Made from the superblock's UUID or its stored seed; [`ChecksumSeed::for_inode`] binds it to an inode.
+/// The start value of a metadata checksum (Linux: `s_csum_seed` in `struct ext4_sb_info`, and `i_csum_seed` for an
+/// inode). It comes from the superblock's UUID or its stored seed; [`ChecksumSeed::for_inode`] binds it to an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChecksumSeed(u32);
 
@@ -53,12 +53,12 @@ impl ChecksumSeed {
         ChecksumSeed(crc32c(!0, uuid))
     }
 
-    /// The start value itself, as `s_checksum_seed` would hold it.
+    /// The start value itself, in the form of `s_checksum_seed`.
     pub const fn raw(self) -> u32 {
         self.0
     }
 
-    /// The checksum of `data` with this start.
+    /// The checksum of `data` with this start value.
     pub fn checksum(self, data: &[u8]) -> u32 {
         crc32c(self.0, data)
     }

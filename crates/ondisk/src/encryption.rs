@@ -1,29 +1,31 @@
-//! The contexts of encrypted files: which policy, by which keys, and a nonce of the file's own (Linux:
-//! `union fscrypt_context`, fs/crypto/fscrypt_private.h).
+//! The contexts of encrypted files: the policy, the name of the key, and a nonce for each file (Linux: `union
+//! fscrypt_context`, fs/crypto/fscrypt_private.h).
 //!
-//! Main types: [`Context`] (a context, decoded), [`Policy`] (what all files below an encrypted directory share),
-//! [`KeyName`] (the name of a master key), [`Mode`] (a cipher), [`ContextDamage`] (one fault). [`policy`] returns the
-//! bytes of a policy, for comparisons.
+//! Main types: [`Context`] (a decoded context), [`Policy`] (the part that all files below an encrypted directory
+//! share), [`KeyName`] (the name of a master key), [`Mode`] (a cipher), [`ContextDamage`] (one fault). [`policy`]
+//! returns the bytes of a policy, for comparisons.
 //!
 //! A context is the value of an attribute ([`crate::xattr::index::ENCRYPTION`], [`NAME`]). All files below an encrypted
 //! directory have its policy.
 //!
-//! What it does not do: derive keys, encrypt.
+//! What it does not do: derive keys, or encrypt.
 //!
 //! # Locking
 //! None.
 
 use crate::damage::Damage;
 
-/// The attribute's name behind its index.
+/// The attribute's name, without the prefix of its index.
 pub const NAME: &[u8] = b"c";
-/// Version, modes, flags, eight bytes that name the key, nonce.
+/// The length of a context of version 1: version, modes, flags, eight bytes for the key's name, nonce.
 const V1_LEN: usize = 28;
-/// Version, modes, flags, unit size, three reserved bytes, sixteen that name the key, nonce.
+/// The length of a context of version 2: version, modes, flags, unit size, three reserved bytes, sixteen bytes for the
+/// key's name, nonce.
 const V2_LEN: usize = 40;
-/// The bytes of a nonce.
+/// The length of a nonce, in bytes.
 pub const NONCE_LEN: usize = 16;
-/// The bytes in front of the ciphertext of a symbolic link's target: its length (Linux: `struct fscrypt_symlink_data`).
+/// The number of bytes before the ciphertext of a symbolic link's target, which contain its length (Linux: `struct
+/// fscrypt_symlink_data`).
 pub const LINK_HEADER: usize = 2;
 
 /// One fault of a context.
@@ -32,12 +34,12 @@ pub enum ContextDamage {
     /// There are no bytes, or the version is 0, which no context has.
     #[error("no version")]
     Version,
-    /// The length is not that of the version.
+    /// The length does not match the version.
     #[error("{found} bytes, expected {expected}")]
     Length {
-        /// Bytes.
+        /// The number of bytes.
         found: u32,
-        /// Those of the version.
+        /// The length for the version, in bytes.
         expected: u32,
     },
 }
@@ -62,7 +64,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The mode of a number; `None` for one without code here.
+    /// The mode with this number; `None` if it is not supported.
     pub fn from_disk(number: u8) -> Option<Mode> {
         match number {
             1 => Some(Mode::Aes256Xts),
@@ -73,7 +75,7 @@ impl Mode {
         }
     }
 
-    /// The number.
+    /// The number of the mode.
     pub fn to_disk(self) -> u8 {
         match self {
             Mode::Aes256Xts => 1,
@@ -83,7 +85,7 @@ impl Mode {
         }
     }
 
-    /// The bytes of its key.
+    /// The length of its key, in bytes.
     pub fn key_len(self) -> usize {
         match self {
             Mode::Aes256Xts => 64,
@@ -92,7 +94,7 @@ impl Mode {
         }
     }
 
-    /// The bytes that a master key must have under policies of version 2 (Linux: `security_strength`).
+    /// The minimum length of a master key under policies of version 2, in bytes (Linux: `security_strength`).
     pub fn strength(self) -> usize {
         match self {
             Mode::Aes256Xts | Mode::Aes256Cts => 32,
@@ -100,7 +102,7 @@ impl Mode {
         }
     }
 
-    /// The name of a mode's number, for messages.
+    /// The name of the mode with this number, for messages.
     pub fn name_of(number: u8) -> &'static str {
         match number {
             1 => "AES-256-XTS",
@@ -116,10 +118,10 @@ impl Mode {
     }
 }
 
-/// The name of a master key, as policies store it.
+/// The name of a master key, in the form that policies store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyName {
-    /// Version 1: chosen by the user, as a rule the first bytes of the key's SHA-512 of its SHA-512.
+    /// Version 1: chosen by the user, usually the first bytes of a double SHA-512 of the key.
     Descriptor([u8; 8]),
     /// Version 2: derived from the key.
     Identifier([u8; 16]),
@@ -132,11 +134,11 @@ pub struct Policy {
     pub contents: u8,
     /// The cipher of names and link targets.
     pub names: u8,
-    /// Padding of names, and how keys and initialization vectors are made.
+    /// The padding of names, and the way in which keys and initialization vectors are derived.
     pub flags: u8,
-    /// The size of a unit of contents as a power of two; 0: a block of the file system.
+    /// The size of a unit of contents as a power of two; 0 for a block of the file system.
     pub unit_bits: u8,
-    /// Its key, and the version.
+    /// The name of the key, which also determines the version.
     pub key: KeyName,
 }
 
@@ -145,13 +147,13 @@ pub struct Policy {
 pub const FLAGS_PAD: u8 = 3;
 /// Files have no keys of their own; their nonces are in the initialization vectors.
 pub const FLAG_DIRECT_KEY: u8 = 4;
-/// Files have no keys of their own; initialization vectors contain the inode number, and 32 bits of the position.
+/// Files have no keys of their own; initialization vectors contain the inode number and 32 bits of the position.
 pub const FLAG_IV_INO_LBLK_64: u8 = 8;
-/// As before, with a hash of the inode number that is added to the position.
+/// As [`FLAG_IV_INO_LBLK_64`], with a hash of the inode number that is added to the position.
 pub const FLAG_IV_INO_LBLK_32: u8 = 16;
 
 impl Policy {
-    /// As mkfs and fscryptctl(1) make one: version 2, AES-256, names padded to 32 bytes.
+    /// The default policy of mkfs and fscryptctl(1): version 2, AES-256, names padded to 32 bytes.
     pub fn new(identifier: [u8; 16]) -> Policy {
         let key = KeyName::Identifier(identifier);
         let (contents, names) = (Mode::Aes256Xts.to_disk(), Mode::Aes256Cts.to_disk());
@@ -164,17 +166,17 @@ impl Policy {
     }
 }
 
-/// A file's context, decoded.
+/// The decoded context of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     /// The part that the directory and all files below it share.
     pub policy: Policy,
-    /// The file's own.
+    /// The nonce of this file.
     pub nonce: [u8; NONCE_LEN],
 }
 
 impl Context {
-    /// Decodes the value of the attribute. `None`: the version is unknown here.
+    /// Decodes the value of the attribute. `None` if the version is unknown.
     ///
     /// # Errors
     /// The fault of the context.
@@ -191,7 +193,7 @@ impl Context {
         Ok(Some(Context { policy, nonce }))
     }
 
-    /// The value of the attribute.
+    /// Encodes the value of the attribute.
     pub fn encode(&self) -> Vec<u8> {
         let Policy { contents, names, flags, unit_bits, key } = self.policy;
         let mut bytes = match key {
@@ -205,7 +207,7 @@ impl Context {
     }
 }
 
-/// The policy in a context: everything but the nonce. `None`: the version is unknown here.
+/// The policy in a context, which is everything except the nonce. `None` if the version is unknown.
 ///
 /// # Errors
 /// The fault of the context.

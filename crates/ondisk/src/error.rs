@@ -2,38 +2,38 @@
 
 use std::fmt;
 
-/// The structures that decoding can find damaged; displayed so that their number can follow.
+/// The structures in which decoding can find damage. They are displayed so that a number can follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Structure {
-    /// Numbered by its first byte.
+    /// The superblock; the number is the offset of its first byte.
     SuperBlock,
-    /// By group, as the bitmaps.
+    /// A group descriptor; the number is that of its group.
     GroupDescriptor,
-    /// By group.
+    /// A block bitmap; the number is that of its group.
     BlockBitmap,
-    /// By group.
+    /// An inode bitmap; the number is that of its group.
     InodeBitmap,
-    /// By inode number.
+    /// An inode; the number is the inode number.
     Inode,
-    /// By block, or 0 for the root in the inode.
+    /// A node of an extent tree; the number is that of its block, or 0 for the root in the inode.
     ExtentNode,
-    /// By logical block.
+    /// A list of extents; the number is a logical block.
     ExtentList,
-    /// By block.
+    /// An indirect block; the number is that of the block.
     IndirectBlock,
-    /// By logical block.
+    /// A block of a directory; the number is the logical block.
     DirectoryBlock,
-    /// By block.
+    /// An xattr block; the number is that of the block.
     XattrBlock,
-    /// By block.
+    /// A block of the orphan file; the number is that of the block.
     OrphanFileBlock,
-    /// By block.
+    /// The superblock of the journal; the number is that of its block.
     JournalSuperBlock,
-    /// By transaction.
+    /// A revoke block of the journal; the number is that of its transaction.
     RevokeBlock,
-    /// By block of the journal.
+    /// A block of the fast-commit area; the number is the block in the journal.
     FastCommit,
-    /// By sector.
+    /// A partition table; the number is that of the sector.
     PartitionTable,
 }
 
@@ -59,20 +59,21 @@ impl fmt::Display for Structure {
     }
 }
 
-/// An on-disk structure that cannot be used, and why. The caller adds the image's name.
+/// An on-disk structure cannot be used, for this reason. The caller adds the image's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The bytes break a rule of the format. `number` is the block, inode, group … that `structure` names.
+    /// The bytes break a rule of the format. `number` is the block, inode, group or other number that `structure`
+    /// implies.
     #[error("{structure} {number}: {detail}")]
     Corrupt {
         /// The damaged structure.
         structure: Structure,
         /// The number of the structure; [`Structure`] says how each kind is numbered.
         number: u64,
-        /// The field, its value and the expected one, for messages.
+        /// The field, its value and the expected value, for messages.
         detail: String,
     },
-    /// The bytes are well formed but use something that Extant does not do.
+    /// The bytes are well formed but use something that Extant does not support.
     #[error("unsupported: {detail}")]
     Unsupported {
         /// The feature or value, for messages.

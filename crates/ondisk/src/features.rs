@@ -1,8 +1,8 @@
-//! Feature bits: their names, and Extant's support for a file system that has them.
+//! Feature bits: their names, and whether Extant supports a file system with them.
 //!
-//! Main types: [`Compat`], [`Incompat`], [`RoCompat`] (the three words of the superblock), [`check`] (may this be
-//! mounted, and how), [`MountMode`]. It does not look at anything but the superblock: whether the journal can be
-//! replayed is the journal's question.
+//! Main types: [`Compat`], [`Incompat`], [`RoCompat`] (the three words of the superblock), [`check`] (whether, and how,
+//! a file system may be mounted), [`MountMode`]. This only examines the superblock. Whether the journal can be replayed
+//! is decided elsewhere.
 //!
 //! # Locking
 //! None.
@@ -15,27 +15,27 @@ bitflags! {
     /// Bits that never stop a mount (Linux: `EXT4_FEATURE_COMPAT_*`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Compat: u32 {
-        /// Blocks were to be allocated ahead for directories; without effect in Linux.
+        /// Blocks should be preallocated for directories; no effect in Linux.
         const DIR_PREALLOC = 0x0001;
-        /// Inodes of AFS; without effect in Linux.
+        /// Inodes of AFS; no effect in Linux.
         const IMAGIC_INODES = 0x0002;
         /// There is a journal, in an inode or on another device.
         const HAS_JOURNAL = 0x0004;
-        /// Inodes have had attributes in blocks of their own.
+        /// Inodes have had attributes in separate blocks.
         const EXT_ATTR = 0x0008;
-        /// Inode 7 owns blocks behind the descriptors, into which their table can grow.
+        /// Inode 7 owns blocks after the descriptors, into which the descriptor table can grow.
         const RESIZE_INODE = 0x0010;
         /// Directories may have a hash tree.
         const DIR_INDEX = 0x0020;
-        /// Groups that were not initialized, in a form older than `uninit_bg`.
+        /// Uninitialized groups, in a form older than `uninit_bg`.
         const LAZY_BG = 0x0040;
-        /// Bitmaps of blocks that snapshots leave out; never in Linux.
+        /// Bitmaps of blocks that snapshots exclude; never used by Linux.
         const EXCLUDE_BITMAP = 0x0100;
         /// At most the two groups in `s_backup_bgs` have backups.
         const SPARSE_SUPER2 = 0x0200;
-        /// The journal may hold fast commits.
+        /// The journal may contain fast commits.
         const FAST_COMMIT = 0x0400;
-        /// Inode numbers and UUID must stay, because encryption depends on them.
+        /// Inode numbers and the UUID must not change, because encryption depends on them.
         const STABLE_INODES = 0x0800;
         /// Orphans are listed in a file (`s_orphan_file_inum`) instead of a linked list.
         const ORPHAN_FILE = 0x1000;
@@ -44,16 +44,16 @@ bitflags! {
 }
 
 bitflags! {
-    /// Bits that an implementation must know to look at the file system at all (Linux: `EXT4_FEATURE_INCOMPAT_*`).
+    /// Bits that an implementation must support to read the file system at all (Linux: `EXT4_FEATURE_INCOMPAT_*`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Incompat: u32 {
-        /// File data may be compressed; never in Linux.
+        /// File data may be compressed; never used by Linux.
         const COMPRESSION = 0x0_0001;
         /// Directory entries have the type of their inode.
         const FILETYPE = 0x0_0002;
-        /// The journal holds transactions to replay.
+        /// The journal contains transactions to replay.
         const NEEDS_RECOVERY = 0x0_0004;
-        /// The device holds a journal for another file system, and no file system.
+        /// The device contains the journal of another file system, and no file system.
         const JOURNAL_DEV = 0x0_0008;
         /// Descriptors lie in the groups that they describe, from `s_first_meta_bg` on.
         const META_BG = 0x0_0010;
@@ -65,33 +65,33 @@ bitflags! {
         const MMP = 0x0_0100;
         /// Bitmaps and inode tables may lie in another group.
         const FLEX_BG = 0x0_0200;
-        /// Attribute values may have an inode of their own.
+        /// Attribute values may be stored in inodes of their own.
         const EA_INODE = 0x0_0400;
-        /// Directory entries carry more than the name; Lustre's.
+        /// Directory entries contain more than the name; used by Lustre.
         const DIRDATA = 0x0_1000;
-        /// Checksums start with `s_checksum_seed`, so that the UUID may change.
+        /// Checksums start with `s_checksum_seed`, so the UUID may change.
         const CSUM_SEED = 0x0_2000;
-        /// Directories may be larger than their 32-bit size, and have three levels of index.
+        /// Directories may exceed their 32-bit size, and have three levels of index.
         const LARGE_DIR = 0x0_4000;
-        /// The data of small files and directories lies in the inode.
+        /// The data of small files and directories is stored in the inode.
         const INLINE_DATA = 0x0_8000;
         /// Directories may be encrypted (fscrypt).
         const ENCRYPT = 0x1_0000;
-        /// Directories may find names in any case.
+        /// Directories may be case-insensitive.
         const CASEFOLD = 0x2_0000;
         const _ = !0;
     }
 }
 
 bitflags! {
-    /// Bits that an implementation must know to write (Linux: `EXT4_FEATURE_RO_COMPAT_*`).
+    /// Bits that an implementation must support to write (Linux: `EXT4_FEATURE_RO_COMPAT_*`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct RoCompat: u32 {
         /// Only groups 0, 1 and the powers of 3, 5 and 7 have backups.
         const SPARSE_SUPER = 0x0_0001;
-        /// A file of 2 GiB or more exists: sizes have 64 bits.
+        /// A file of 2 GiB or more exists, so sizes have 64 bits.
         const LARGE_FILE = 0x0_0002;
-        /// Never used.
+        /// Indexed directories in an early form; never used.
         const BTREE_DIR = 0x0_0004;
         /// `i_blocks` has 48 bits, and may count file system blocks.
         const HUGE_FILE = 0x0_0008;
@@ -101,31 +101,31 @@ bitflags! {
         const DIR_NLINK = 0x0_0020;
         /// Every inode has the extra fields of `s_min_extra_isize`.
         const EXTRA_ISIZE = 0x0_0040;
-        /// There are snapshots; never in Linux.
+        /// There are snapshots; never used by Linux.
         const HAS_SNAPSHOT = 0x0_0080;
-        /// Quota is in hidden inodes.
+        /// Quotas are in hidden inodes.
         const QUOTA = 0x0_0100;
         /// Bitmaps count clusters of several blocks.
         const BIGALLOC = 0x0_0200;
         /// Metadata has CRC32C checksums; with it, [`RoCompat::GDT_CSUM`] has no meaning (Linux warns of both).
         const METADATA_CSUM = 0x0_0400;
-        /// Replicas; never in Linux.
+        /// Replicas; never used by Linux.
         const REPLICA = 0x0_0800;
-        /// Never to be mounted for writing.
+        /// The file system must not be mounted for writing.
         const READONLY = 0x0_1000;
-        /// Inodes have a project (`i_projid`), with quota.
+        /// Inodes have a project (`i_projid`), with quotas.
         const PROJECT = 0x0_2000;
         /// Files share blocks, without reference counts.
         const SHARED_BLOCKS = 0x0_4000;
-        /// Files may be protected by a Merkle tree (fs-verity).
+        /// Files may have a Merkle tree (fs-verity).
         const VERITY = 0x0_8000;
-        /// The orphan file may hold entries.
+        /// The orphan file may contain entries.
         const ORPHAN_PRESENT = 0x1_0000;
         const _ = !0;
     }
 }
 
-/// The names that e2fsprogs prints and takes.
+/// The names that e2fsprogs prints and accepts.
 const COMPAT_NAMES: &[(u32, &str)] = &[
     (0x0001, "dir_prealloc"),
     (0x0002, "imagic_inodes"),
@@ -177,7 +177,7 @@ const RO_COMPAT_NAMES: &[(u32, &str)] = &[
     (0x1_0000, "orphan_present"),
 ];
 
-/// The names of the set bits, lowest first; a bit without a name is `FEATURE_C7`, the way e2fsprogs prints it.
+/// The names of the set bits, lowest first. A bit without a name is written as `FEATURE_C7`, as in e2fsprogs.
 fn names(bits: u32, table: &[(u32, &str)], class: char) -> Vec<String> {
     (0..32)
         .filter(|bit| bits & (1 << bit) != 0)
@@ -193,7 +193,7 @@ fn by_name(name: &str, table: &[(u32, &str)]) -> Option<u32> {
 }
 
 impl Compat {
-    /// Every bit this code knows the meaning of.
+    /// All bits whose meaning this code knows.
     pub const KNOWN: Compat = Compat::from_bits_retain(0x1f7f);
 
     /// The names of the set bits as e2fsprogs prints them, lowest bit first.
@@ -201,14 +201,15 @@ impl Compat {
         names(self.bits(), COMPAT_NAMES, 'C')
     }
 
-    /// The bit that e2fsprogs calls `name`.
+    /// The bit with this name in e2fsprogs.
     pub fn by_name(name: &str) -> Option<Compat> {
         by_name(name, COMPAT_NAMES).map(Compat::from_bits_retain)
     }
 }
 
 impl Incompat {
-    /// The features that Extant writes. The journal handles the log, so `needs_recovery` is here.
+    /// The incompatible features that Extant can write. `needs_recovery` is included, because the journal handles the
+    /// log.
     pub const READ_WRITE: Incompat = Incompat::FILETYPE
         .union(Incompat::NEEDS_RECOVERY)
         .union(Incompat::META_BG)
@@ -222,8 +223,8 @@ impl Incompat {
         .union(Incompat::INLINE_DATA)
         .union(Incompat::CASEFOLD)
         .union(Incompat::ENCRYPT);
-    /// Every bit with a meaning known to this code. A superblock with another one is not decoded at all, because the
-    /// bit may change the meaning of its fields.
+    /// All bits whose meaning this code knows. A superblock with any other bit is not decoded at all, because the bit
+    /// may change the meaning of its fields.
     pub const KNOWN: Incompat = Incompat::READ_WRITE.union(Incompat::COMPRESSION).union(Incompat::DIRDATA);
 
     /// The names of the set bits as e2fsprogs prints them, lowest bit first.
@@ -231,14 +232,14 @@ impl Incompat {
         names(self.bits(), INCOMPAT_NAMES, 'I')
     }
 
-    /// The bit that e2fsprogs calls `name`.
+    /// The bit with this name in e2fsprogs.
     pub fn by_name(name: &str) -> Option<Incompat> {
         by_name(name, INCOMPAT_NAMES).map(Incompat::from_bits_retain)
     }
 }
 
 impl RoCompat {
-    /// The features that Extant writes; any other bit makes the mount read-only.
+    /// The features that Extant can write; any other bit makes the mount read-only.
     pub const READ_WRITE: RoCompat = RoCompat::SPARSE_SUPER
         .union(RoCompat::LARGE_FILE)
         .union(RoCompat::HUGE_FILE)
@@ -252,7 +253,7 @@ impl RoCompat {
         .union(RoCompat::VERITY)
         .union(RoCompat::ORPHAN_PRESENT);
 
-    /// Every bit this code knows the meaning of.
+    /// All bits whose meaning this code knows.
     pub const KNOWN: RoCompat = RoCompat::from_bits_retain(0x1_ffff);
 
     /// The names of the set bits as e2fsprogs prints them, lowest bit first.
@@ -260,7 +261,7 @@ impl RoCompat {
         names(self.bits(), RO_COMPAT_NAMES, 'R')
     }
 
-    /// The bit that e2fsprogs calls `name`.
+    /// The bit with this name in e2fsprogs.
     pub fn by_name(name: &str) -> Option<RoCompat> {
         by_name(name, RO_COMPAT_NAMES).map(RoCompat::from_bits_retain)
     }
@@ -269,11 +270,11 @@ impl RoCompat {
 /// How a file system may be mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountMode {
-    /// No feature stands against changes.
+    /// No feature prevents changes.
     ReadWrite,
-    /// Nothing may be written, not even the orphan list. The reasons are for the user: feature names, mostly.
+    /// Nothing may be written, not even the orphan list.
     ReadOnly {
-        /// At least one.
+        /// The reasons, for the user: mostly feature names; at least one.
         reasons: Vec<String>,
     },
 }
@@ -281,7 +282,7 @@ pub enum MountMode {
 /// Decides from the feature words whether, and how, a file system can be mounted.
 ///
 /// # Errors
-/// `Unsupported`, with the names of the features that keep Extant from reading it.
+/// `Unsupported`, with the names of the features that prevent Extant from reading it.
 pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
     let incompat = superblock.incompat();
     let refused = incompat.difference(Incompat::READ_WRITE);
@@ -296,12 +297,12 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
         reasons.push("meta_bg together with resize_inode, which has blocks in meta block groups".into());
     }
     if superblock.ro_compat().contains(RoCompat::BIGALLOC) && !incompat.contains(Incompat::EXTENTS) {
-        // Only extent trees map parts of a cluster.
+        // Only extent trees can map parts of a cluster.
         reasons.push("bigalloc without extent".into());
     }
     let keyed_hashes = Incompat::CASEFOLD.union(Incompat::ENCRYPT);
     if incompat.contains(keyed_hashes) {
-        // Directories with both flags hash folded names with a key of their own.
+        // Directories with both flags hash folded names with a separate key.
         reasons.push("casefold together with encrypt".into());
     }
     if superblock.raw().s_rev_level.get() == 0
@@ -312,10 +313,10 @@ pub fn check(superblock: &SuperBlock) -> Result<MountMode> {
     Ok(if reasons.is_empty() { MountMode::ReadWrite } else { MountMode::ReadOnly { reasons } })
 }
 
-/// Whether groups may have reserved descriptor blocks of the resize inode where the layout has none: the groups from
-/// `s_first_meta_bg` on, under `meta_bg` (Linux: `ext4_num_base_meta_clusters`). Where such a group's bitmap was never
-/// written, those blocks count as free. Groups before it keep the layout without `meta_bg`, and the two features do
-/// not meet.
+/// Whether groups may have reserved descriptor blocks of the resize inode that the layout does not show. These are the
+/// groups from `s_first_meta_bg` on, with `meta_bg` (Linux: `ext4_num_base_meta_clusters`). If the bitmap of such a
+/// group was never written, those blocks count as free. Groups before it have the layout without `meta_bg`, where the
+/// two features do not conflict.
 fn has_unmarked_reserved_blocks(superblock: &SuperBlock) -> bool {
     let geo = superblock.geometry();
     superblock.compat().contains(Compat::RESIZE_INODE)
@@ -323,10 +324,10 @@ fn has_unmarked_reserved_blocks(superblock: &SuperBlock) -> bool {
         && geo.first_meta_bg.is_some_and(|first| first < geo.desc_blocks)
 }
 
-/// `s_creator_os` of the Hurd.
+/// The value of `s_creator_os` for the Hurd.
 pub(crate) const CREATOR_OS_HURD: u32 = 1;
 
-/// The error for incompatible features that Extant does not have.
+/// The error for incompatible features that Extant does not support.
 pub(crate) fn refusal(features: Incompat) -> Error {
     Error::unsupported(format!("feature {}", features.names().join(", ")))
 }

@@ -1,11 +1,12 @@
-//! ext2/3/4 and jbd2 as bytes: declare, decode (which validates), encode, checksum.
+//! ext2/3/4 and jbd2 as bytes: declarations, decoding (which validates), encoding, checksums.
 //!
-//! Types come in three steps across the house: `Raw…` (zerocopy structs with the kernel header's field names, size and
-//! offsets asserted at compile time) → `…Desc` or a plain decoded struct (validated; only this crate makes them) → the
-//! live object (in `fs`). Pure packers for extent nodes, htree blocks, directory blocks and xattr areas live here too:
-//! they work on byte slices and know no I/O.
+//! Types come in three steps throughout the project: `Raw…` (zerocopy structs with the kernel header's field names,
+//! with sizes and offsets asserted at compile time), then `…Desc` or a plain decoded struct (validated; only this crate
+//! creates them), then the live object (in `fs`). Pure packers for extent nodes, htree blocks, directory blocks and
+//! xattr areas are also in this crate. They work on byte slices and do no I/O.
 //!
-//! What it does not do: I/O, locking, `unsafe`, allocation sized by a field on disk without a bound.
+//! What it does not do: I/O, locking, `unsafe`, or allocation of memory whose size comes from a field on disk without a
+//! bound.
 //!
 //! # Locking
 //! None.

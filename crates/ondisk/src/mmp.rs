@@ -1,28 +1,28 @@
-//! The block of multi-mount protection (Linux: `struct mmp_struct`, fs/ext4/ext4.h): a sign of life of the mount that
-//! uses the file system.
+//! The MMP block (multi-mount protection; Linux: `struct mmp_struct`, fs/ext4/ext4.h), which contains the heartbeat of
+//! the mount that uses the file system.
 //!
-//! Main type: [`Mmp`]. [`fill_clean`] makes the block of a file system that no mount uses.
+//! Main type: [`Mmp`]. [`fill_clean`] creates the block of a file system that no mount uses.
 //!
-//! What it does not do: the protocol.
+//! What it does not do: implement the protocol.
 //!
 //! # Locking
 //! None.
 
 use crate::superblock::SuperBlock;
 
-/// `mmp_magic`.
+/// The value of `mmp_magic`.
 pub const MAGIC: u32 = 0x004d_4d50;
-/// `mmp_seq` while no mount uses the file system.
+/// The value of `mmp_seq` while no mount uses the file system.
 pub const SEQ_CLEAN: u32 = 0xff4d_4d50;
-/// `mmp_seq` while a checker uses it.
+/// The value of `mmp_seq` while a checker uses the file system.
 pub const SEQ_FSCK: u32 = 0xe24d_4d50;
-/// The largest number of a mount.
+/// The largest sequence number of a mount.
 pub const SEQ_MAX: u32 = 0xe24d_4d4f;
-/// Bytes of the structure.
+/// The size of the structure, in bytes.
 pub const BYTES: usize = 1024;
-/// Seconds between two signs of life.
+/// The time between two writes of the block, in seconds.
 pub const INTERVAL: u16 = 5;
-/// The most seconds between two looks (Linux: `EXT4_MMP_MAX_CHECK_INTERVAL`).
+/// The maximum time between two checks, in seconds (Linux: `EXT4_MMP_MAX_CHECK_INTERVAL`).
 pub const CHECK_MAX: u16 = 300;
 const TIME_AT: usize = 8;
 const HOST_AT: usize = 16;
@@ -33,34 +33,34 @@ const CHECKSUM_AT: usize = BYTES - 4;
 /// One fault of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MmpDamage {
-    /// `mmp_magic`.
+    /// `mmp_magic` is wrong.
     #[error("magic {found:#x}, expected {MAGIC:#x}")]
     Magic {
-        /// As stored.
+        /// The stored value.
         found: u32,
     },
-    /// `mmp_checksum`.
+    /// `mmp_checksum` does not match.
     #[error("checksum {found:#x}, expected {expected:#x}")]
     Checksum {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Of the bytes before it.
+        /// The checksum of the bytes before it.
         expected: u32,
     },
 }
 
-/// A sign of life.
+/// The content of the block: one heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mmp {
-    /// Changes with every sign; see [`SEQ_CLEAN`] and [`SEQ_FSCK`].
+    /// The sequence number, which changes with every write; see [`SEQ_CLEAN`] and [`SEQ_FSCK`].
     pub seq: u32,
     /// Seconds since 1970.
     pub time: u64,
     /// The host of the mount; at most 64 bytes.
     pub host: Vec<u8>,
-    /// Its device; at most 32 bytes.
+    /// The device of the mount; at most 32 bytes.
     pub device: Vec<u8>,
-    /// Seconds within which a live mount gives a sign, as far as it knows.
+    /// The time in seconds within which a live mount expects to write the block.
     pub check_interval: u16,
 }
 
@@ -69,10 +69,10 @@ fn word(block: &[u8], at: usize) -> u32 {
 }
 
 impl Mmp {
-    /// Reads a block of at least [`BYTES`] bytes.
+    /// Decodes a block of at least [`BYTES`] bytes.
     ///
     /// # Errors
-    /// Damage.
+    /// [`MmpDamage`] of the block.
     pub fn parse(sb: &SuperBlock, block: &[u8]) -> Result<Mmp, MmpDamage> {
         let mut first = None;
         Mmp::damage(sb, block, |damage| first = first.or(Some(damage)));
@@ -120,7 +120,7 @@ impl Mmp {
     }
 }
 
-/// Fills a block of zeros as that of a file system which no mount uses. `block`: at least [`BYTES`] bytes.
+/// Fills a block of zeros for a file system that no mount uses. `block` has at least [`BYTES`] bytes.
 pub fn fill_clean(sb: &SuperBlock, block: &mut [u8]) {
     let check_interval = sb.raw().s_mmp_update_interval.get().max(INTERVAL);
     Mmp { seq: SEQ_CLEAN, time: 0, host: Vec::new(), device: Vec::new(), check_interval }.encode(sb, block);

@@ -1,11 +1,11 @@
 //! Blocks of the orphan file: numbers of inodes that must be deleted or truncated after a crash.
 //!
 //! Main functions: [`verify`] (magic and checksum of a block), [`slot`] and [`set_slot`] (its entries), [`init`] and
-//! [`update_checksum`]. Main type: [`OrphanDamage`] (one fault). It does not know the list that starts at
-//! `s_last_orphan`; that one is in the inodes themselves.
+//! [`update_checksum`]. Main type: [`OrphanDamage`] (one fault). What it does not do: handle the list that starts at
+//! `s_last_orphan`, which is stored in the inodes themselves.
 //!
-//! A block is `slots` little-endian inode numbers, 0 where free, then a magic and a checksum (Linux:
-//! `struct ext4_orphan_block_tail`).
+//! A block consists of `slots` little-endian inode numbers, 0 for free ones, followed by a magic number and a checksum
+//! (Linux: `struct ext4_orphan_block_tail`).
 //!
 //! # Locking
 //! None.
@@ -14,13 +14,13 @@ use crate::csum::{ChecksumSeed, crc32c};
 use crate::damage::{Damage, refuse};
 use crate::{BlockNr, InodeNr, Result, Structure};
 
-/// `ob_magic`.
+/// The value of `ob_magic`.
 pub const MAGIC: u32 = 0x0b10_ca04;
-/// Linux refuses an orphan file of more blocks.
+/// The maximum number of blocks that Linux accepts in an orphan file.
 pub const BLOCKS_MAX: u32 = 512;
 const TAIL_SIZE: usize = 8;
 
-/// Entries in a block of this many bytes.
+/// The number of entries in a block of this many bytes.
 pub fn slots_per_block(block_size: usize) -> usize {
     block_size.saturating_sub(TAIL_SIZE) / 4
 }
@@ -29,7 +29,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }
 
-/// The inode in a slot, `None` when the slot is free or not in the block. The number is not checked.
+/// The inode in a slot; `None` if the slot is free or not in the block. The number is not checked.
 pub fn slot(block: &[u8], index: usize) -> Option<InodeNr> {
     if index >= slots_per_block(block.len()) {
         return None;
@@ -37,7 +37,7 @@ pub fn slot(block: &[u8], index: usize) -> Option<InodeNr> {
     word(block, index * 4).filter(|&ino| ino != 0).map(InodeNr)
 }
 
-/// All used slots: index and inode.
+/// All used slots, as index and inode.
 pub fn used_slots(block: &[u8]) -> impl Iterator<Item = (usize, InodeNr)> + '_ {
     (0..slots_per_block(block.len())).filter_map(|index| slot(block, index).map(|ino| (index, ino)))
 }
@@ -47,7 +47,7 @@ pub fn free_slot(block: &[u8]) -> Option<usize> {
     (0..slots_per_block(block.len())).find(|&index| slot(block, index).is_none())
 }
 
-/// Fills or frees a slot; the caller then updates the checksum. False if the block has no such slot.
+/// Fills or frees a slot; the caller then updates the checksum. Returns false if the block has no such slot.
 pub fn set_slot(block: &mut [u8], index: usize, ino: Option<InodeNr>) -> bool {
     if index >= slots_per_block(block.len()) {
         return false;
@@ -56,7 +56,7 @@ pub fn set_slot(block: &mut [u8], index: usize, ino: Option<InodeNr>) -> bool {
     true
 }
 
-/// Makes an empty block: free slots and the magic. `seed` as for [`verify`].
+/// Initializes an empty block, with free slots and the magic number. `seed` is as for [`verify`].
 pub fn init(block: &mut [u8], number: BlockNr, seed: Option<ChecksumSeed>) {
     block.fill(0);
     if let Some(at) = block.len().checked_sub(TAIL_SIZE) {
@@ -65,13 +65,13 @@ pub fn init(block: &mut [u8], number: BlockNr, seed: Option<ChecksumSeed>) {
     update_checksum(block, number, seed);
 }
 
-/// Checks the magic and, with `metadata_csum`, the checksum of a block. `seed` is the one of the orphan file's inode
-/// ([`ChecksumSeed::for_inode`]), `None` without `metadata_csum`; `number` is the block's place on the device.
+/// Checks the magic number and, with `metadata_csum`, the checksum of a block. `seed` is the seed of the orphan file's
+/// inode ([`ChecksumSeed::for_inode`]), `None` without `metadata_csum`. `number` is the block's number on the device.
 ///
 /// # Errors
 /// `Corrupt` if the block is too short, or the magic or the checksum is wrong.
 pub fn verify(block: &[u8], number: BlockNr, seed: Option<ChecksumSeed>) -> Result<()> {
-    // Whether inodes are orphans is decided when they are read.
+    // Accept all inode numbers: whether inodes are orphans is decided when they are read.
     let context = OrphanContext { number, seed, inodes: (0, u32::MAX) };
     refuse(Structure::OrphanFileBlock, number.0, |mut sink| damage(block, &context, &mut sink))
 }
@@ -82,29 +82,29 @@ pub enum OrphanDamage {
     /// The block has no room for its tail.
     #[error("{found} bytes")]
     Length {
-        /// Bytes.
+        /// The number of bytes.
         found: u32,
     },
-    /// `ob_magic`.
+    /// `ob_magic` is wrong.
     #[error("magic {found:#010x}, expected {MAGIC:#010x}")]
     Magic {
-        /// As stored.
+        /// The stored value.
         found: u32,
     },
-    /// The checksum does not fit the bytes.
+    /// The checksum does not match the bytes.
     #[error("checksum {found:#010x}, computed {expected:#010x}")]
     Checksum {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Of the bytes.
+        /// The checksum of the bytes.
         expected: u32,
     },
-    /// An entry names no inode that can be an orphan.
+    /// An entry refers to an inode that cannot be an orphan.
     #[error("entry {index} names {inode}, which cannot be an orphan")]
     Inode {
-        /// The slot.
+        /// The index of the slot.
         index: u32,
-        /// As stored.
+        /// The stored value.
         inode: InodeNr,
     },
 }
@@ -118,15 +118,15 @@ impl Damage for OrphanDamage {
 /// Facts that a block of the orphan file does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct OrphanContext {
-    /// Its place on the device.
+    /// The block's number on the device.
     pub number: BlockNr,
-    /// The one of the orphan file's inode ([`ChecksumSeed::for_inode`]); `None` without `metadata_csum`.
+    /// The seed of the orphan file's inode ([`ChecksumSeed::for_inode`]); `None` without `metadata_csum`.
     pub seed: Option<ChecksumSeed>,
-    /// The first inode that is not reserved, and the highest.
+    /// The first inode that is not reserved, and the last inode.
     pub inodes: (u32, u32),
 }
 
-/// Reports everything that is wrong with a block.
+/// Reports all damage of a block.
 pub fn damage(block: &[u8], context: &OrphanContext, sink: &mut impl FnMut(OrphanDamage)) {
     let tail = block.len().checked_sub(TAIL_SIZE).and_then(|at| Some((word(block, at)?, word(block, at + 4)?)));
     let Some((magic, found)) = tail else {
@@ -147,14 +147,14 @@ pub fn damage(block: &[u8], context: &OrphanContext, sink: &mut impl FnMut(Orpha
     }
 }
 
-/// Sets the checksum after slots changed. Does nothing without a seed.
+/// Updates the checksum after a change of slots. Does nothing without a seed.
 pub fn update_checksum(block: &mut [u8], number: BlockNr, seed: Option<ChecksumSeed>) {
     let (Some(seed), Some(at)) = (seed, block.len().checked_sub(4)) else { return };
     let checksum = compute_checksum(block, number, seed);
     block[at..].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// The block's number, then the slots; neither magic nor padding.
+/// The checksum over the block's number and the slots, without magic number and padding.
 fn compute_checksum(block: &[u8], number: BlockNr, seed: ChecksumSeed) -> u32 {
     crc32c(seed.with_u64(number.0).raw(), &block[..slots_per_block(block.len()) * 4])
 }

@@ -1,7 +1,6 @@
-//! Time stamps of inodes: 32-bit seconds, and the extra word that adds two bits of epoch and the nanoseconds.
+//! Timestamps of inodes: 32-bit seconds, and an extra word that adds two epoch bits and the nanoseconds.
 //!
-//! Main type: [`Timestamp`].
-//! It does not read a clock.
+//! Main type: [`Timestamp`]. It does not read a clock.
 //!
 //! # Locking
 //! None.
@@ -9,20 +8,20 @@
 /// Seconds since 1970 (negative before) and nanoseconds in `0..1_000_000_000` (Linux: `struct timespec64`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp {
-    /// Since 1970; negative before.
+    /// The seconds since 1970; negative before.
     pub seconds: i64,
-    /// 0 to 999,999,999, counted forward also before 1970.
+    /// 0 to 999,999,999; added to the seconds also before 1970.
     pub nanos: u32,
 }
 
 const NANOS_MAX: u32 = 999_999_999;
 
 impl Timestamp {
-    /// The first moment an inode can hold: 1901-12-13.
+    /// The earliest time that an inode can store: 1901-12-13.
     pub const MIN: Timestamp = Timestamp { seconds: i32::MIN as i64, nanos: 0 };
-    /// The last moment an inode with extra words can hold: 2446-05-10.
+    /// The latest time that an inode with extra words can store: 2446-05-10.
     pub const MAX: Timestamp = Timestamp { seconds: i32::MAX as i64 + (3 << 32), nanos: NANOS_MAX };
-    /// The last moment a 128-byte inode can hold: 2038-01-19, whole seconds.
+    /// The latest time that a 128-byte inode can store: 2038-01-19, in whole seconds.
     pub const MAX_WITHOUT_EXTRA: Timestamp = Timestamp { seconds: i32::MAX as i64, nanos: 0 };
 
     /// A whole second, whether the format can store it or not.
@@ -30,8 +29,8 @@ impl Timestamp {
         Timestamp { seconds, nanos: 0 }
     }
 
-    /// Decodes the seconds word and, where the inode has one, the extra word. Nanoseconds beyond a second, which only a
-    /// damaged image has, become the last one.
+    /// Decodes the seconds word and, if the inode has one, the extra word. Nanoseconds of a second or more, which only
+    /// a damaged image has, are clamped.
     pub fn decode(seconds: u32, extra: Option<u32>) -> Timestamp {
         let low = i64::from(seconds as i32);
         match extra {
@@ -42,7 +41,7 @@ impl Timestamp {
         }
     }
 
-    /// The seconds word and the extra word; a time beyond the range of 34 bits is moved to the nearest one.
+    /// The seconds word and the extra word. A time beyond the range of 34 bits is clamped.
     pub fn encode(self) -> (u32, u32) {
         let clamped = self.clamp(Timestamp::MIN, Timestamp::MAX);
         let low = clamped.seconds as i32;
@@ -50,12 +49,12 @@ impl Timestamp {
         (low as u32, (clamped.nanos.min(NANOS_MAX) << 2) | epoch)
     }
 
-    /// The seconds word of an inode that has no extra word; clamped to 1901..2038.
+    /// The seconds word of an inode that has no extra word; clamped to the years 1901 to 2038.
     pub fn encode_without_extra(self) -> u32 {
         self.clamp(Timestamp::MIN, Timestamp::MAX_WITHOUT_EXTRA).seconds as i32 as u32
     }
 
-    /// This time after being stored and read back, so that memory never shows more than the disk can store.
+    /// The time after being stored and read back, so that memory never contains more than the disk can store.
     pub fn as_stored(self, has_extra: bool) -> Timestamp {
         if has_extra {
             let (seconds, extra) = self.encode();
@@ -73,7 +72,7 @@ mod tests {
 
     #[test]
     fn times_follow_the_table_of_the_format_document() {
-        // (seconds, epoch bits, low word): the corners of every epoch.
+        // (seconds, epoch bits, low word): the limits of every epoch.
         for (seconds, epoch, low) in [
             (-1i64, 0u32, 0xffff_ffffu32),
             (-0x8000_0000, 0, 0x8000_0000),

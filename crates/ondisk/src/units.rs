@@ -1,4 +1,4 @@
-//! Units as types: a block number is not an inode number.
+//! Types for units, so that a block number is not mistaken for an inode number.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Canaries: for each layer, a repair whose steps do harm. The proof has to refuse it, and the image stays as it is.
+//! Canaries: for each layer, a repair whose steps do harm. The proof must reject it, and the image must not change.
 //!
 //! # Locking
 //! None.
@@ -24,7 +24,7 @@ const NOW: i64 = 2_000_000_000;
 /// A number that no block has.
 const NOWHERE: u32 = 0xffff_fff0;
 
-/// For each layer a mutation whose repair has a step there.
+/// For each layer, a mutation whose repair has a step in that layer.
 const DAMAGE: [(Layer, &str); 13] = [
     (Layer::Volume, "all blocks reserved"),
     (Layer::Groups, "block bitmap on the inode table"),
@@ -49,7 +49,7 @@ fn proved(image: &MemDevice, apply: Apply) -> (Outcome, Arc<CowDevice>) {
     (prove_by(device.clone(), &options, &mut |_, _| Decision::Yes, apply).expect("planned"), device)
 }
 
-/// Carries out an action, and then does harm to the structure that it has repaired.
+/// Carries out an action, and then damages the structure that it has repaired.
 fn harmful<const LAYER: usize>(image: &mut Image, action: &Action, owners: &mut Owners) -> Done {
     let done = apply::apply(image, action, owners);
     if layer_of(action) == Layer::ALL[LAYER] && done.is_ok() {
@@ -80,7 +80,7 @@ fn layer_of(action: &Action) -> Layer {
     }
 }
 
-/// Damages what the action has repaired.
+/// Damages the structure that the action has repaired.
 fn harm(image: &mut Image, action: &Action) -> Done {
     let ino = action.ino().unwrap_or(InodeNr::ROOT);
     match layer_of(action) {
@@ -102,11 +102,11 @@ fn harm(image: &mut Image, action: &Action) -> Done {
             _ => image.change_inode(ino, |raw| raw.i_file_acl_lo.set(NOWHERE)),
         },
         Layer::Directories => spoil_directory(image, ino, 4..6),
-        // The first entry behind `..` has another type.
+        // The first entry after `..` has another type.
         Layer::Entries => spoil_directory(image, ino, 31..32),
         Layer::Parents => apply::apply(image, &Action::Parent(ino, ino), &mut Owners::new(Sharing::Copy)),
         Layer::Names => {
-            // The name that it has now is removed.
+            // Its current name is removed.
             for (dir, entry) in image.names_of(|named| named == ino.0) {
                 let action = Action::DropEntry { dir, lblk: entry.lblk, offset: entry.offset, ino };
                 apply::apply(image, &action, &mut Owners::new(Sharing::Copy))?;
@@ -125,7 +125,7 @@ fn harm(image: &mut Image, action: &Action) -> Done {
     }
 }
 
-/// The first entry of a map leads behind the device.
+/// Makes the first entry of a map refer to a block after the end of the device.
 fn point_astray(image: &Image, ino: InodeNr) -> Done {
     let extents = image.inode(ino)?.has(InodeFlags::EXTENTS);
     image.change_inode(ino, |raw| match extents {
@@ -191,7 +191,7 @@ fn the_proof_refuses_a_harmful_step_of_each_layer() {
     }
 }
 
-/// Carries out an action, and empties `/other` so that nothing is wrong with it.
+/// Carries out an action, and empties `/other` in such a way that nothing is wrong with it.
 fn forgetful(image: &mut Image, action: &Action, owners: &mut Owners) -> Done {
     let names = image.entries(&image.inode(InodeNr::ROOT)?);
     let ino = names.into_iter().find(|entry| entry.name == b"other").map(|entry| InodeNr(entry.ino));
@@ -213,7 +213,7 @@ fn the_census_names_what_a_sound_but_forgetful_repair_loses() {
     assert!(outcome.needs_person().is_some());
 }
 
-/// A device that differs from what the proof has seen is not what a harmless repair leaves.
+/// A device that differs from the one in the proof is not the result of a harmless repair.
 #[test]
 fn an_honest_repair_of_the_same_image_changes_it() {
     let (mutation, kind) = named(DAMAGE[0].1);

@@ -6,10 +6,11 @@
 use extant_block::BioOp;
 use extant_ondisk::BlockNr;
 
-/// How often the blocks of a file system may be mapped by files that share some, for each to be repaired.
+/// The number of times that the blocks of a file system may be mapped by files that share some, for each to be
+/// repaired.
 pub(crate) const SHARED_MAX: u64 = 8;
 
-/// Why a repair could not be planned or written.
+/// The reason why a repair could not be planned or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The check failed.
@@ -24,7 +25,7 @@ pub enum Error {
     /// A structure could not be encoded.
     #[error(transparent)]
     Format(#[from] extant_ondisk::Error),
-    /// Files claim the same blocks so often that a repair would take more memory and time than the image is worth.
+    /// Files claim the same blocks so often that a repair would take too much memory and time.
     #[error(
         "inode {ino}: up to here, files map more than {SHARED_MAX} times the blocks of the file system, or directories \
          more than all of them; it is not repaired"
@@ -33,18 +34,18 @@ pub enum Error {
         /// The inode at which the limit was reached.
         ino: u32,
     },
-    /// A file is no undo file, or is damaged.
+    /// A file is not an undo file, or is damaged.
     #[error("{file}: no undo file that can be used: {why}")]
     Undo {
-        /// The device that holds it.
+        /// The device that contains it.
         file: String,
         /// The fault.
         why: String,
     },
-    /// The repair could not be written, or only in part.
+    /// The repair could not be written, or only partly.
     #[error("{error}")]
     Write {
-        /// The state of the image now.
+        /// The resulting state of the image.
         stands: Stands,
         /// The fault.
         error: Box<Error>,
@@ -59,24 +60,24 @@ pub enum Error {
     },
 }
 
-/// The state of an image after a write that failed.
+/// The state of an image after a failed write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
     /// Nothing of the repair was written.
     Old,
-    /// The old state or the new one: the next replay of the log decides.
+    /// The old state or the new one, which the next replay of the log decides.
     Log,
-    /// A part of the repair. A record, which is durable, undoes it.
+    /// A part of the repair was written. A durable record can undo it.
     Recorded,
-    /// A part of the repair.
+    /// A part of the repair was written.
     Mixture,
 }
 
 impl Stands {
-    /// An error that left this state.
+    /// An error after which the image is in this state.
     pub fn after(self) -> impl FnOnce(Error) -> Error {
         move |error| match error {
-            // The inner error states the outcome more exactly.
+            // The inner error describes the outcome more exactly.
             Error::Write { .. } => error,
             error => Error::Write { stands: self, error: Box::new(error) },
         }
@@ -86,7 +87,7 @@ impl Stands {
 /// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a step cannot be carried out. The step is left out, and the rest is planned without it.
+/// The reason why a step cannot be carried out. The step is left out, and the rest is planned without it.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Refusal {
     /// No block is free.
@@ -95,10 +96,10 @@ pub enum Refusal {
     /// No inode is free.
     #[error("no inode is free")]
     NoInode,
-    /// A block cannot be read, so it is not written either.
+    /// A block cannot be read, so it is not written, either.
     #[error("{0} cannot be read, so it is not written")]
     Unreadable(BlockNr),
-    /// The bytes that the step needs are not there.
+    /// The bytes that the step needs are missing.
     #[error("{0}")]
     Lost(&'static str),
     /// A device failed.
@@ -106,11 +107,11 @@ pub enum Refusal {
     Device(#[from] extant_block::Error),
 }
 
-/// The reason for damage that stays because its repair depends on what cannot be read.
+/// The reason for damage that is left because its repair depends on unreadable blocks.
 pub const UNREADABLE: &str = "its repair depends on a block that the device cannot read";
 
 impl Refusal {
-    /// Whether a device could not read, which concerns one step alone. Other failures end the repair.
+    /// Whether a device could not read, which affects only one step. Other failures end the repair.
     pub fn is_unreadable(&self) -> bool {
         match self {
             Refusal::Unreadable(_) => true,

@@ -1,18 +1,17 @@
 //! Repair of an ext2, ext3 or ext4 file system that is proved before it is written.
 //!
-//! Main functions: [`prove`] (plans the repair and proves it beside the device), [`commit`] (writes a proved change so
-//! that a cut leaves the old state or the new one). Main types: [`Outcome`], [`Step`], [`Action`], [`Loss`]. [`resize`]
-//! makes a sound file system larger in the same way, and [`tune`] changes its identity, limits and features.
-//! [`undelete`] finds deleted files, and
-//! [`metadata`] copies all but the content of files.
+//! Main functions: [`prove`] (plans the repair and proves it in an overlay), [`commit`] (writes a proved change so that
+//! an interruption leaves the old state or the new one). Main types: [`Outcome`], [`Step`], [`Action`], [`Loss`].
+//! [`resize`] makes a sound file system larger in the same way, and [`tune`] changes its identity, limits and features.
+//! [`undelete`] finds deleted files, and [`metadata`] copies everything except the content of files.
 //!
-//! A repair goes in rounds. Each plans an answer to every finding of a check, carries out the steps of the lowest layer
-//! on a copy-on-write overlay, and checks again: damage that only followed from the repaired one is gone then. The
-//! repair ends when the check finds nothing, or is refused, and the device is untouched. Each loss is named by path,
-//! inode and bytes before anything is written.
+//! A repair consists of rounds. Each plans an answer to every finding of a check, carries out the steps of the lowest
+//! layer on a copy-on-write overlay, and checks again: damage that was only a consequence of the repaired one is then
+//! gone. The repair ends when the check finds nothing, or is rejected, and the device has not changed. Each loss is
+//! reported with path, inode and bytes before anything is written.
 //!
 //! What it does not do: open images, ask, print. It shares only bytes, devices, replay and the check with the rest: the
-//! code that is proved must not be the code that proves, and the engine takes no part.
+//! code that is proved must not be the code that proves, and the `fs` crate is not used.
 //!
 //! # Locking
 //! None of its own.

@@ -2,9 +2,9 @@
 //!
 //! Main types: [`Loss`], [`Lost`]. Main function: [`losses`].
 //!
-//! The rule: every byte that could be read before can be read afterwards, at its path; more may come. Only inodes and
-//! directories that the repair has changed are compared: those whose bytes differ in a table, those whose blocks were
-//! written, and the owners of every other written block that a file had.
+//! The rule: every byte that could be read before can be read afterwards, at its path; there may be more. Only inodes
+//! and directories that the repair has changed are compared: those whose bytes differ in a table, those whose blocks
+//! were written, and the owners of every other written block that belonged to a file.
 //!
 //! # Locking
 //! None.
@@ -31,20 +31,20 @@ pub enum Lost {
         /// Its size.
         bytes: u64,
     },
-    /// The name: another one leads to the file now.
+    /// The name, to which another file belongs now.
     Name {
-        /// The present name.
+        /// The current name.
         now: Vec<u8>,
     },
     /// Bytes of the content.
     Bytes {
         /// The number of bytes.
         bytes: u64,
-        /// The offset of the first that differs.
+        /// The offset of the first byte that differs.
         from: u64,
     },
-    /// The size. Every byte that could be read still can be. The bytes behind were no part of the file before, or a
-    /// hole at its end is gone.
+    /// The size. Every byte that could be read still can be. Either the bytes after the end were not part of the file
+    /// before, or a hole at its end is gone.
     Size {
         /// The size before.
         was: u64,
@@ -61,7 +61,7 @@ pub enum Lost {
 }
 
 impl Lost {
-    /// Whether something that could be read is no longer read as before.
+    /// Whether something that could be read can no longer be read as before.
     pub fn is_content(&self) -> bool {
         !matches!(self, Lost::Size { .. })
     }
@@ -70,7 +70,7 @@ impl Lost {
 /// A kind of loss, and the inode that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Loss {
-    /// The path from the root; empty if no name led to the inode.
+    /// The path from the root; empty if no name referred to the inode.
     pub path: Vec<u8>,
     /// The inode.
     pub ino: InodeNr,
@@ -104,12 +104,12 @@ impl fmt::Display for Loss {
 struct Compared<'a> {
     before: &'a Image,
     after: &'a Image,
-    /// The pieces of the device that the repair has written, sorted.
+    /// The parts of the device that the repair has written, sorted.
     written: Vec<u64>,
     paths: BTreeMap<u32, Option<Vec<u8>>>,
 }
 
-/// All losses between two states. `touched`: inodes whose blocks the steps have changed.
+/// All losses between two states. `touched` are the inodes whose blocks the steps have changed.
 pub fn losses(before: &Image, after: &Image, touched: &BTreeSet<u32>) -> Vec<Loss> {
     let mut compared = Compared { before, after, written: after.device.pieces(), paths: BTreeMap::new() };
     let affected = compared.affected(touched);
@@ -175,7 +175,7 @@ impl Compared<'_> {
         all
     }
 
-    /// The inodes that lie in a block of a table and differ in what matters.
+    /// The inodes in a block of a table that differ in relevant fields.
     fn inodes_in(&self, block: BlockNr) -> Vec<u32> {
         let geo = &self.before.geo;
         let table = u64::from(geo.inode_table_blocks);
@@ -213,7 +213,7 @@ impl Compared<'_> {
         }
     }
 
-    /// The inodes that have any of these blocks: a search of all maps.
+    /// The inodes that have any of these blocks, found by a search of all maps.
     fn owners(&self, blocks: &BTreeSet<u64>) -> Vec<u32> {
         let used = |ino: &u32| self.before.facts.inode(InodeNr(*ino)).has(InodeState::USED);
         let has = |ino: &u32| {
@@ -223,7 +223,7 @@ impl Compared<'_> {
         (1..=self.before.geo.inodes_count).filter(|ino| used(ino) && has(ino)).collect()
     }
 
-    /// The names of a directory that lead elsewhere now, or nowhere, with their inodes.
+    /// The names of a directory that refer to another inode now, or to none, with their inodes.
     fn names(&self, old: &Inode) -> Vec<(Vec<u8>, u32)> {
         let mut lost = Vec::new();
         let now: BTreeMap<Vec<u8>, u32> = match self.after.inode(old.ino) {
@@ -256,7 +256,7 @@ impl Compared<'_> {
     fn content(&self, old: &Inode, new: &Inode) -> Vec<Lost> {
         let mut lost = Vec::new();
         match old.kind() {
-            // No path can lead to a file in the root's place.
+            // No path can lead to a file in place of the root.
             _ if old.ino == InodeNr::ROOT => {}
             Some(FileType::Regular) => {
                 lost.extend(self.bytes(old, new));
@@ -295,7 +295,7 @@ impl Compared<'_> {
         }
         let lacked_flag = !old.has(InodeFlags::EXTENTS) && new.has(InodeFlags::EXTENTS);
         if lacked_flag && old.raw.i_block == new.raw.i_block {
-            // A tree that is read as pointers shows no byte of the file.
+            // A tree that is read as pointers contains no byte of the file.
             return None;
         }
         let (then, now) = (self.before.map(old), self.after.map(new));
@@ -331,7 +331,7 @@ impl Compared<'_> {
         self.written.get(from).is_some_and(|at| at * piece < (block.0 + 1) * size)
     }
 
-    /// The path of a directory before the repair; `None`: no path led to it.
+    /// The path of a directory before the repair; `None` if no path led to it.
     fn path(&mut self, dir: InodeNr) -> Option<Vec<u8>> {
         if dir == InodeNr::ROOT {
             return Some(Vec::new());
@@ -339,7 +339,7 @@ impl Compared<'_> {
         if let Some(known) = self.paths.get(&dir.0) {
             return known.clone();
         }
-        // A circle has no path.
+        // A cycle has no path.
         self.paths.insert(dir.0, None);
         let parent = self.before.facts.directory(dir)?.parent;
         let base = if parent.0 == 0 { None } else { self.path(parent) }?;
@@ -392,7 +392,7 @@ impl Compared<'_> {
     }
 }
 
-/// The path of a directory by the facts of the check before the last changes, or by its `..` alone.
+/// The path of a directory according to the check before the last changes, or only its `..`.
 fn path_in(image: &Image, mut dir: InodeNr) -> Option<Vec<u8>> {
     let mut path = Vec::new();
     for _ in 0..64 {
@@ -425,7 +425,7 @@ fn attributes_of(bytes: &[u8]) -> Option<Vec<u8>> {
     area_of(bytes).map(<[u8]>::to_vec)
 }
 
-/// All attributes of an inode that can be read: names with index, and values or the inodes that hold them.
+/// All readable attributes of an inode: names with index, and values or the inodes that contain them.
 fn all_attributes(image: &Image, inode: &Inode) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let context = XattrContext { seed: None, ea_inode: true, inodes: (1, image.geo.inodes_count) };
     let mut all = BTreeMap::new();
@@ -448,7 +448,7 @@ fn all_attributes(image: &Image, inode: &Inode) -> BTreeMap<Vec<u8>, Vec<u8>> {
     all
 }
 
-/// The target of a symlink, as far as it can be read.
+/// The readable part of a symlink's target.
 fn target(image: &Image, inode: &Inode) -> Vec<u8> {
     let mut bytes = if inode.has(InodeFlags::INLINE_DATA) {
         inline(image, inode)

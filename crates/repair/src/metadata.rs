@@ -1,12 +1,13 @@
-//! A copy of what describes files, without their content, to send with a bug report.
+//! A copy of the metadata that describes files, without their content, to be sent with a bug report.
 //!
 //! Main type: [`Metadata`] (the blocks of a copy, and the way to read them). Main function: [`Metadata::of`].
 //!
-//! The copy has superblocks, descriptors, bitmaps, inode tables, maps, directories, attributes, targets of symbolic
-//! links, quota, the orphan file and the journal. Names can be scrambled: each becomes another one of the same length,
-//! directories are written again, targets become letters, and the log stays out, for it has old names.
+//! The copy contains superblocks, descriptors, bitmaps, inode tables, maps, directories, attributes, targets of
+//! symbolic links, quota, the orphan file and the journal. Names can be scrambled: each is replaced by another one of
+//! the same length, directories are rewritten, targets become letters, and the log is left out, because it contains old
+//! names.
 //!
-//! What it does not do: hide attributes and the label; copy damaged structures that it cannot find.
+//! What it does not do: hide attributes and the label, or copy damaged structures that it cannot find.
 //!
 //! # Locking
 //! None.
@@ -30,16 +31,16 @@ use crate::view::inode::Inode;
 
 /// The letters of scrambled names.
 const LETTERS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
-/// A name that tools look for.
+/// A name that tools look up.
 const LOST_FOUND: &[u8] = b"lost+found";
 
-/// Why there is no copy.
+/// The reason why there is no copy.
 #[derive(Debug, thiserror::Error)]
 pub enum CannotCopy {
-    /// The check saw no file system.
+    /// The check found no file system.
     #[error("it has no superblock that can be used")]
     NoSuperBlock,
-    /// Small files lie in inodes, between the metadata.
+    /// Small files are stored in inodes, between the metadata.
     #[error("its feature inline_data puts content of files into inodes, which a scrambled copy would show")]
     InlineData,
     /// A structure cannot be changed.
@@ -62,14 +63,14 @@ impl From<Refusal> for CannotCopy {
 /// The blocks of a copy.
 pub struct Metadata {
     image: Image,
-    /// First and end, ascending and apart.
+    /// The first block and the end of each run, ascending and not adjacent.
     runs: Vec<(u64, u64)>,
     /// Blocks that are zeros in the copy: those of the journal, if names are scrambled.
     hidden: BTreeSet<u64>,
 }
 
 impl Metadata {
-    /// Finds the metadata of the file system on `device`, which takes changes of names.
+    /// Finds the metadata of the file system on `device`, to which changed names are written.
     ///
     /// # Errors
     /// [`CannotCopy`].
@@ -110,24 +111,24 @@ impl Metadata {
         &self.image.sb
     }
 
-    /// Bytes of the whole file system, which are those of the copy with its holes.
+    /// The size of the whole file system in bytes, which is that of the copy including its holes.
     pub fn bytes(&self) -> u64 {
         self.image.geo.blocks_count << self.image.geo.block_bits
     }
 
-    /// Bytes of metadata.
+    /// The number of bytes of metadata.
     pub fn copied(&self) -> u64 {
         let blocks: u64 = self.runs.iter().map(|(start, end)| end - start).sum();
         blocks << self.image.geo.block_bits
     }
 
-    /// Passes the metadata to `put`, in ascending order, with the byte at which it lies. A block that cannot be read is
-    /// left out; returns how many were.
+    /// Passes the metadata to `put`, in ascending order, with its offset in bytes. A block that cannot be read is left
+    /// out. Returns the number of such blocks.
     ///
     /// # Errors
     /// Those of `put`.
     pub fn read<E>(&self, mut put: impl FnMut(u64, &[u8]) -> Result<(), E>) -> Result<u64, E> {
-        /// Blocks that are read at once.
+        /// The number of blocks that are read at once.
         const PIECE: u64 = 256;
         let bits = self.image.geo.block_bits;
         let mut unread = 0;
@@ -162,7 +163,7 @@ fn is_used(state: InodeState) -> bool {
     state.has(InodeState::USED)
 }
 
-/// Superblocks, descriptors, bitmaps and tables, and what lies before the first block.
+/// Superblocks, descriptors, bitmaps and tables, and everything before the first block.
 fn fixed(image: &Image) -> Vec<(u64, u64)> {
     let geo = &image.geo;
     let mut blocks = vec![(0, geo.first_data_block + 1)];
@@ -214,12 +215,12 @@ fn is_described_by_content(image: &Image, inode: &Inode) -> bool {
         raw.s_prj_quota_inum.get(),
         raw.s_orphan_file_inum.get(),
     ];
-    // The resize inode maps reserved blocks, which the groups have already.
+    // The resize inode maps reserved blocks, which are already included with the groups.
     let reserved = inode.ino.0 < image.geo.first_ino && inode.ino != InodeNr::RESIZE && inode.ino.0 != 1;
     inode.is_dir() || inode.is_symlink() || reserved || system.contains(&inode.ino.0) || inode.has(InodeFlags::EA_INODE)
 }
 
-/// Gives every file another name, and every symbolic link another target.
+/// Replaces the name of every file, and the target of every symbolic link.
 fn scramble_names(image: &mut Image) -> Result<(), Refusal> {
     let old = image.with(image.device.clone());
     for ino in old.facts.directories().collect::<Vec<_>>() {
@@ -250,7 +251,7 @@ fn scramble_names(image: &mut Image) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The `count`th name of letters that is as long as `name`. If there are too few such names, the name stays.
+/// The `count`th name of letters with the length of `name`. If there are too few such names, the name is kept.
 fn letters(mut count: u64, name: &[u8]) -> Vec<u8> {
     let mut out = vec![LETTERS[0]; name.len()];
     for place in out.iter_mut().rev() {

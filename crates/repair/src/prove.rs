@@ -1,10 +1,10 @@
-//! The proof: plan the lowest layer, carry it out beside the device, check again, until nothing is wrong.
+//! The proof: it plans the lowest layer, carries it out in an overlay, and checks again, until nothing is wrong.
 //!
 //! Main types: [`Options`], [`Outcome`], [`End`], [`Layers`] (where changes are stored), [`Decision`]. Main function:
 //! [`prove`].
 //!
-//! Before the first round, the log is replayed and orphans are finished, as a mount would do it. The files that can be
-//! read then are compared with those of the end.
+//! Before the first round, the log is replayed and orphans are finished, as a mount would do. The files that can be
+//! read then are compared with those at the end.
 //!
 //! # Locking
 //! None of its own.
@@ -31,15 +31,15 @@ use crate::view::Image;
 
 pub use crate::apply::Sharing;
 
-/// The most rounds of plan and check.
+/// The maximum number of rounds of plan and check.
 pub const ROUNDS_MAX: usize = 8;
-/// The rounds in which the same step may be tried.
+/// The number of rounds in which the same step may be tried.
 const TRIES_MAX: usize = 2;
 
-/// The reason for damage that stays because a step was declined.
+/// The reason for damage that is left because a step was declined.
 const DECLINED: &str = "declined";
 
-/// Makes the device for changes over another one.
+/// Creates the overlay for changes over another device.
 pub type Overlay = dyn Fn(Arc<dyn BlockDevice>) -> CowDevice + Send + Sync;
 
 /// Where changes are stored.
@@ -47,12 +47,12 @@ pub type Overlay = dyn Fn(Arc<dyn BlockDevice>) -> CowDevice + Send + Sync;
 pub struct Layers(Arc<Overlay>);
 
 impl Layers {
-    /// Stores changes in memory, whatever they need.
+    /// Stores changes in memory, regardless of their size.
     pub fn in_memory() -> Layers {
         Layers(Arc::new(CowDevice::new))
     }
 
-    /// Stores changes on devices that the caller makes.
+    /// Stores changes on devices that the caller creates.
     pub fn by(make: Arc<Overlay>) -> Layers {
         Layers(make)
     }
@@ -63,7 +63,7 @@ impl Layers {
     }
 }
 
-/// Refuses an image that maps blocks too often, before each of them is looked at: a small one can map a block millions
+/// Rejects an image that maps blocks too often, before each of them is examined: a small image can map a block millions
 /// of times.
 fn refuse_oversized(image: &Image) -> Result<()> {
     let limit = image.geo.blocks_count.saturating_mul(SHARED_MAX);
@@ -71,7 +71,7 @@ fn refuse_oversized(image: &Image) -> Result<()> {
     for ino in image.facts.sharers() {
         let Ok(inode) = image.inode(InodeNr(*ino)) else { continue };
         let blocks: u64 = image.map(&inode).runs.iter().map(|run| u64::from(run.len)).sum();
-        // The census remembers each name: all directories together may have as many as their blocks would hold once.
+        // The census stores each name, so all directories together may have as many as fit into their blocks once.
         let weight = if inode.is_dir() { SHARED_MAX } else { 1 };
         mapped = mapped.saturating_add(blocks.saturating_mul(weight));
         if mapped > limit {
@@ -81,14 +81,14 @@ fn refuse_oversized(image: &Image) -> Result<()> {
     Ok(())
 }
 
-/// How to repair.
+/// The parameters of a repair.
 #[derive(Clone)]
 pub struct Options {
-    /// How to check.
+    /// The parameters of the check.
     pub check: extant_check::Options,
     /// Where changes are stored until they are written.
     pub layers: Layers,
-    /// The fate of blocks that several files claim.
+    /// The rule for blocks that several files claim.
     pub sharing: Sharing,
     /// Seconds since 1970.
     pub now: i64,
@@ -99,18 +99,18 @@ pub struct Options {
 pub enum Decision {
     /// Carry it out.
     Yes,
-    /// Leave it, and plan without it.
+    /// Leave it out, and plan without it.
     No,
 }
 
-/// How a proof ended.
+/// The result of a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Nothing is damaged, and nothing is to be written.
+    /// Nothing is damaged, and nothing has to be written.
     Sound,
-    /// The changes make it sound.
+    /// The changes make the file system sound.
     Proved,
-    /// The changes repair what was allowed; the rest stays.
+    /// The changes repair everything that was allowed; the rest is left.
     Partial,
     /// There is damage that no plan repairs.
     Refused,
@@ -120,38 +120,38 @@ pub enum End {
 pub struct Outcome {
     /// How it ended.
     pub end: End,
-    /// The changes, beside the device. They are valid only if `end` says so.
+    /// The changes, in an overlay. They are valid only if `end` says so.
     pub device: Arc<CowDevice>,
     /// The steps in the order in which they were carried out.
     pub steps: Vec<Step>,
     /// Content that can no longer be read as before.
     pub losses: Vec<Loss>,
-    /// Damage that stays, and why.
+    /// Damage that is left, with the reason.
     pub left: Vec<(Finding, String)>,
     /// The findings before the first step.
     pub report: Report,
-    /// Transactions of the log that were replayed.
+    /// The number of transactions in the log that were replayed.
     pub replayed: u32,
-    /// Fast commits that could not be applied.
+    /// The number of fast commits that could not be applied.
     pub fast_commits: usize,
-    /// How many times steps were planned.
+    /// The number of times that steps were planned.
     pub rounds: usize,
-    /// The blocks that belong to nothing until the changes are written.
+    /// The blocks that are not in use until the changes are written.
     pub fresh: Fresh,
 }
 
-/// Blocks that the file system on the device does not see: they are written first.
+/// Blocks that the file system on the device does not use, so that they are written first.
 pub enum Fresh {
     /// None.
     Nothing,
-    /// Those behind its end, if the changes make it longer.
+    /// Those after its end, if the changes make it longer.
     From(BlockNr),
-    /// Those that nothing in it claims, if its log is empty: a replay could write any of them.
+    /// Those that nothing in it claims, if its log is empty. Otherwise a replay could write any of them.
     Unclaimed(Arc<Facts>),
 }
 
 impl Fresh {
-    /// Whether the block is one that the file system on the device does not see.
+    /// Whether the file system on the device does not use the block.
     pub fn has(&self, block: BlockNr) -> bool {
         match self {
             Fresh::Nothing => false,
@@ -165,8 +165,8 @@ impl Fresh {
 }
 
 impl Outcome {
-    /// Why `-p` must not make this repair by itself. It may if all steps are safe without a person, nothing readable is
-    /// lost, and nothing stays wrong. `None`: it may, or nothing is to be repaired.
+    /// The reason why `-p` must not make this repair by itself. It may if all steps are safe without confirmation,
+    /// nothing readable is lost, and nothing wrong is left. `None` if it may, or there is nothing to repair.
     pub fn needs_person(&self) -> Option<String> {
         match self.end {
             End::Sound => return None,
@@ -180,18 +180,18 @@ impl Outcome {
     }
 }
 
-/// Carries out an action. Tests put wrong ones in its place, which the proof has to find.
+/// Carries out an action. Tests replace it by wrong ones, which the proof has to detect.
 pub(crate) type Apply = fn(&mut Image, &Action, &mut Owners) -> Done;
 
-/// Searches that a proof makes once.
+/// The searches that a proof makes only once.
 struct Seeks {
-    /// A log that a choice has brought back.
+    /// For a log that a choice has restored.
     log: bool,
-    /// Other places of bitmaps and tables.
+    /// For other places of bitmaps and tables.
     places: bool,
-    /// Copies in the log.
+    /// For copies in the log.
     copies: bool,
-    /// Orphans whose list could not be read before.
+    /// For orphans whose list could not be read before.
     orphans: bool,
 }
 
@@ -205,7 +205,7 @@ enum Turn {
     End,
 }
 
-/// A proof under way.
+/// A proof in progress.
 struct Proof<'a> {
     options: &'a Options,
     apply: Apply,
@@ -213,7 +213,7 @@ struct Proof<'a> {
     ground: Arc<CowDevice>,
     /// The changes of the steps.
     work: Arc<CowDevice>,
-    /// Actions that were declined, or that cannot be carried out, and why.
+    /// Actions that were declined, or that cannot be carried out, with the reason.
     without: BTreeMap<Action, String>,
     declined: BTreeSet<Action>,
     tried: BTreeMap<Action, usize>,
@@ -221,22 +221,22 @@ struct Proof<'a> {
     touched: BTreeSet<u32>,
     owners: Owners,
     rounds: usize,
-    /// Inodes and blocks in use by the last check.
+    /// The number of inodes and blocks in use according to the last check.
     in_use: u64,
-    /// The log, once it was looked at for older copies of what is damaged.
+    /// The log, after it was searched for older copies of damaged structures.
     history: Option<Arc<Newest>>,
-    /// The copies to take from it; `None`: they have to be chosen.
+    /// The copies to use from it; `None` if they have to be chosen.
     copies: Option<BTreeSet<Copied>>,
     seeks: Seeks,
-    /// The totals and the mark in the superblock are those of a sound file system, or of the last changes.
+    /// Whether the totals and the mark in the superblock are those of a sound file system, or of the last changes.
     is_finished: bool,
 }
 
-/// Plans the repair of the file system on `device`, to which the changes go, and proves it. `decide` answers for each
-/// step.
+/// Plans the repair of the file system on `device`, to which the changes are written, and proves it. `decide` answers
+/// for each step.
 ///
 /// # Errors
-/// If nothing can be checked, or a device fails.
+/// Nothing can be checked, or a device fails.
 pub fn prove(
     device: Arc<CowDevice>,
     options: &Options,
@@ -245,7 +245,7 @@ pub fn prove(
     prove_by(device, options, decide, apply::apply)
 }
 
-/// [`prove`], with actions that `apply` carries out.
+/// The same as [`prove`], with a function that carries out actions.
 pub(crate) fn prove_by(
     device: Arc<CowDevice>,
     options: &Options,
@@ -285,7 +285,8 @@ fn look(device: &Arc<CowDevice>, options: &Options) -> Result<Checked> {
     Ok(examine(&shared, &options.check)?)
 }
 
-/// Whether the superblock says that the file system may be damaged: an error was seen, or it was not unmounted.
+/// Whether the superblock says that the file system may be damaged, because an error was found, or it was not
+/// unmounted.
 fn is_marked(sb: &SuperBlock) -> bool {
     let state = sb.state();
     state.contains(FsState::ERROR) || !state.contains(FsState::VALID)
@@ -364,7 +365,7 @@ impl<'a> Proof<'a> {
                 let left = if clean { Vec::new() } else { self.left(&report, plan) };
                 return self.end(clean, &before, last.as_ref(), first, left);
             }
-            // Each turn changes the image that the last check has seen.
+            // Each turn changes the image that the last check has examined.
             let mut image = last.take().unwrap_or_else(|| before.with(self.work.clone()));
             match turn {
                 Turn::Replay => {
@@ -382,7 +383,8 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// The steps of the lowest layer, and what no step repairs. Choices that only a check can make come before them.
+    /// The steps of the lowest layer, and the damage that no step repairs. Choices that only a check can make come
+    /// first.
     fn plan(&mut self, image: &Image, report: &Report, clean: bool) -> Result<Plan> {
         let mut plan = plan::plan(image, report, &self.without);
         if evidence::is_doubtful(report) && !self.without.contains_key(&Action::SuperBlock) {
@@ -395,7 +397,7 @@ impl<'a> Proof<'a> {
                 plan.steps = steps;
             }
         }
-        // The superblock and the journal first: they say where the log is.
+        // The superblock and the journal come first, because they determine where the log is.
         let may_wait = |step: &Step| step.layer > Layer::Volume || step.action == Action::NewJournal;
         let is_settled = plan.steps.iter().all(may_wait) && self.rounds < ROUNDS_MAX;
         if is_settled && !clean && !self.needs_replay(report) && std::mem::take(&mut self.seeks.copies) {
@@ -409,7 +411,7 @@ impl<'a> Proof<'a> {
         Ok(plan)
     }
 
-    /// Whether a log that a choice has brought back is to be replayed now: a later replay would undo repairs.
+    /// Whether a log that a choice has restored must be replayed now, because a later replay would undo repairs.
     fn needs_replay(&self, report: &Report) -> bool {
         self.seeks.log && is_replayed(report) && !has_backup(report)
     }
@@ -439,12 +441,12 @@ impl<'a> Proof<'a> {
         match done {
             Err(refusal) if refusal.is_unreadable() => Ok(()),
             Err(Refusal::Device(e)) => Err(e.into()),
-            // Other orphans stay for the next mount.
+            // Other orphans are left to the next mount.
             _ => Ok(()),
         }
     }
 
-    /// Whether orphans are finished once nothing is wrong any more: not if that was possible from the start.
+    /// Whether finishing orphans after everything else is part of the repair: not if that was possible from the start.
     fn is_repair(&self, before: &Image, report: &Report) -> bool {
         before.facts.orphans().is_empty() || damage(report).next().is_some()
     }
@@ -474,7 +476,7 @@ impl<'a> Proof<'a> {
         plan.steps.insert(0, step);
     }
 
-    /// Steps that put bitmaps and tables where mke2fs puts them, if the check finds less then.
+    /// Steps that put bitmaps and tables where mke2fs puts them, if the check then finds less.
     fn places(&self, image: &Image, report: &Report) -> Result<Vec<Step>> {
         let Some(cause) = damage(report).next() else { return Ok(Vec::new()) };
         let step = |group| {
@@ -484,7 +486,7 @@ impl<'a> Proof<'a> {
         Ok(evidence::places(image, report, self.options)?.into_iter().map(step).collect())
     }
 
-    /// Steps that take copies from the log, if the repair is better with them.
+    /// Steps that use copies from the log, if the repair is better with them.
     fn copies(&mut self, image: &Image, report: &Report) -> Result<Vec<Step>> {
         let chosen = match self.copies.take() {
             Some(chosen) => chosen,
@@ -512,8 +514,9 @@ impl<'a> Proof<'a> {
         Ok(chosen.iter().map(step).collect())
     }
 
-    /// Whether the repair with copies from the log ends better than the one without, or loses no more. If that one
-    /// needs no person, it has to leave less in use: otherwise the newest bytes are known without a copy.
+    /// Whether the repair with copies from the log has a better end than the one without, or loses no more. If the one
+    /// without copies needs no confirmation, it must also leave less in use, because otherwise the newest bytes are
+    /// known without a copy.
     fn is_better_with(&self, copies: &BTreeSet<Copied>) -> Result<bool> {
         let (plain, in_use) = self.trial(BTreeSet::new())?;
         let (with, in_use_with) = self.trial(copies.clone())?;
@@ -531,8 +534,8 @@ impl<'a> Proof<'a> {
         })
     }
 
-    /// Continues the proof from here with these copies, on a device of its own. Returns the outcome, and the number of
-    /// inodes and blocks in use then.
+    /// Continues the proof from here with these copies, in a separate overlay. Returns the outcome, and the resulting
+    /// number of inodes and blocks in use.
     fn trial(&self, copies: BTreeSet<Copied>) -> Result<(Outcome, u64)> {
         let ground = Arc::new(self.options.layers.over(self.work.clone()));
         let work = Arc::new(self.options.layers.over(ground.clone()));
@@ -584,7 +587,7 @@ impl<'a> Proof<'a> {
                 },
                 ref action => (self.apply)(image, action, &mut self.owners),
             };
-            // Everything that was planned with another superblock is planned again.
+            // Everything that was planned with another superblock must be planned again.
             let is_new_super = step.action == Action::SuperBlock && done.is_ok();
             match done {
                 Ok(()) => self.steps.push(step),
@@ -600,7 +603,7 @@ impl<'a> Proof<'a> {
         }
         self.touched.append(&mut image.touched);
         // A choice between candidates, or a log that was found, may have changed the layout, which only the next check
-        // knows. It does not count as a round, because nothing is repaired before the choice is made.
+        // shows. It does not count as a round, because nothing is repaired before the choice is made.
         self.rounds += usize::from(!is_choice);
         match is_choice {
             true => self.is_finished = false,
@@ -609,7 +612,7 @@ impl<'a> Proof<'a> {
         Ok(())
     }
 
-    /// The damage that stays.
+    /// The damage that is left.
     fn left(&self, report: &Report, plan: Plan) -> Vec<(Finding, String)> {
         let mut left = plan.refused;
         if left.is_empty() {

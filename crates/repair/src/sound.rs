@@ -1,8 +1,8 @@
-//! A sound file system that is changed on purpose, and the proof that it still is one.
+//! A sound file system that is changed intentionally, and the proof that it is still sound.
 //!
-//! Main type: [`Sound`]. Main functions: [`Sound::open`] (checks what is there), [`prove`] (checks the result).
+//! Main type: [`Sound`]. Main functions: [`Sound::open`] (checks the current state), [`prove`] (checks the result).
 //!
-//! What it does not do: change anything but the log, which is replayed beside the device.
+//! What it does not do: change anything except the log, which is replayed into the overlay.
 //!
 //! # Locking
 //! None.
@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::prove::{End, Fresh, Outcome};
 use crate::view::Image;
 
-/// Why a file system is not changed.
+/// The reason why a file system is not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Unsound {
     /// It is damaged.
@@ -28,7 +28,7 @@ pub enum Unsound {
         /// The first finding of the check.
         first: String,
     },
-    /// The check cannot see all of it.
+    /// The check cannot check all of it.
     #[error("it cannot be checked: {why}")]
     Unchecked {
         /// The reason.
@@ -41,16 +41,16 @@ pub enum Unsound {
 
 /// A file system without damage.
 pub struct Sound {
-    /// The file system; changes go beside its device.
+    /// The file system; changes are written to an overlay over its device.
     pub image: Image,
     /// The findings of the check, none of which is damage.
     pub report: Report,
-    /// Transactions of the log that were replayed.
+    /// The number of transactions in the log that were replayed.
     pub replayed: u32,
 }
 
 impl Sound {
-    /// Checks the file system on `device`, and replays its log beside it.
+    /// Checks the file system on `device`, and replays its log into the overlay.
     pub fn open(device: &Arc<CowDevice>, check: &Options) -> Result<Sound, Unsound> {
         let mut checked = look(device, check)?;
         let mut replayed = 0;
@@ -72,7 +72,7 @@ pub fn look(device: &Arc<CowDevice>, check: &Options) -> Result<Checked, Error> 
     Ok(examine(&shared, check)?)
 }
 
-/// The result of a change, if the check finds no damage in it; else the first finding.
+/// The result of a change, if the check finds no damage in it; otherwise the first finding.
 pub fn prove(
     device: Arc<CowDevice>,
     check: &Options,
@@ -105,7 +105,7 @@ fn damage(report: &Report) -> impl Iterator<Item = &Finding> {
     report.findings.iter().filter(|finding| finding.problem.severity() == Severity::Damage)
 }
 
-/// Whether the check has seen all of a sound file system.
+/// Checks that the check has examined all of a sound file system.
 fn refuse(checked: &Checked) -> Result<(), Unsound> {
     let report = &checked.report;
     if let Some(first) = damage(report).next() {

@@ -1,45 +1,44 @@
-//! The time of the code between two calls of the scheduler: measured, or taken from a table of measured times.
+//! The duration of the code between two calls of the scheduler: measured, or taken from a table of measured times.
 //!
-//! Main types: [`Code`] (which of the two), [`Place`] (a call of the scheduler), [`Segment`] (two calls in a row and
-//! the time between them), [`CodeTable`]. The segment from taking a lock to releasing it is the time for which it is
-//! held. So the same code, unchanged, takes its measured time on a modelled machine.
+//! Main types: [`Code`] (selects one of the two), [`Place`] (a call of the scheduler), [`Segment`] (two consecutive
+//! calls and the time between them), [`CodeTable`]. For example, the segment from taking a lock to releasing it is the
+//! time for which it is held. So the same code, unchanged, takes its measured time on a modelled machine.
 //!
-//! A segment has two times: of code whose data is in the processor's cache, and of code that runs under a lock that
-//! another processor held last.
+//! A segment has two times: with its data in the processor's cache, and under a lock that another processor held last.
 //!
-//! What it does not do: subtract the cost of measuring, or judge outliers beyond [`INTERRUPTED`].
+//! What it does not do: subtract the cost of measuring, or remove outliers shorter than [`INTERRUPTED`].
 //!
 //! # Locking
-//! None of its own. A stopwatch belongs to its thread; sums are in the run's state.
+//! None of its own. Each thread has its own stopwatch; the sums are in the run's state.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The time of code between calls of the scheduler.
+/// How the duration of code between calls of the scheduler is determined.
 #[derive(Clone, Debug, Default)]
 pub enum Code {
-    /// None but what [`super::compute`] asks for.
+    /// Code takes no time, except for [`super::compute`].
     #[default]
     Free,
-    /// Real time is recorded in [`super::Outcome::code`]. Not deterministic.
+    /// The real time is recorded in [`super::Outcome::code`]. This is not deterministic.
     Measured,
-    /// Virtual time passes as in the table. Needs [`super::Options::costs`].
+    /// Code takes the virtual time that the table contains. Needs [`super::Options::costs`].
     Table(Arc<CodeTable>),
 }
 
-/// A longer segment was interrupted, and is not recorded.
+/// A segment longer than this was interrupted, and is not recorded.
 const INTERRUPTED: Duration = Duration::from_micros(20);
 
-/// A call of the scheduler: its kind, and the name of its lock, line or point.
+/// A call of the scheduler: its kind, and the name of the lock, line or point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     pub call: &'static str,
     pub name: &'static str,
 }
 
-/// Code between two calls.
+/// The code between two calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
     pub from: Place,
@@ -47,11 +46,11 @@ pub struct Segment {
     /// How often it ran.
     pub count: u64,
     pub median_ns: u64,
-    /// Without the longest hundredth, which says more about the host's interrupts than about the code.
+    /// The mean without the longest 1 %, which depend more on interrupts of the host than on the code.
     pub mean_ns: f64,
 }
 
-/// Picoseconds of each segment; those that it lacks take none.
+/// The picoseconds of each segment. A segment that is not in the table takes no time.
 #[derive(Clone, Debug, Default)]
 pub struct CodeTable(HashMap<u64, (u64, u64)>);
 
@@ -63,7 +62,7 @@ fn key(parts: [&str; 4]) -> u64 {
 }
 
 impl CodeTable {
-    /// `from` and `to` are the call and the name of each end.
+    /// `from` and `to` are the call and the name at each end of the segment.
     pub fn insert(&mut self, from: (&str, &str), to: (&str, &str), warm_ps: u64, cold_ps: u64) {
         self.0.insert(key([from.0, from.1, to.0, to.1]), (warm_ps, cold_ps));
     }
@@ -102,18 +101,18 @@ thread_local! {
     static COLD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Until dropped, the calling thread is inside the scheduler: its stopwatch is stopped.
+/// While this value exists, the calling thread is inside the scheduler and its stopwatch is stopped.
 pub(super) struct Inside {
     to: Place,
     measured: bool,
 }
 
-/// The reading of the stopwatch at a call; taken first.
+/// The reading of the stopwatch at a call. It must be taken first.
 pub(super) fn stop(code: &Code) -> Option<Instant> {
     matches!(code, Code::Measured).then(Instant::now)
 }
 
-/// The thread is at `to`. `record` gets a measured segment.
+/// The thread enters the scheduler at `to`. `record` gets a measured segment.
 pub(super) fn enter(
     code: &Code,
     stopped: Option<Instant>,
@@ -144,19 +143,19 @@ impl Drop for Inside {
     }
 }
 
-/// The calling thread's processor is busy for this time, before its next act that another thread could see.
+/// Adds to the time for which the calling thread's processor will be busy before the thread's next visible action.
 pub(super) fn owe_ps(ps: u64) {
     OWED_PS.set(OWED_PS.get() + ps);
 }
 
-/// The whole nanoseconds that the thread owes; the rest stays.
+/// Returns the whole nanoseconds that the thread owes, and keeps the rest.
 pub(super) fn owed_ns() -> u64 {
     let ps = OWED_PS.get();
     OWED_PS.set(ps % 1000);
     ps / 1000
 }
 
-/// Whether data under the lock that was just taken comes from another processor.
+/// Sets whether the data under the lock that was just taken comes from another processor.
 pub(super) fn set_cold(cold: bool) {
     COLD.set(cold);
 }

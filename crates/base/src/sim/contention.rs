@@ -1,16 +1,16 @@
-//! Locks and cache lines of a modelled machine: who waits for whom, and what moving a line from one processor to
-//! another costs.
+//! Locks and cache lines of a modelled machine: which threads wait for each other, and the cost of moving a line from
+//! one processor to another.
 //!
-//! Main types: [`Contention`] (the holders of locks, the processors that have lines), [`Use`] (what a lock or a line
-//! cost in the run).
+//! Main types: [`Contention`] (the holders of locks, and the processors that have lines), [`Use`] (the cost of a lock
+//! or a line in the run).
 //!
-//! A lock has a queue, first come, first served, as the kernel's queued spin locks have: its release grants it to the
-//! thread that has waited longest, and no other takes it meanwhile. A line has a queue too. A processor that writes it
-//! needs it alone, one that reads it needs a copy; either costs [`Costs::bounce_ns`] if the line was changed elsewhere,
-//! and one transfer follows the other.
+//! A lock has a first-come, first-served queue, like the kernel's queued spin locks: its release grants it to the
+//! thread that has waited longest, and no other thread can take it before. A line has a queue, too. A processor that
+//! writes to it needs it exclusively, and a processor that reads it needs a copy. Either costs [`Costs::bounce_ns`] if
+//! the line was changed elsewhere, and the transfers of a line do not overlap.
 //!
-//! What it does not do: sockets (each transfer costs the same), false sharing (each lock and each named line is by
-//! itself), capacity of caches. It decides nothing about schedules.
+//! What it does not do: model sockets (each transfer costs the same), false sharing (each lock and each named line has
+//! its own line) or the size of caches. It decides nothing about schedules.
 //!
 //! # Locking
 //! None of its own: it is part of the state of the run.
@@ -19,27 +19,28 @@ use std::collections::HashMap;
 
 use super::Costs;
 
-/// The cost of a lock class, or of the lines of one name, in a run.
+/// The cost of a lock class, or of the lines with one name, in a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Use {
     pub name: &'static str,
-    /// How often a lock was taken, or a line used.
+    /// The number of times that a lock was taken, or a line used.
     pub taken: u64,
-    /// How often a thread had to wait for another one.
+    /// The number of times that a thread had to wait for another one.
     pub contended: u64,
-    /// How often the line came from another processor.
+    /// The number of times that the line came from another processor.
     pub moved: u64,
-    /// Virtual nanoseconds for which threads waited: for holders, for transfers before their own, and for these.
+    /// The virtual nanoseconds for which threads waited: for holders, for earlier transfers, and for their own
+    /// transfers.
     pub wait_ns: u64,
     pub wait_ns_max: u64,
 }
 
-/// Holders of one lock.
+/// The holders of one lock.
 #[derive(Default)]
 struct Book {
     writer: bool,
     readers: u32,
-    /// The thread that waited longest; the lock is kept for it.
+    /// The thread that waited longest, for which the lock is reserved.
     granted: Option<usize>,
 }
 
@@ -47,7 +48,7 @@ struct Book {
 struct Line {
     /// The processors that have the line, one bit each.
     have: u128,
-    /// The last transfer ends.
+    /// The time at which the last transfer ends.
     free_at_ns: u64,
 }
 
@@ -57,17 +58,17 @@ pub(super) struct Taken {
     pub moved: bool,
 }
 
-/// See the module.
+/// The state of all locks and lines; see the module.
 #[derive(Default)]
 pub(super) struct Contention {
     /// Locks that are held or granted.
     books: HashMap<usize, Book>,
-    /// Never iterated, so addresses do not matter.
+    /// The map is never iterated, so its order, which depends on addresses, does not matter.
     lines: HashMap<usize, Line>,
     uses: Vec<Use>,
 }
 
-/// Processors that are told apart.
+/// The maximum number of processors that can be distinguished.
 pub(super) const PROCESSORS_MAX: usize = 128;
 
 fn bit(processor: usize) -> u128 {
@@ -75,7 +76,7 @@ fn bit(processor: usize) -> u128 {
 }
 
 impl Line {
-    /// Moves the line to `processor`, or a copy of it; returns the time until it is there.
+    /// Moves the line, or a copy of it, to `processor`. Returns the time until it arrives.
     fn bring(&mut self, processor: usize, writes: bool, now_ns: u64, costs: &Costs) -> u64 {
         let is_here = if writes { self.have == bit(processor) } else { self.have & bit(processor) != 0 };
         if is_here {
@@ -102,7 +103,7 @@ impl Contention {
         row.wait_ns_max = row.wait_ns_max.max(wait_ns);
     }
 
-    /// The costs so far, most waited-for first.
+    /// The costs so far, the longest waits first.
     pub fn uses(&self) -> Vec<Use> {
         let mut uses = self.uses.clone();
         uses.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then(a.name.cmp(b.name)));
@@ -117,7 +118,7 @@ impl Contention {
         })
     }
 
-    /// The lock is held or granted.
+    /// Whether the lock is held or granted.
     pub fn is_taken(&self, addr: usize) -> bool {
         self.books.contains_key(&addr)
     }
@@ -148,7 +149,7 @@ impl Contention {
         Taken { cost_ns, moved }
     }
 
-    /// The lock is released. Returns the time until its line is there, and whether a waiting thread can have it.
+    /// Releases the lock. Returns the time until its line arrives, and whether a waiting thread can take it.
     pub fn release(&mut self, costs: &Costs, addr: usize, by: By) -> (u64, bool) {
         let Some(book) = self.books.get_mut(&addr) else { return (0, true) };
         let mut cost_ns = 0;
@@ -156,7 +157,7 @@ impl Contention {
             book.writer = false;
         } else {
             book.readers = book.readers.saturating_sub(1);
-            // The number of readers is in the line.
+            // The line contains the number of readers, so it must be written.
             let line = self.lines.get_mut(&addr);
             cost_ns = line.map_or(0, |line| line.bring(by.processor, true, by.now_ns, costs));
         }
@@ -167,7 +168,7 @@ impl Contention {
         (cost_ns, free)
     }
 
-    /// Keeps the lock for this thread.
+    /// Reserves the lock for this thread.
     pub fn grant(&mut self, addr: usize, id: usize) {
         self.books.entry(addr).or_default().granted = Some(id);
     }
@@ -182,7 +183,7 @@ impl Contention {
         self.lines.get(&addr).is_none_or(|line| line.have == bit(processor))
     }
 
-    /// A line is read or written.
+    /// Reads or writes a line.
     pub fn line(&mut self, costs: &Costs, name: &'static str, addr: usize, writes: bool, by: By) -> Taken {
         let line = self.lines.entry(addr).or_insert(Line { have: bit(by.processor), free_at_ns: 0 });
         let queued = line.free_at_ns > by.now_ns;
@@ -193,7 +194,7 @@ impl Contention {
     }
 }
 
-/// A lock as its taker sees it.
+/// A lock, from the view of the thread that takes it.
 #[derive(Clone, Copy)]
 pub(super) struct Lock {
     pub addr: usize,

@@ -1,12 +1,12 @@
 //! The scheduler of one run.
 //!
 //! Main types: [`Core`] (one run), [`Task`] (turns a thread of the operating system into a simulated one). A thread
-//! that gives up the baton picks the next one itself, wakes it and parks; the scheduler has no thread of its own. The
-//! running thread keeps the baton while it computes. It calls the scheduler before it takes a lock, after it has
+//! that gives up the baton picks the next thread itself, wakes it and parks; the scheduler has no thread of its own.
+//! The running thread keeps the baton while it computes. It calls the scheduler before it takes a lock, after it has
 //! released one, and when it waits, notifies, sleeps or starts a thread.
 //!
 //! # Locking
-//! `Core::state`, bare, held for one decision; only the holder of the baton and the watchdog take it.
+//! `Core::state`, without a class, held for one decision; only the holder of the baton and the watchdog take it.
 
 mod modelled;
 
@@ -43,7 +43,7 @@ enum On {
     },
     Join(usize),
     Sleep,
-    /// It computes, or is in line for a processor.
+    /// The thread computes, or waits for a processor.
     Processor,
 }
 
@@ -55,7 +55,7 @@ enum Status {
     Done,
 }
 
-/// The events that wake threads. Condition variables and locks are distinguished, so that both may have the same
+/// The events that wake threads. Condition variables and locks are distinguished, because both may have the same
 /// address.
 type Key = (Event, usize);
 
@@ -70,9 +70,9 @@ struct Thread {
     name: String,
     gate: Arc<Gate>,
     status: Status,
-    /// The key under which it is listed as waiting.
+    /// The key under which the thread is listed as waiting.
     key: Option<Key>,
-    /// Grows with each wake, so that a timer of an earlier wait is recognised as stale.
+    /// Incremented with each wake, so that a timer of an earlier wait is recognised as stale.
     wakes: u64,
     timed_out: bool,
     priority: u64,
@@ -114,7 +114,7 @@ struct State {
     current: usize,
     /// The threads that can run, in the order in which they became ready.
     ready: Vec<usize>,
-    /// Never iterated: its order does not matter.
+    /// The map is never iterated, so its order does not matter.
     waiting: HashMap<Key, Vec<usize>>,
     /// (virtual time, sequence, thread, its wakes)
     timers: BinaryHeap<Reverse<(u64, u64, usize, u64)>>,
@@ -125,10 +125,10 @@ struct State {
     shards: usize,
     /// The processors, if the run models them.
     machine: Option<Machine>,
-    /// Steps at which priorities change, descending.
+    /// The steps at which priorities change, in descending order.
     changes: Vec<u64>,
     lowest: u64,
-    /// For a [`Strategy::Path`]: the forks so far, the preemptions, and the thread that takes over now.
+    /// For a [`Strategy::Path`]: the forks so far, the number of preemptions, and the thread that takes over now.
     forks: Vec<(u32, u32)>,
     preempted: u32,
     successor: Option<usize>,
@@ -143,9 +143,9 @@ pub(super) struct Core {
     ended: Condvar,
     progress: AtomicU64,
     code: Code,
-    /// Locks and lines take time.
+    /// Whether locks and lines take time.
     contends: bool,
-    /// Threads may owe time.
+    /// Whether threads may owe time.
     passes_time: bool,
 }
 
@@ -168,7 +168,7 @@ pub(super) fn inside() -> bool {
     ME.try_with(|m| m.borrow().is_some()).unwrap_or(false)
 }
 
-/// The run's outcome reports a panic of a simulated thread, not standard error.
+/// Suppresses the message of a panic in a simulated thread, because the run's outcome reports it.
 fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -191,7 +191,7 @@ fn payload_text(p: &(dyn Any + Send)) -> String {
     text.unwrap_or_else(|| "without a message".into())
 }
 
-/// Never returns: the thread is leaked.
+/// Never returns, so that the thread is leaked.
 fn leak() -> ! {
     loop {
         std::thread::park();
@@ -207,7 +207,7 @@ impl State {
     fn add_thread(&mut self, name: &str) -> (usize, Arc<Gate>) {
         let gate = Arc::new(Gate::default());
         let id = self.threads.len();
-        // Above every priority that a change point gives.
+        // Higher than every priority that a change point assigns.
         let priority = (1 << 32) + self.schedule.below(1 << 32);
         self.threads.push(Thread {
             name: name.to_owned(),
@@ -241,7 +241,7 @@ impl State {
         self.admit(id);
     }
 
-    /// The thread goes on: now, or when it has a processor.
+    /// Lets the thread continue, either now or when it has a processor.
     fn admit(&mut self, id: usize) {
         let t = &mut self.threads[id];
         match &mut self.machine {
@@ -258,7 +258,7 @@ impl State {
         }
     }
 
-    /// The thread has a processor, and goes on when that has switched to it.
+    /// Gives the thread a processor. It continues when the processor has switched to it.
     fn take_processor(&mut self, id: usize, processor: usize) {
         let seat = &mut self.threads[id].seat;
         (seat.taken, seat.processor) = (true, processor);
@@ -282,7 +282,7 @@ impl State {
         self.timers.push(Reverse(timer));
     }
 
-    /// Nanoseconds of a processor to wake these.
+    /// The nanoseconds of processor time that it takes to wake these threads.
     fn wake_ns(&self, woken: &[usize]) -> u64 {
         let threads = woken.iter().filter(|id| self.threads[**id].seat.needs != Needs::Nothing).count() as u64;
         self.machine.as_ref().map_or(0, |m| m.costs.wake_ns * threads)
@@ -321,7 +321,7 @@ impl State {
 
     /// Chooses the ready thread that runs next, and removes it from the list.
     fn choose_ready(&mut self) -> Option<usize> {
-        // A thread whose time has come may need a processor first.
+        // A thread that is due may need a processor first.
         while self.ready.is_empty() {
             if !self.advance() {
                 return None;
@@ -343,7 +343,7 @@ impl State {
         Some(self.ready.remove(at))
     }
 
-    /// One of `ways`, chosen by the path.
+    /// Returns one of `ways`, chosen by the path.
     fn fork(&mut self, ways: usize) -> usize {
         if ways < 2 {
             return 0;
@@ -426,7 +426,7 @@ impl State {
         self.threads.iter().enumerate().filter_map(row).collect()
     }
 
-    /// If a thread cannot continue, a panic under way is a better explanation than its wait.
+    /// If a thread cannot continue, a panic in progress is a better explanation than its wait.
     fn panic_under_way(&self) -> Option<Failure> {
         let t = self.threads.iter().find(|t| t.panic.is_some() && !matches!(t.status, Status::Done))?;
         let message = format!("{} (unwinding did not end)", t.panic.as_deref().unwrap_or_default());
@@ -476,7 +476,7 @@ impl Core {
         }
     }
 
-    /// The state for the holder of the baton. A thread that enters after the end of its run never returns.
+    /// The state, for the holder of the baton. A thread that enters after the end of its run never returns.
     fn state(&self) -> MutexGuard<'_, State> {
         let st = self.state.lock();
         if st.over.is_some() {
@@ -534,7 +534,7 @@ impl Core {
         gate.pass();
     }
 
-    /// Blocks the running thread; true if its wait timed out.
+    /// Blocks the running thread. Returns true if its wait timed out.
     fn block(&self, me: usize, st: MutexGuard<'_, State>, on: On, key: Option<Key>, for_ns: Option<u64>) -> bool {
         let mut st = self.count_step(st);
         st.threads[me].status = Status::Blocked(on);
@@ -557,7 +557,7 @@ impl Core {
         self.state().threads[me].timed_out
     }
 
-    /// Passes the baton to a ready thread and waits for its return. Returns the state if the baton never left.
+    /// Passes the baton to a ready thread and waits for its return. Returns the state if the baton was not passed.
     fn pass_on<'a>(&self, mut st: MutexGuard<'a, State>) -> Option<MutexGuard<'a, State>> {
         let me = st.current;
         let Some(next) = st.choose_ready() else {
@@ -574,7 +574,7 @@ impl Core {
         None
     }
 
-    /// The running thread's processor is occupied for so long.
+    /// Occupies the running thread's processor for this time.
     fn charge(&self, me: usize, mut st: MutexGuard<'_, State>, ns: u64) {
         if ns > 0 && st.machine.is_some() && !std::thread::panicking() {
             st.event(Kind::Compute, "", ns);
@@ -582,7 +582,7 @@ impl Core {
         }
     }
 
-    /// The last act of a thread.
+    /// Ends a thread; this is its last call.
     fn finish(&self, me: usize, panic: Option<String>) {
         let mut st = self.state();
         st.event(Kind::End, "", 0);
@@ -607,7 +607,7 @@ impl Core {
     }
 }
 
-/// A simulated thread before it has begun.
+/// A simulated thread that has not started yet.
 pub(crate) struct Task {
     me: Me,
     gate: Arc<Gate>,
@@ -622,7 +622,7 @@ impl Task {
         let result = catch_unwind(AssertUnwindSafe(f));
         self.me.settle();
         let panic = result.as_ref().err().map(|p| payload_text(&**p));
-        // Its captured values have been dropped; thread-local values are dropped outside the simulation.
+        // Its captured values have been dropped already; its thread-local values are dropped outside the simulation.
         self.me.core.finish(self.me.id, panic);
         ME.with(|m| *m.borrow_mut() = None);
         result
@@ -633,7 +633,7 @@ impl Task {
         Joined { id: self.me.id }
     }
 
-    /// The thread could not be started.
+    /// Removes a thread that could not be started.
     pub(crate) fn give_up(joined: &Joined) {
         if let Some(me) = me() {
             let mut st = me.core.state();
@@ -653,7 +653,7 @@ pub(crate) struct Joined {
     id: usize,
 }
 
-/// A new thread of the caller's run; None outside.
+/// Creates a thread in the caller's run; `None` outside a run.
 pub(crate) fn child(name: &str) -> Option<Task> {
     let me = me()?;
     let _inside = me.enter("spawn", || "");
@@ -700,7 +700,7 @@ pub(crate) fn yield_now() -> bool {
         if matches!(st.options.strategy, Strategy::Priorities { .. }) {
             st.demote(me.id);
         }
-        // A thread that yields waits for something: time passes if no other thread can run.
+        // A thread that yields waits for something, so time passes if no other thread can run.
         if st.ready.is_empty() {
             st.advance();
         }
@@ -766,7 +766,7 @@ pub(super) fn steps() -> u64 {
     me().map_or(0, |me| me.core.state().steps)
 }
 
-/// A key for a hash table; None outside of a run.
+/// A key for a hash table; `None` outside a run.
 #[cold]
 pub(crate) fn hash_key() -> Option<[u64; 2]> {
     let me = me()?;
@@ -781,7 +781,7 @@ pub(crate) fn processors() -> Option<usize> {
     me().map(|me| me.core.state().options.processors)
 }
 
-/// The thread's number for sharded data, assigned at first use.
+/// The thread's index for sharded data, assigned at first use.
 #[cold]
 pub(crate) fn shard() -> Option<usize> {
     let me = me()?;
@@ -796,7 +796,7 @@ pub(crate) fn shard() -> Option<usize> {
     Some(shard)
 }
 
-/// Virtual nanoseconds since the run began, and the wall clock; None outside of a run.
+/// The virtual nanoseconds since the start of the run, and the wall-clock time; `None` outside a run.
 #[cold]
 pub(crate) fn now() -> Option<(u64, Timespec)> {
     let me = me()?;
@@ -808,7 +808,7 @@ pub(crate) fn now() -> Option<(u64, Timespec)> {
     Some((ns, wall))
 }
 
-/// Sleeps in virtual time; false outside of a run.
+/// Sleeps in virtual time. Returns false outside a run.
 #[cold]
 pub(crate) fn sleep(d: Duration) -> bool {
     let Some(me) = me() else { return false };
@@ -821,7 +821,7 @@ pub(crate) fn sleep(d: Duration) -> bool {
     true
 }
 
-/// Called before an attempt to take a lock. False: the lock is taken, and an attempt may not show that.
+/// Called before an attempt to take a lock. Returns false if the lock is taken, which the attempt itself may not show.
 #[cold]
 pub(crate) fn before_lock(addr: usize, class: &'static LockClass, shared: bool) -> bool {
     let Some(me) = me() else { return true };
@@ -833,7 +833,7 @@ pub(crate) fn before_lock(addr: usize, class: &'static LockClass, shared: bool) 
     !me.core.contends || me.core.state().may_take(me.id, addr, shared)
 }
 
-/// The caller now holds the lock at `addr`.
+/// Records that the caller now holds the lock at `addr`.
 #[cold]
 pub(crate) fn acquired(addr: usize, class: &'static LockClass, shared: bool) {
     if let Some(me) = me() {
@@ -846,13 +846,13 @@ pub(crate) fn acquired(addr: usize, class: &'static LockClass, shared: bool) {
     }
 }
 
-/// The lock at `addr` is taken: waits until another thread releases it.
+/// Waits until another thread releases the lock at `addr`, which is taken.
 #[cold]
 pub(crate) fn block_on_lock(addr: usize, class: &'static LockClass, shared: bool) {
     let Some(me) = me() else { return };
     let mut st = me.core.state();
     if !st.is_taken(addr) {
-        // A thread outside this run holds it for a moment of real time, so this is no event.
+        // A thread outside this run holds it, but only for a short real time, so this is no event.
         drop(st);
         std::thread::yield_now();
         return;
@@ -865,7 +865,7 @@ pub(crate) fn block_on_lock(addr: usize, class: &'static LockClass, shared: bool
     me.core.block(me.id, st, On::Lock(addr, class), Some((Event::Released, addr)), None);
 }
 
-/// The lock at `addr` has been released.
+/// Records that the lock at `addr` has been released.
 #[cold]
 pub(crate) fn released(addr: usize) {
     let Some(me) = me() else { return };
@@ -901,7 +901,7 @@ pub(crate) fn holding(addr: usize) -> Option<&'static LockClass> {
 }
 
 /// Waits for a notification of the condition variable at `condvar`. The caller has just released the lock at `lock`,
-/// and no other thread has run since. True if the wait timed out.
+/// and no other thread has run since. Returns true if the wait timed out.
 #[cold]
 pub(crate) fn wait(condvar: usize, lock: usize, timeout: Option<Duration>) -> bool {
     let Some(me) = me() else { return false };
@@ -917,7 +917,7 @@ pub(crate) fn wait(condvar: usize, lock: usize, timeout: Option<Duration>) -> bo
     me.core.block(me.id, st, on, Some((Event::Notified, condvar)), ns)
 }
 
-/// Wakes one of the threads that wait for the condition variable, chosen by the seed, or all.
+/// Wakes all of the threads that wait for the condition variable, or one of them, which the seed determines.
 #[cold]
 pub(crate) fn notify(condvar: usize, all: bool) {
     let Some(me) = me() else { return };

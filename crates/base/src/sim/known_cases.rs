@@ -1,4 +1,4 @@
-//! A modelled machine against queues whose answers are known, and against itself.
+//! Compares a modelled machine with queues whose answers are known, and with itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn exponential(rng: &mut Rng, mean: f64) -> f64 {
     -mean * (1.0 - rng.below(1 << 53) as f64 / (1u64 << 53) as f64).ln()
 }
 
-/// Times between arrivals, in nanoseconds: none come together.
+/// The times between arrivals, in nanoseconds. No two arrivals are simultaneous.
 fn gaps(seed: u64, n: usize, mean: f64) -> Vec<u64> {
     let mut rng = Rng::new(seed);
     (0..n).map(|_| 1 + exponential(&mut rng, mean - 0.5) as u64).collect()
@@ -46,7 +46,7 @@ fn gaps(seed: u64, n: usize, mean: f64) -> Vec<u64> {
 
 /// The waits of each arrival (Lindley 1952, "The theory of queues with a single server").
 fn lindley(gaps: &[u64], service: u64) -> Vec<u64> {
-    // The server has always been idle when the first one comes.
+    // The server is idle when the first arrival comes.
     let mut free_at_ns = 0;
     let mut at_ns = 0;
     let wait = |gap: &u64| {
@@ -64,12 +64,12 @@ fn mean(values: &[u64]) -> f64 {
 
 const SERVICE: u64 = 1_000;
 
-/// Poisson arrivals at one lock that each holds for the same time: M/D/1. The mean wait is that of Pollaczek and
-/// Khinchine, load · service / (2 · (1 - load)).
+/// Poisson arrivals at one lock that each thread holds for the same time are an M/D/1 queue. The mean wait is given by
+/// the formula of Pollaczek and Khinchine, load · service / (2 · (1 - load)).
 #[test]
 fn a_lock_with_poisson_arrivals_is_the_queue_m_d_1() {
     const ARRIVALS: usize = 6_000;
-    // More threads than ever wait at this load.
+    // More threads than ever wait at the same time with this load.
     const THREADS: usize = 64;
     for load in [0.3, 0.7] {
         let expected = load * SERVICE as f64 / (2.0 * (1.0 - load));
@@ -85,7 +85,7 @@ fn a_lock_with_poisson_arrivals_is_the_queue_m_d_1() {
                 })
                 .collect(),
         );
-        // The costs of the lock are in the service: it is 1 ns, and a thread that waited has nothing to add.
+        // The service time includes the cost of the lock, which is 1 ns. A thread that waited has no additional cost.
         let costs = Costs { lock_ns: 1, ..Costs::default() };
         let outcome = machine(THREADS + 1, costs, 3, move || {
             let lock = Arc::new(Mutex::new(&SERVER, ()));
@@ -112,9 +112,9 @@ fn a_lock_with_poisson_arrivals_is_the_queue_m_d_1() {
     }
 }
 
-/// The share of time for which `n` threads keep a ticket lock busy, each thinking for `think` on average and holding
-/// it for `hold`; a hand-over takes `waiter` for each thread that waits (Boyd-Wickizer et al. 2012, "Non-scalable locks
-/// are dangerous", as a birth-death chain). The result is the number of acquisitions in a nanosecond.
+/// The throughput of a ticket lock that `n` threads use, in acquisitions per nanosecond. Each thread computes for
+/// `think` on average and then holds the lock for `hold`; passing the lock on takes `waiter` for each waiting thread
+/// (Boyd-Wickizer et al. 2012, "Non-scalable locks are dangerous", as a birth-death chain).
 fn ticket_lock(n: u32, think: f64, hold: f64, waiter: f64) -> f64 {
     let mut share = vec![1.0];
     for k in 1..=n {
@@ -154,7 +154,8 @@ fn a_ticket_lock_has_the_throughput_of_its_closed_form() {
     }
 }
 
-/// Locks that are always wanted: one cycle is the time held, the hand-over, and the other waiters' part of it.
+/// If a lock is always contended, one cycle is the time for which it is held, plus the hand-over and its additional
+/// cost for the other waiters.
 #[test]
 fn a_saturated_lock_is_handed_over_in_turn_at_its_cost() {
     const EACH: u64 = 200;
@@ -175,7 +176,7 @@ fn a_saturated_lock_is_handed_over_in_turn_at_its_cost() {
         let (ns, turns) = (outcome.virtual_ns, outcome.result.expect("it ends"));
         let expected = 8 * EACH * cycle_ns;
         assert!(ns.abs_diff(expected) < expected / 100, "{ns} {expected}");
-        // First come, first served: nobody is passed by more than one round.
+        // First come, first served: no thread is overtaken by more than one round.
         let (from, to) = (100, 8 * EACH as usize - 100);
         assert!(turns[from..to].windows(8).all(|w| (0..8).all(|i| w.contains(&i))));
         let row = &outcome.uses[0];
@@ -230,7 +231,7 @@ fn readers_share_a_lock_and_a_writer_waits_for_all_of_them() {
         })
     });
     let ends = outcome.result.expect("it ends");
-    // Readers that come while others read join them.
+    // Readers that arrive while others read join them.
     assert!(ends[..3].iter().chain(&ends[4..]).all(|ns| (2_000..2_020).contains(ns)), "{ends:?}");
     assert!((3_000..3_030).contains(&ends[3]), "{ends:?}");
 }
@@ -278,7 +279,7 @@ fn the_time_of_code_is_measured_between_calls() {
     assert!(held.1 > 4 * free.1, "the work is under the lock: {:?}", outcome.code);
 }
 
-/// All kinds of waits, on as many processors as threads.
+/// Uses all kinds of waits, on as many processors as threads.
 fn everything() -> Vec<u64> {
     let shared = Arc::new((Mutex::new(&SERVER, 0u64), Condvar::new(), RwLock::new(&TABLE, 0u64)));
     crowd(12, move |i| {

@@ -1,15 +1,14 @@
 //! The processors of a modelled machine: with [`Options::costs`](super::Options::costs), computing takes virtual time,
 //! and the threads of a run share [`Options::processors`](super::Options::processors).
 //!
-//! Main types: [`Machine`] (idle processors, and the lines of threads that want one), [`Seat`] (what a thread has of
-//! it). A thread takes a processor when its wait ends, and frees it when it waits again. First come, first served, but
-//! interrupts come before threads. A thread that waits for a lock keeps its processor, as one that spins does: a thread
-//! that sleeps while it holds a lock may leave the spinning ones without end, which the run reports as a deadlock. A
-//! thread takes the processor that it had last, if that is idle.
+//! Main types: [`Machine`] (the idle processors, and the queues of threads that want one), [`Seat`] (the state of one
+//! thread). A thread takes a processor when its wait ends, and frees it when it waits again. The order is first come,
+//! first served, but interrupts come before threads. A thread that waits for a lock keeps its processor, because it is
+//! assumed to spin. So if a thread sleeps while it holds a lock, the spinning threads may keep all processors for ever,
+//! and the run reports a deadlock. A thread takes the processor that it had last, if that is idle.
 //!
-//! What it does not do: time slices, pre-emption. Code takes the time that it asks for with
-//! [`compute`](super::compute), and that of its [`CodeTable`](super::CodeTable); locks and cache lines are in
-//! [`contention`](super::contention).
+//! What it does not do: time slices, preemption. Code takes the time that it asks for with [`compute`](super::compute),
+//! and that of its [`CodeTable`](super::CodeTable); locks and cache lines are in [`contention`](super::contention).
 //!
 //! # Locking
 //! None of its own: it is part of the state of the run.
@@ -19,40 +18,40 @@ use std::collections::VecDeque;
 use super::Costs;
 use super::contention::Contention;
 
-/// The needs of a thread before it goes on.
+/// The needs of a thread before it can continue.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Needs {
     #[default]
     Processor,
-    /// A processor, before the threads.
+    /// A processor, with priority over the threads.
     ProcessorFirst,
-    /// A device computes by itself.
+    /// Nothing, because a device computes by itself.
     Nothing,
 }
 
-/// A thread's part in the machine.
+/// The state of a thread on the machine.
 #[derive(Default)]
 pub(super) struct Seat {
     pub needs: Needs,
-    /// The thread has a processor.
+    /// Whether the thread has a processor.
     pub taken: bool,
-    /// The one that it has, or had last.
+    /// The processor that the thread has, or had last.
     pub processor: usize,
-    /// When its wait for a lock began, and whether it wants to share the lock.
+    /// The time at which its wait for a lock began, and whether it wants to share the lock.
     pub waits_since_ns: Option<u64>,
     pub wants_shared: bool,
-    /// How often the thread has waited for something else than a lock or a processor.
+    /// The number of times that the thread has waited for something other than a lock or a processor.
     pub sleeps: u64,
 }
 
 impl Seat {
-    /// Whether the thread has to take a processor before it goes on.
+    /// Whether the thread must take a processor before it continues.
     pub fn is_wanted(&self) -> bool {
         !self.taken && self.needs != Needs::Nothing
     }
 }
 
-/// See the module.
+/// The processors and their queues; see the module.
 pub(super) struct Machine {
     pub costs: Costs,
     pub contention: Contention,
@@ -62,13 +61,13 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// The run's first thread has one of the processors.
+    /// Creates a machine. The run's first thread has one of the processors.
     pub fn new(costs: Costs, processors: usize) -> Machine {
         let (interrupts, line) = (VecDeque::new(), VecDeque::new());
         Machine { costs, contention: Contention::default(), idle: (1..processors).rev().collect(), interrupts, line }
     }
 
-    /// The processor for the thread, if possible its last one; otherwise the thread is in line.
+    /// Returns a processor for the thread, if possible its last one. If none is idle, queues the thread.
     pub fn enter(&mut self, id: usize, needs: Needs, last: usize) -> Option<usize> {
         if let Some(at) = self.idle.iter().position(|p| *p == last) {
             return Some(self.idle.remove(at));
@@ -83,7 +82,7 @@ impl Machine {
         None
     }
 
-    /// Frees a processor: the thread that has it now.
+    /// Frees a processor. Returns the thread that gets it now.
     pub fn leave(&mut self, processor: usize) -> Option<usize> {
         let next = self.interrupts.pop_front().or_else(|| self.line.pop_front());
         if next.is_none() {
@@ -92,7 +91,7 @@ impl Machine {
         next
     }
 
-    /// The thread never started.
+    /// Removes a thread that never started.
     pub fn forget(&mut self, id: usize) {
         self.line.retain(|other| *other != id);
     }
@@ -118,7 +117,7 @@ mod tests {
         task::spawn("computes", f).expect("thread")
     }
 
-    /// When four threads that compute for 100 ns each have done so.
+    /// The times at which four threads that compute for 100 ns each have finished.
     fn four(processors: usize) -> Vec<u64> {
         let body = || {
             let computes = || {
@@ -176,7 +175,7 @@ mod tests {
                 let done = done.clone();
                 thread(move || {
                     sim::device();
-                    // A device needs no processor: this ends while the others compute.
+                    // A device needs no processor, so this ends while the others compute.
                     Clock::real().sleep(Duration::from_nanos(50));
                     assert_eq!(Clock::real().now_ns(), 60);
                     sim::interrupt(|| {
@@ -198,7 +197,7 @@ mod tests {
             (interrupted, threads.into_iter().map(|t| t.join().expect("joined")).max())
         };
         let (interrupted, last) = machine(1, body).result.expect("it ends");
-        // The first of the three runs from 30 to 130; the interrupt is next.
+        // The first of the three threads runs from 30 to 130; then it is the turn of the interrupt.
         assert!((130..160).contains(&interrupted), "{interrupted}");
         assert!(last.is_some_and(|last| last > interrupted + 200), "{last:?}");
     }

@@ -1,36 +1,35 @@
-//! One deterministic scheduler under everything: threads, locks, waits, sleeps and clocks of a whole stack, from one
-//! seed.
+//! A deterministic scheduler: one seed determines the threads, locks, waits, sleeps and clocks of a whole stack.
 //!
-//! [`run`] calls a closure on a simulated thread. Each simulated thread is a thread of the operating system; exactly
-//! one of them holds the baton and runs, the others are parked. A thread calls the scheduler when it starts a thread,
-//! takes or releases a lock, waits, notifies, sleeps or passes a [`point`]. The scheduler may then run another
-//! thread, which the seed determines. So the same seed gives the same run, on any number of processors, and
-//! [`Outcome::trace`] is identical byte for byte.
+//! [`run`] calls a closure on a simulated thread. Each simulated thread is a thread of the operating system. Exactly
+//! one of them holds the baton and runs; the others are parked. A thread calls the scheduler when it starts a thread,
+//! takes or releases a lock, waits, notifies, sleeps or passes a [`point`]. The scheduler may then run another thread,
+//! which the seed determines. So the same seed gives the same run, on any number of processors, and [`Outcome::trace`]
+//! is identical byte for byte.
 //!
-//! Simulation is chosen at run time, in the same build. A thread-local says whether a thread belongs to a run; it is
-//! read only while some run is in progress in the process. Concurrent runs and unsimulated threads do not disturb
+//! Simulation is chosen at run time, in the same build. A thread-local value says whether a thread belongs to a run; it
+//! is read only while some run is in progress in the process. Concurrent runs and unsimulated threads do not affect
 //! each other. The threads of a run must wait only through this crate. A thread that waits elsewhere keeps the baton,
-//! and a watchdog names it.
+//! and a watchdog reports it.
 //!
-//! Main items: [`run`], [`search`] (a closure under all schedules), [`Options`] and [`Strategy`], [`Outcome`],
+//! Main items: [`run`], [`search`] (runs a closure with all schedules), [`Options`] and [`Strategy`], [`Outcome`],
 //! [`Failure`], [`Trace`].
 //!
-//! Time is virtual. While exploring, it moves when no thread can run: to the end of the next sleep or time-out. With
+//! Time is virtual. While exploring, it moves when no thread can run: to the end of the next sleep or timeout. With
 //! [`Options::leap_permille`] it also moves while threads could run, as on a busy machine. With [`Options::costs`] the
-//! run is a modelled machine: threads share its processors, and computing, locks and shared cache lines take time.
+//! run models a machine: threads share its processors, and computing, locks and shared cache lines take time.
 //!
 //! A run ends when the closure returns, or when a thread panics. It also ends when no thread can run and no timer is
 //! due ([`Failure::Deadlock`]), after too many steps ([`Failure::Livelock`]), or when a thread does not return to the
 //! scheduler ([`Failure::Stuck`]). The remaining threads are never woken. They and their data are leaked, because
-//! unwinding them would run destructors that wait. After a success [`Outcome::left`] names them; a run that joins its
-//! threads leaks nothing.
+//! unwinding them would run destructors that wait. After a success, [`Outcome::left`] contains their names; a run that
+//! joins its threads leaks nothing.
 //!
 //! What it does not do: treat atomics as events (a thread that spins on one must call [`crate::task::yield_now`]),
 //! cover weak memory orders, or control input and output of the operating system.
 //!
 //! # Locking
-//! One bare lock per run, held for a decision. The locks of [`crate::sync`] stay real: a simulated thread only tries
-//! them. If that fails, it is blocked on the lock's address until another thread releases it.
+//! One lock without a class per run, held for one decision. The locks of [`crate::sync`] are real: a simulated thread
+//! only tries to take them. If that fails, it is blocked on the lock's address until another thread releases the lock.
 
 mod code;
 mod contention;
@@ -54,42 +53,41 @@ pub use trace::Trace;
 
 use crate::sync::mode::{MODE, MODELLED, SIMULATED};
 
-/// Which thread runs next at a place where threads may switch.
+/// Decides which thread runs next at a place where threads may switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// At each place another ready thread, chosen at random, takes over with this probability (of 1000).
+    /// At each place, another ready thread, chosen at random, takes over with this probability (of 1000).
     Random { preempt_permille: u32 },
-    /// Random priorities; the ready thread with the highest one runs. At `changes` places of the first `steps` the
-    /// running thread gets the lowest (Burckhardt et al. 2010, "A randomized scheduler with probabilistic
-    /// guarantees": a bug that needs d ordering constraints is found with a probability of at least 1 / (n ·
-    /// k^(d-1))).
+    /// Priorities are random, and the ready thread with the highest one runs. At `changes` places of the first `steps`,
+    /// the running thread gets the lowest priority (Burckhardt et al. 2010, "A randomized scheduler with probabilistic
+    /// guarantees": a bug that needs d ordering constraints is found with a probability of at least 1 / (n · k^(d-1))).
     Priorities { changes: u32, steps: u64 },
-    /// One thread after the other, each for `quantum` places.
+    /// The threads run in turn, each for `quantum` places.
     RoundRobin { quantum: u32 },
-    /// As [`Options::path`] says: the running thread continues unless the path lets another take over, at most
+    /// [`Options::path`] decides: the running thread continues unless the path lets another take over, at most
     /// `preemptions` times (Musuvathi and Qadeer 2007, "Iterative context bounding": few preemptions show most bugs).
     Path { preemptions: u32 },
 }
 
-/// Time of a modelled machine for the events that the scheduler sees.
+/// The times that a modelled machine takes for the events that the scheduler sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// From the moment at which a thread that has waited takes a processor to its first instruction.
+    /// The time from when a thread that has waited takes a processor until its first instruction.
     pub switch_ns: u64,
-    /// Of the thread that notifies, for each thread that wakes.
+    /// The time of the thread that notifies, for each thread that wakes.
     pub wake_ns: u64,
-    /// Taking and releasing a lock whose cache line the processor has.
+    /// The time to take and release a lock whose cache line the processor has.
     pub lock_ns: u64,
-    /// Until a cache line that another processor has changed is there.
+    /// The time until a cache line that another processor has changed arrives.
     pub bounce_ns: u64,
-    /// From the release of a lock to the moment at which the thread that waited for it has it.
+    /// The time from the release of a lock until the waiting thread has it.
     pub contended_ns: u64,
-    /// That time is longer by this for each other thread that waits: 0 for queued locks, not for ticket locks.
+    /// The addition to `contended_ns` for each other waiting thread: 0 for queued locks, not for ticket locks.
     pub waiter_ns: u64,
 }
 
 impl Costs {
-    /// Whether locks take time, and have queues: without, as while exploring, any waiting thread may be next.
+    /// Whether locks take time and have queues. If not, as while exploring, any waiting thread may be next.
     pub fn models_locks(&self) -> bool {
         self.lock_ns + self.bounce_ns + self.contended_ns + self.waiter_ns > 0
     }
@@ -100,24 +98,25 @@ impl Costs {
 pub struct Options {
     pub seed: u64,
     pub strategy: Strategy,
-    /// How often, of 1000 places, time moves to the end of the next sleep or time-out although threads can run.
+    /// The number of places, of 1000, at which time moves to the end of the next sleep or timeout although threads can
+    /// run.
     pub leap_permille: u32,
     /// The result of [`crate::task::processors`].
     pub processors: usize,
-    /// If given, threads need one of the `processors` to continue, and computing takes time.
+    /// If set, threads need one of the `processors` to continue, and computing takes time.
     pub costs: Option<Costs>,
     /// The time of code between calls of the scheduler.
     pub code: Code,
-    /// For [`Strategy::Path`]: which way to take at each fork; beyond its end, the first.
+    /// For [`Strategy::Path`]: the way to take at each fork. After its end, the first way is taken.
     pub path: Vec<u32>,
-    /// More steps are a [`Failure::Livelock`].
+    /// A run with more steps is a [`Failure::Livelock`].
     pub steps_max: u64,
-    /// A thread that keeps the baton and computes or waits for this long is [`Failure::Stuck`]. Time in which it
+    /// A thread that keeps the baton and computes or waits for this long is [`Failure::Stuck`]. The time for which it
     /// waits for a processor or a disk does not count.
     pub watchdog: Duration,
-    /// Record the whole trace, not only its fingerprint and its end.
+    /// Whether to record the whole trace, not only its fingerprint and its end.
     pub trace: bool,
-    /// Seconds since 1970 at the start of the run.
+    /// The wall-clock time at the start of the run, in seconds since 1970.
     pub epoch_sec: i64,
 }
 
@@ -144,20 +143,20 @@ impl Options {
 pub struct Waiting {
     pub thread: String,
     pub on: String,
-    /// Names of the locks it holds.
+    /// The names of the locks that it holds.
     pub holds: Vec<&'static str>,
 }
 
-/// Why a run failed.
+/// The reason why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// A thread panicked.
     Panic { thread: String, message: String },
-    /// No thread can run and no sleep or time-out is due.
+    /// No thread can run, and no sleep or timeout is due.
     Deadlock { waiting: Vec<Waiting> },
-    /// Too many steps.
+    /// There were too many steps.
     Livelock { steps: u64, threads: Vec<Waiting> },
-    /// A thread waits for something unknown to the scheduler, or computes without end.
+    /// A thread waits for something that the scheduler does not know, or computes without end.
     Stuck { thread: String, last: String },
 }
 
@@ -194,19 +193,19 @@ impl fmt::Display for Failure {
 pub struct Outcome<T> {
     pub result: Result<T, Failure>,
     pub trace: Trace,
-    /// Places at which threads could have switched.
+    /// The number of places at which threads could have switched.
     pub steps: u64,
-    /// How often another thread took over.
+    /// The number of times that another thread took over.
     pub switches: u64,
-    /// Virtual time that passed.
+    /// The virtual time that passed.
     pub virtual_ns: u64,
-    /// Threads that had not ended: they are leaked.
+    /// The threads that had not ended. They are leaked.
     pub left: Vec<String>,
-    /// With [`Strategy::Path`]: each fork, the way that was taken and the number of ways.
+    /// With [`Strategy::Path`]: for each fork, the way that was taken and the number of ways.
     pub forks: Vec<(u32, u32)>,
-    /// On a modelled machine: the cost of each lock class and of each kind of line, most waited-for first.
+    /// On a modelled machine: the cost of each lock class and of each kind of line, the longest waits first.
     pub uses: Vec<Use>,
-    /// With [`Code::Measured`]: the time of each segment of all threads but the first.
+    /// With [`Code::Measured`]: the time of each segment of all threads except the first.
     pub code: Vec<Segment>,
 }
 
@@ -215,7 +214,7 @@ pub fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + Send + 
     core::run(options, f)
 }
 
-/// Runs `f` once under each schedule in which threads are preempted at most `preemptions` times, depth first. Calls
+/// Runs `f` once with each schedule in which threads are preempted at most `preemptions` times, depth first. Calls
 /// `seen` with each outcome. Returns the number of runs.
 pub fn search<T: Send + 'static>(
     options: &Options,
@@ -236,13 +235,13 @@ pub fn search<T: Send + 'static>(
     0
 }
 
-/// True on a thread that belongs to a run.
+/// Whether the calling thread belongs to a run.
 #[inline]
 pub fn active() -> bool {
     MODE.load(Ordering::Relaxed) & SIMULATED != 0 && core::inside()
 }
 
-/// A place where another thread may take over; `name` appears in the trace. No effect outside a run.
+/// A place where another thread may take over; `name` appears in the trace. Has no effect outside a run.
 #[inline]
 pub fn point(name: &'static str) {
     if MODE.load(Ordering::Relaxed) & SIMULATED != 0 {
@@ -250,7 +249,7 @@ pub fn point(name: &'static str) {
     }
 }
 
-/// A number below `bound`, from the run's seed; 0 outside a run. Used by devices.
+/// Returns a number below `bound` from the run's seed; 0 outside a run. Devices use this.
 #[inline]
 pub fn choose(bound: u64) -> u64 {
     if MODE.load(Ordering::Relaxed) & SIMULATED != 0 { core::choose(bound) } else { 0 }
@@ -264,8 +263,8 @@ pub fn compute(ns: u64) {
     }
 }
 
-/// The calling thread writes the shared cache line of `at`, which is not under a lock. Time passes for it only on a
-/// modelled machine; `name` is its row in [`Outcome::uses`].
+/// Records that the calling thread writes the shared cache line of `at`, which no lock protects. This takes time only
+/// on a modelled machine; `name` is the line's row in [`Outcome::uses`].
 #[inline]
 pub fn line_written<T>(name: &'static str, at: &T) {
     if MODE.load(Ordering::Relaxed) & MODELLED != 0 {
@@ -273,7 +272,7 @@ pub fn line_written<T>(name: &'static str, at: &T) {
     }
 }
 
-/// The same for a line that the thread reads.
+/// The same as [`line_written`] for a line that the thread reads.
 #[inline]
 pub fn line_read<T>(name: &'static str, at: &T) {
     if MODE.load(Ordering::Relaxed) & MODELLED != 0 {
@@ -288,17 +287,18 @@ pub fn device() {
     }
 }
 
-/// Runs `f` as an interrupt of the calling device: on the next processor that is free, before all threads.
+/// Runs `f` as an interrupt of the calling device: on the next free processor, before all threads.
 pub fn interrupt<T>(f: impl FnOnce() -> T) -> T {
     if active() { core::interrupt(f) } else { f() }
 }
 
-/// How often the calling thread has waited for anything but a lock or a processor: its voluntary switches.
+/// The number of times that the calling thread has waited for anything except a lock or a processor, which are its
+/// voluntary switches.
 pub fn sleeps() -> u64 {
     if active() { core::sleeps() } else { 0 }
 }
 
-/// Steps of this run so far: a time stamp that orders the events of its threads.
+/// The number of steps of this run so far, which is a timestamp that orders the events of its threads.
 pub fn steps() -> u64 {
     if active() { core::steps() } else { 0 }
 }

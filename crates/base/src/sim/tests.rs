@@ -1,4 +1,4 @@
-//! The same seed gives the same run; every kind of end is reported.
+//! Tests that the same seed gives the same run, and that every kind of end is reported.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,7 +24,7 @@ fn options(seed: u64, strategy: Strategy) -> Options {
     Options { strategy, trace: true, leap_permille: 20, steps_max: 100_000, ..Options::new(seed) }
 }
 
-/// Uses every primitive; the result records what it did.
+/// Uses every primitive, and returns a record of the results.
 fn everything() -> Vec<u64> {
     let queue = Arc::new((Mutex::new(&OUTER, Vec::new()), Condvar::new()));
     let table = Arc::new(RwLock::new(&INNER, HashSet::default()));
@@ -88,7 +88,7 @@ fn the_same_seed_gives_the_same_run_on_one_and_on_two_processors() {
 fn concurrent_runs_and_unsimulated_threads_do_not_disturb_each_other() {
     let alone = run(&options(7, STRATEGIES[0]), everything).trace.to_string();
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    // Not simulated, and busy with a lock that the runs take, too.
+    // This thread is not simulated, and uses a lock that the runs take, too.
     static SHARED: Mutex<u64> = Mutex::new(&LEAF, 0);
     let noise = {
         let stop = stop.clone();

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Number of recorded events of a trace that is not recorded whole.
+/// The number of events that are recorded if the trace is not recorded as a whole.
 const TAIL: usize = 400;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ struct Event {
     value: u64,
 }
 
-/// The events of a run. Prints one per line.
+/// The events of a run. Displayed as one event per line.
 #[derive(Clone, Debug)]
 pub struct Trace {
     whole: bool,
@@ -98,12 +98,12 @@ impl Trace {
         self.events.push_back(Event { thread: thread as u32, kind, name, value });
     }
 
-    /// Equal for equal traces, however many events are recorded.
+    /// The fingerprint. Equal traces have the same one, regardless of how many events are recorded.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 
-    /// The number of events, including unrecorded ones.
+    /// The number of events, including those that are not recorded.
     pub fn count(&self) -> u64 {
         self.count
     }

@@ -1,11 +1,13 @@
-//! Measures how long one thread has kept the baton through its own fault.
+//! Measures how long one thread has kept the baton because of its own code.
 //!
 //! Main type: [`Kept`]. A thread that waits for something unknown to the scheduler, or computes without end, must be
-//! named. A thread that has not begun, or waits for a processor or a disk, must not: a busy machine may let it wait
-//! longer than any bound. What it does not do: end or name any thread.
+//! reported. A thread that has not begun, or waits for a processor or a disk, must not, because a busy machine may let
+//! it wait longer than any limit.
+//!
+//! What it does not do: end or report any thread.
 //!
 //! # Locking
-//! None: it belongs to the watchdog thread.
+//! None: the state belongs to the watchdog thread.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +20,7 @@ impl Watched {
         Watched(std::fs::read_link("/proc/thread-self").ok())
     }
 
-    /// Its state and its computing time (proc_pid_stat(5); the first number of `schedstat`, nanoseconds).
+    /// The thread's state and its computing time (proc_pid_stat(5); the first number of `schedstat`, in nanoseconds).
     fn seen(&self) -> Option<(char, Duration)> {
         let directory = PathBuf::from("/proc").join(self.0.as_ref()?);
         let stat = std::fs::read_to_string(directory.join("stat")).ok()?;
@@ -28,7 +30,7 @@ impl Watched {
     }
 }
 
-/// The state follows the name, which is in parentheses and may itself contain parentheses.
+/// The state, which follows the name. The name is in parentheses and may itself contain parentheses.
 fn state(stat: &str) -> Option<char> {
     stat[stat.rfind(')')? + 1..].trim_start().chars().next()
 }
@@ -37,19 +39,20 @@ fn state(stat: &str) -> Option<char> {
 #[derive(Default)]
 pub(super) struct Kept {
     progress: u64,
-    /// Its computing time at the last observation.
+    /// The thread's computing time at the last observation.
     computed: Option<Duration>,
     time: Duration,
 }
 
 impl Kept {
-    /// Observes the holder again, `after` the last observation. Returns how long the holder has computed or waited.
-    /// `progress` is a count that changes with each call of the scheduler; the holder is unknown before it has begun.
+    /// Observes the holder of the baton again, `after` the last observation. Returns how long the holder has computed
+    /// or waited. `progress` is a count that changes with each call of the scheduler. The holder is `None` before it
+    /// has begun.
     pub(super) fn look(&mut self, progress: u64, holder: Option<&Watched>, after: Duration) -> Duration {
         if progress != self.progress {
             *self = Kept { progress, ..Kept::default() };
         } else if let Some(holder) = holder {
-            // If /proc is unavailable, real time is used instead.
+            // If /proc is unavailable, the real time is used instead.
             self.count(holder.seen().unwrap_or(('S', Duration::ZERO)), after);
         }
         self.time

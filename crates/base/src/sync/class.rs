@@ -1,10 +1,10 @@
-//! Lock classes: name, rank, statistics; the rank check of debug builds; the lock table.
+//! Lock classes: their names, ranks and statistics, the rank check of debug builds, and the lock table.
 //!
-//! Main types: [`LockClass`], [`LockRow`]. Acquisitions are counted in the thread's own [`counts`](super::counts),
+//! Main types: [`LockClass`], [`LockRow`]. Acquisitions are counted in the thread's own [`counts`](super::counts), and
 //! waits in the class.
 //!
 //! # Locking
-//! The registry has a bare leaf lock without a class, held for a few instructions: it cannot count itself.
+//! The registry has a leaf lock without a class, because it cannot count itself. It is held for a few instructions.
 
 #[cfg(debug_assertions)]
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ use crate::sim;
 /// The shared part of all locks of one kind.
 pub struct LockClass {
     pub name: &'static str,
-    /// Position in the lock order; higher is taken later. 0 is never checked.
+    /// The position in the lock order. A lock with a higher rank is taken later. Rank 0 is never checked.
     pub rank: u32,
     /// Its locks live about as long as one operation, so a modelled machine has no history of their cache lines.
     slot: Slot,
@@ -28,7 +28,7 @@ pub struct LockClass {
     wait_ns_min: AtomicU64,
 }
 
-/// One row of the lock table, as `perf lock` prints it. Waits in nanoseconds.
+/// One row of the lock table, as `perf lock` prints it. Waits are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockRow {
     pub name: &'static str,
@@ -39,7 +39,7 @@ pub struct LockRow {
     pub wait_ns_min: u64,
 }
 
-/// Number of attempts on a taken lock before a watched thread announces that it will sleep.
+/// The number of attempts to take a lock before a watched thread announces that it will sleep.
 const SPINS: u32 = 100;
 
 static REGISTRY: parking_lot::Mutex<Vec<&'static LockClass>> = parking_lot::Mutex::new(Vec::new());
@@ -49,7 +49,7 @@ pub fn set_lock_stats(on: bool) {
     mode::set(STATS, on);
 }
 
-/// The classes that were taken since statistics were switched on, most waited-for first.
+/// The classes that were taken since statistics were switched on, the longest waits first.
 pub fn lock_table() -> Vec<LockRow> {
     let mut rows: Vec<LockRow> = REGISTRY.lock().iter().map(|c| c.row()).collect();
     rows.sort_by(|a, b| b.wait_ns_total.cmp(&a.wait_ns_total).then(a.name.cmp(b.name)));
@@ -90,9 +90,9 @@ impl LockClass {
         }
     }
 
-    /// Takes the lock at `addr` through `quick` (must not wait), else through `slow` (waits). Counts and times it if
-    /// statistics are on. `shared`: other threads may have it, too.
-    // Inlined, because a call would add to the cost of a counted acquisition.
+    /// Takes the lock at `addr` with `quick`, which must not wait, or otherwise with `slow`, which waits. Counts and
+    /// times the acquisition if statistics are on. `shared` means that other threads may hold the lock, too.
+    // Inlined, because a call would increase the cost of a counted acquisition.
     #[inline(always)]
     pub(super) fn acquire<G>(
         &'static self,
@@ -118,7 +118,7 @@ impl LockClass {
         }
     }
 
-    /// As [`LockClass::acquire`] on a simulated thread; None on others.
+    /// The same as [`LockClass::acquire`] on a simulated thread; `None` on others.
     #[cold]
     pub(super) fn acquire_simulated<G>(
         &'static self,
@@ -140,7 +140,7 @@ impl LockClass {
         }
     }
 
-    /// Takes the lock at `addr` if that needs no waiting.
+    /// Takes the lock at `addr` if that is possible without waiting.
     pub(super) fn attempt<G>(&'static self, addr: usize, shared: bool, quick: impl Fn() -> Option<G>) -> Option<G> {
         if !mode::is(SIMULATED) {
             return quick();
@@ -154,7 +154,7 @@ impl LockClass {
         Some(g)
     }
 
-    /// The first acquisition of this class, or of this thread.
+    /// Counts the first acquisition of this class, or of this thread.
     #[cold]
     fn count_first(&'static self) {
         if self.slot.take() {
@@ -168,7 +168,7 @@ impl LockClass {
     fn wait<G>(&'static self, counted: bool, quick: impl Fn() -> Option<G>, slow: impl FnOnce() -> G) -> G {
         let slow = || {
             if crate::task::sleep_is_watched() {
-                // Most locks are held for less time than the announcement takes.
+                // Most locks are held for a shorter time than the announcement takes.
                 for _ in 0..SPINS {
                     std::hint::spin_loop();
                     if let Some(g) = quick() {
@@ -219,8 +219,8 @@ thread_local! {
     static HELD: RefCell<Vec<&'static LockClass>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Records, in debug builds, that this thread holds a lock of `class`, until dropped. Dropped after the lock itself,
-/// it also informs a simulation that the lock is free.
+/// While this value exists, debug builds know that this thread holds a lock of `class`. It is dropped after the lock
+/// itself, and then also informs a simulation that the lock is free.
 pub(super) struct Held {
     #[cfg(debug_assertions)]
     class: &'static LockClass,

@@ -1,31 +1,31 @@
 //! Counters of acquisitions: one array per thread, one element per lock class.
 //!
-//! Main type: [`Slot`], a class's place in the arrays. Only its thread writes an array, so adding is a load and a
-//! store without a locked instruction or a shared cache line. A reader of a sum reads all arrays. An array outlives
-//! its thread and is passed to the next one, which continues counting. So sums never decrease, and the number of
-//! arrays is bounded by the threads that live at once.
+//! Main type: [`Slot`], the index of a class in the arrays. Only one thread writes to an array, so adding is a load and
+//! a store without a locked instruction or a shared cache line. To read a sum, all arrays are read. An array outlives
+//! its thread and is passed to the next one, which continues counting. So sums never decrease, and the number of arrays
+//! is limited by the number of threads that exist at the same time.
 //!
 //! What it does not do: names, waits ([`class`](super::class)).
 //!
 //! # Locking
-//! The list of arrays has a bare leaf lock without a class, taken once per thread and by readers.
+//! The list of arrays has a leaf lock without a class, which each thread takes once, and readers take.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// The number of countable lock classes; Extant has a quarter as many. Classes beyond it read 0.
+/// The maximum number of counted lock classes; Extant has a quarter as many. The counts of further classes read as 0.
 const CLASSES_MAX: usize = 256;
 
-/// A slot that was not assigned: beyond every array.
+/// A slot that is not assigned: an index after the end of every array.
 const NONE: u32 = u32::MAX;
 
 type Counts = [AtomicU64];
 
 struct Arrays {
     all: Vec<&'static Counts>,
-    /// Arrays whose threads have ended.
+    /// The arrays whose threads have ended.
     idle: Vec<&'static Counts>,
 }
 
@@ -33,7 +33,8 @@ static ARRAYS: Mutex<Arrays> = Mutex::new(Arrays { all: Vec::new(), idle: Vec::n
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// This thread's array; empty until its first count. It has no destructor, so that access is one instruction.
+    /// This thread's array; empty until its first count. It has no destructor, so that accessing it takes one
+    /// instruction.
     static MINE: Cell<&'static Counts> = const { Cell::new(&[]) };
     static LEASE: Lease = const { Lease };
 }
@@ -52,7 +53,7 @@ impl Drop for Lease {
 
 /// Assigns an array to the calling thread.
 pub(super) fn begin_thread() {
-    // A thread that is ending has no destructor left that would return the array, so its further locks are not
+    // A thread that is ending can no longer run a destructor that returns the array, so its further locks are not
     // counted.
     if LEASE.try_with(|_| ()).is_err() || !MINE.get().is_empty() {
         return;
@@ -66,7 +67,7 @@ pub(super) fn begin_thread() {
     MINE.set(mine);
 }
 
-/// A class's place in the arrays, assigned at its first use.
+/// The index of a class in the arrays, assigned at its first use.
 pub(super) struct Slot(AtomicU32);
 
 impl Slot {
@@ -74,10 +75,11 @@ impl Slot {
         Slot(AtomicU32::new(NONE))
     }
 
-    /// Adds one. False: the slot or the thread's array does not exist yet ([`Slot::take`], [`begin_thread`]).
+    /// Adds one. Returns false if the slot or the thread's array does not exist yet ([`Slot::take`], [`begin_thread`]).
     #[inline]
     pub(super) fn count(&self) -> bool {
-        // One comparison checks both, because no array is empty and an unassigned slot lies beyond every array.
+        // One comparison checks both, because the index of an unassigned slot is outside every array, including an
+        // empty one.
         match MINE.get().get(self.0.load(Ordering::Relaxed) as usize) {
             Some(n) => {
                 n.store(n.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -87,12 +89,12 @@ impl Slot {
         }
     }
 
-    /// Assigns a slot; true for the one caller that did it.
+    /// Assigns a slot. Returns true only for the call that assigned it.
     pub(super) fn take(&self) -> bool {
         if self.0.load(Ordering::Relaxed) != NONE {
             return false;
         }
-        // Under the lock, so that only one of two threads assigns a slot.
+        // The lock ensures that only one of two threads assigns a slot.
         let _arrays = ARRAYS.lock();
         if self.0.load(Ordering::Relaxed) != NONE {
             return false;

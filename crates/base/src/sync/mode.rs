@@ -1,10 +1,10 @@
 //! One byte of flags that every lock operation tests first.
 //!
-//! It says whether lock statistics are on, and whether any simulation runs in this process, or one that models locks
-//! and cache lines. All are rare, so an acquisition tests one byte that is hardly ever written.
+//! The flags are whether lock statistics are on, whether any simulation runs in this process, and whether any of them
+//! models locks and cache lines. All of these are rare, so an acquisition tests one byte that is hardly ever written.
 //!
 //! # Locking
-//! A bare leaf lock around the numbers of simulations.
+//! A leaf lock without a class protects the numbers of simulations.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub(crate) const STATS: u8 = 1;
 /// Some threads of this process belong to a [`crate::sim`] run.
 pub(crate) const SIMULATED: u8 = 2;
-/// Some of these runs want to know of shared cache lines.
+/// Some of these runs model shared cache lines.
 pub(crate) const MODELLED: u8 = 4;
 
 pub(crate) static MODE: AtomicU8 = AtomicU8::new(0);
 
-/// All of them, and those with lines.
+/// The number of all simulations, and of those that model cache lines.
 static SIMULATIONS: parking_lot::Mutex<[usize; 2]> = parking_lot::Mutex::new([0, 0]);
 
 #[inline(always)]
@@ -33,7 +33,7 @@ pub(crate) fn set(bit: u8, on: bool) {
     }
 }
 
-/// Registers one more run. Its threads are started later, and see the bits.
+/// Registers one more run. Its threads are started later, so they see the bits.
 pub(crate) fn begin_simulation(lines: bool) {
     let mut n = SIMULATIONS.lock();
     n[0] += 1;

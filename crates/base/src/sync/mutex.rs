@@ -7,7 +7,7 @@ use super::class::{Held, Identity, LockClass};
 use super::mode::{self, SIMULATED};
 use crate::sim;
 
-/// Mutual exclusion with a class. Linux: `struct mutex` or `spinlock_t`.
+/// A mutual exclusion lock with a class (Linux: `struct mutex` or `spinlock_t`).
 pub struct Mutex<T: ?Sized> {
     identity: Identity,
     raw: parking_lot::Mutex<T>,
@@ -37,7 +37,7 @@ impl<T: ?Sized> Mutex<T> {
         self.take(false)
     }
 
-    /// Takes a second lock of the same class; the caller orders the two (by inode number, say).
+    /// Takes a second lock of the same class. The caller determines the order of the two, for example by inode number.
     #[inline]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
         self.take(true)
@@ -77,7 +77,7 @@ impl<T: std::fmt::Debug> std::fmt::Debug for Mutex<T> {
     }
 }
 
-/// Waiting for a condition under a [`Mutex`].
+/// A condition variable for waiting under a [`Mutex`].
 #[derive(Default)]
 pub struct Condvar(parking_lot::Condvar);
 
@@ -100,7 +100,7 @@ impl Condvar {
         self.0.wait(guard.raw.as_mut().expect("present outside Condvar::wait"));
     }
 
-    /// True if the wait timed out.
+    /// Waits for at most `d`. Returns true if the wait timed out.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, d: Duration) -> bool {
         if mode::is(SIMULATED) && sim::active() {
             return self.wait_simulated(guard, Some(d));
@@ -115,7 +115,7 @@ impl Condvar {
         let lock: &'a parking_lot::Mutex<T> = parking_lot::MutexGuard::mutex(&raw);
         let addr = guard.held.address();
         let class = sim::holding(addr).expect("a lock taken in this run");
-        // No other thread runs between this and the wait, so no notification is missed.
+        // No other thread runs between this point and the wait, so no notification is missed.
         drop(raw);
         let timed_out = sim::wait(self.address(), addr, timeout);
         guard.raw = class.acquire_simulated(addr, false, &|| lock.try_lock());

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::class::{Held, Identity, LockClass};
 
-/// Many readers or one writer, with a class. Linux: `struct rw_semaphore`.
+/// A lock for many readers or one writer, with a class (Linux: `struct rw_semaphore`).
 pub struct RwLock<T: ?Sized> {
     identity: Identity,
     raw: parking_lot::RwLock<T>,
@@ -32,7 +32,7 @@ impl<T: ?Sized> RwLock<T> {
         self.take_read(false)
     }
 
-    /// A second lock of the same class; the caller orders the two.
+    /// Takes a second lock of the same class. The caller determines the order of the two.
     pub fn read_nested(&self) -> RwLockReadGuard<'_, T> {
         self.take_read(true)
     }
@@ -56,7 +56,7 @@ impl<T: ?Sized> RwLock<T> {
         self.take_write(false)
     }
 
-    /// A second lock of the same class; the caller orders the two.
+    /// Takes a second lock of the same class. The caller determines the order of the two.
     pub fn write_nested(&self) -> RwLockWriteGuard<'_, T> {
         self.take_write(true)
     }
@@ -77,8 +77,8 @@ impl<T: ?Sized> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLockWriteGuard<'_, T> {
-    /// Passes the lock to a waiting thread. For a caller that takes the lock again at once and would otherwise always
-    /// be first.
+    /// Releases the lock to a waiting thread. This is for a caller that takes the lock again immediately and would
+    /// otherwise always get it first.
     pub fn unlock_fair(self) {
         let RwLockWriteGuard { raw, _held } = self;
         parking_lot::RwLockWriteGuard::unlock_fair(raw);

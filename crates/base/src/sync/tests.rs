@@ -1,4 +1,4 @@
-//! The order of locks is checked, and waits are counted.
+//! Tests that the order of locks is checked, and that waits are counted.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn a_wrong_order_panics_with_both_names() {
     }));
     let what = *r.expect_err("must panic").downcast::<String>().expect("a message");
     assert!(what.contains("test low") && what.contains("test high"), "{what}");
-    // The failed attempt was not recorded as held.
+    // The failed attempt must not be recorded as holding the lock.
     let _a = low.lock();
     let _b = high.read();
 }

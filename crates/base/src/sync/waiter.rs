@@ -6,7 +6,7 @@ use super::{Condvar, LockClass, Mutex};
 
 static CLASS: LockClass = LockClass::new("waiter", 201);
 
-/// A place for one value. Clones share it.
+/// A place for one value. Clones share the place.
 pub struct Waiter<T>(Arc<(Mutex<Option<T>>, Condvar)>);
 
 impl<T> Clone for Waiter<T> {
@@ -26,7 +26,7 @@ impl<T> Waiter<T> {
         Waiter::of_class(&CLASS)
     }
 
-    /// For callers of `set` that hold locks: the class determines which ones they may hold.
+    /// For callers of `set` that hold locks: the class determines which locks they may hold.
     pub fn of_class(class: &'static LockClass) -> Waiter<T> {
         Waiter(Arc::new((Mutex::new(class, None), Condvar::new())))
     }

@@ -1,11 +1,11 @@
-//! Named threads, and the small integer that shards per-core data.
+//! Named threads, and the small integer that selects a shard of per-core data.
 //!
-//! Background work in Extant is named and few (flusher, journal commit, reclaim); each offers a `step()` that its
-//! thread calls in production and that tests call directly.
+//! Background work in Extant is done by few named threads (flusher, journal commit, reclaim). Each offers a `step()`
+//! that its thread calls in production and that tests call directly.
 //!
-//! A thread can be watched: it installs a call for the moment before it sleeps ([`watched`]), and switches it on when
-//! needed ([`watch_sleep`]). Locks, condition variables and devices call [`before_sleep`]. So a server can let
-//! another thread take over only when one is about to sleep, instead of handing over each request (the kernel's
+//! A thread can be watched: it installs a callback that runs before it sleeps ([`watched`]), and switches it on when
+//! needed ([`watch_sleep`]). Locks, condition variables and devices call [`before_sleep`]. So a server can let another
+//! thread take over only if a thread is about to sleep, instead of passing each request to another thread (the kernel's
 //! workqueues use `wq_worker_sleeping` for this).
 
 #[cfg(test)]
@@ -20,16 +20,16 @@ pub use std::thread::{ThreadId, current};
 
 use crate::sim;
 
-/// A thread that can be waited for.
+/// A thread that the caller can wait for.
 #[derive(Debug)]
 pub struct JoinHandle<T> {
-    // The inner result is for a simulated thread, whose panic ends its run and not the thread.
+    // The inner result is for a simulated thread, whose panic ends its run but not the thread.
     real: std::thread::JoinHandle<std::thread::Result<T>>,
     simulated: Option<sim::Joined>,
 }
 
 impl<T> JoinHandle<T> {
-    /// Waits for the thread's end; Err if it panicked.
+    /// Waits for the thread's end. Returns `Err` if it panicked.
     pub fn join(self) -> std::thread::Result<T> {
         if let Some(joined) = self.simulated {
             sim::join(joined);
@@ -37,7 +37,7 @@ impl<T> JoinHandle<T> {
         self.real.join().and_then(|r| r)
     }
 
-    /// True when [`JoinHandle::join`] would not wait.
+    /// Whether [`JoinHandle::join`] would not wait.
     pub fn is_finished(&self) -> bool {
         match self.simulated {
             Some(joined) if sim::active() => sim::is_done(joined),
@@ -54,13 +54,13 @@ thread_local! {
     static UNDO_SETTINGS: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
 }
 
-/// Installs the call that undoes this thread's own settings (its processors, its scheduling policy) before it starts
-/// another thread, which would inherit them; None removes it.
+/// Installs a callback that undoes this thread's own settings (its processors, its scheduling policy) before it starts
+/// another thread, which would inherit them; `None` removes it.
 pub fn has_own_settings(undo: Option<Rc<dyn Fn()>>) {
     UNDO_SETTINGS.with(|u| *u.borrow_mut() = undo);
 }
 
-/// To be called before the kernel may start a thread in the name of this one. [`spawn`] and [`together`] do so.
+/// Must be called before the kernel may start a thread on behalf of this one. [`spawn`] and [`together`] do so.
 pub fn before_child() {
     let undo = UNDO_SETTINGS.with(|u| u.borrow().clone());
     if let Some(undo) = undo {
@@ -68,8 +68,8 @@ pub fn before_child() {
     }
 }
 
-/// Starts a thread called `name` (at most 15 bytes are shown by the kernel). Started by a simulated thread, it belongs
-/// to the same run.
+/// Starts a thread called `name` (the kernel shows at most 15 bytes). If a simulated thread starts it, it belongs to
+/// the same run.
 pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> std::io::Result<JoinHandle<T>> {
     before_child();
     let builder = std::thread::Builder::new().name(name.to_owned());
@@ -96,7 +96,7 @@ pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'stat
     }
 }
 
-/// Runs `f` in `threads` threads called `name`, one of which is the caller's, and waits for all of them. Unlike with
+/// Runs `f` in `threads` threads called `name`, including the caller's thread, and waits for all of them. Unlike with
 /// [`spawn`], `f` may borrow. If the system provides fewer threads, those run it.
 ///
 /// # Panics
@@ -147,8 +147,8 @@ pub fn together(name: &str, threads: usize, f: impl Fn() + Sync) {
 
 static AT_START: OnceLock<fn()> = OnceLock::new();
 
-/// Sets the first call of each thread that is started from now on (except simulated ones): a process gives up
-/// privileges thread by thread. Only the first call of this function has an effect.
+/// Sets a function that each thread started from now on (except simulated ones) calls first. It serves a process that
+/// drops privileges, which must be done in each thread. Only the first call of this function has an effect.
 pub fn at_start(f: fn()) {
     let _ = AT_START.set(f);
 }
@@ -166,7 +166,7 @@ pub fn processors() -> usize {
     simulated.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
-/// The number of this process, for use in a seed: 1 in a simulation.
+/// The id of this process, for use in a seed; 1 in a simulation.
 pub fn process_id() -> u32 {
     if sim::active() { 1 } else { std::process::id() }
 }
@@ -177,8 +177,8 @@ thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// A small number that differs between threads (assigned round robin at first use, in a simulation by the run):
-/// callers take it modulo their shard count. It replaces the CPU number of the kernel's per-CPU data.
+/// A small number that differs between threads (assigned round robin at first use, or by the run in a simulation).
+/// Callers take it modulo their number of shards. It replaces the CPU number of the kernel's per-CPU data.
 pub fn shard_index() -> usize {
     SHARD.with(|s| {
         if s.get() == usize::MAX {
@@ -194,23 +194,24 @@ thread_local! {
     static WATCHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Installs the call that this thread makes before it sleeps while [`watch_sleep`] is on; None removes it. The call
-/// must not sleep itself.
+/// Installs the callback that this thread calls before it sleeps while [`watch_sleep`] is on; `None` removes it. The
+/// callback itself must not sleep.
 pub fn watched(call: Option<Rc<dyn Fn()>>) {
     BEFORE_SLEEP.with(|c| *c.borrow_mut() = call);
 }
 
-/// Switches the watch on or off for this thread; true if it was on. It switches itself off after the call.
+/// Switches the watch on or off for this thread. Returns true if it was on. The watch is switched off before the
+/// callback runs.
 pub fn watch_sleep(on: bool) -> bool {
     WATCHED.replace(on)
 }
 
-/// Whether [`before_sleep`] would make a call: only then is it worth finding out whether an operation will sleep.
+/// Whether [`before_sleep`] would call the callback. Only then is it worth finding out whether an operation will sleep.
 pub fn sleep_is_watched() -> bool {
     WATCHED.get()
 }
 
-/// To be called when this thread is about to sleep, or may be. Costs one load if the thread is not watched.
+/// Must be called when this thread sleeps or may sleep next. Costs one load if the thread is not watched.
 pub fn before_sleep() {
     if WATCHED.get() {
         tell_before_sleep();
@@ -219,7 +220,7 @@ pub fn before_sleep() {
 
 #[cold]
 fn tell_before_sleep() {
-    // Off first, because the call may take a lock itself.
+    // The watch is switched off first, because the callback may take a lock itself.
     WATCHED.set(false);
     let call = BEFORE_SLEEP.with(|c| c.borrow().clone());
     if let Some(call) = call {

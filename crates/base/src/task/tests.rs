@@ -1,4 +1,5 @@
-//! Watched threads announce a sleep, and threads with their own settings undo them before they start others.
+//! Tests that watched threads announce a sleep, and that threads with their own settings undo them before they start
+//! others.
 
 use super::*;
 use crate::sync::{Condvar, LockClass, Mutex};

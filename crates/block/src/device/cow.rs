@@ -1,17 +1,17 @@
-//! [`CowDevice`]: a device with changes beside it. The device itself is not written.
+//! [`CowDevice`]: a device whose changes are stored separately. The device itself is not written.
 //!
 //! Changes are stored in pieces of [`CowDevice::PIECE_BYTES`], in memory up to a limit and then on another device,
-//! which is made when it is needed ([`Spill`]). [`CowDevice::pieces`] lists them, so that no caller compares whole
-//! devices. One such device may lie over another, and [`CowDevice::absorb`] takes its changes.
+//! which is created when it is needed ([`Spill`]). [`CowDevice::pieces`] lists them, so that no caller needs to compare
+//! whole devices. One such device may be the base of another, and [`CowDevice::absorb`] takes over its changes.
 //!
-//! If the device below cannot read a part of a piece, the rest of the piece may change, and reading that part still
-//! fails.
+//! If the device below cannot read a part of a piece, the rest of the piece may still be changed, and reading that part
+//! still fails.
 //!
 //! What it does not do: make anything durable.
 //!
 //! # Locking
-//! `block cow`: the pieces. A write calls the device of the spilled pieces under it, because two writes may change
-//! parts of one piece.
+//! `block cow` protects the pieces. A write calls the device of the spilled pieces under it, because two writes may
+//! change parts of one piece.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::bio::{Bio, BioData, BioFlags, BioOp};
 use crate::error::Result;
 use crate::ranks::COW;
 
-/// Makes the device for the pieces that do not stay in memory, from the size in bytes that it needs. It is called once
-/// at most.
+/// Creates the device for the pieces that are not kept in memory, with the size in bytes that it needs. It is called at
+/// most once.
 pub type Spill = Box<dyn Fn(u64) -> Result<Arc<dyn BlockDevice>> + Send + Sync>;
 
 /// The bytes of a piece in memory.
@@ -36,14 +36,14 @@ struct State {
     /// The pieces on `side`.
     spilled: BTreeSet<u64>,
     side: Option<Arc<dyn BlockDevice>>,
-    /// The sectors of changed pieces that the device below could not read, and that were not written since.
+    /// The sectors of changed pieces that the device below could not read, and that have not been written since.
     unread: BTreeMap<u64, Sectors>,
 }
 
 /// Sectors of a piece: one bit each.
 type Sectors = u8;
 
-/// A device with changes beside it.
+/// A device whose changes are stored separately.
 pub struct CowDevice {
     base: Arc<dyn BlockDevice>,
     limits: Limits,
@@ -58,10 +58,10 @@ struct Before {
     unread: Sectors,
 }
 
-/// Bytes of a sector.
+/// The size of a sector in bytes.
 const SECTOR: usize = 512;
 
-/// Where the bytes of a piece are.
+/// The location of the bytes of a piece.
 enum Found {
     Base,
     Memory(Piece),
@@ -94,12 +94,12 @@ impl CowDevice {
     /// The unit of changes: a multiple of every block size up to it and of every sector size.
     pub const PIECE_BYTES: u64 = 4096;
 
-    /// A device with the contents of `base`, which nothing else changes. Changes stay in memory.
+    /// A device with the contents of `base`, which nothing else may change. Changes are kept in memory.
     pub fn new(base: Arc<dyn BlockDevice>) -> CowDevice {
         CowDevice::build(base, u64::MAX, None)
     }
 
-    /// The same, but beyond `memory_max` bytes, changes go to the device that `spill` makes.
+    /// The same, but changes of more than `memory_max` bytes are stored on the device that `spill` creates.
     pub fn spilling(base: Arc<dyn BlockDevice>, memory_max: u64, spill: Spill) -> CowDevice {
         CowDevice::build(base, memory_max, Some(spill))
     }
@@ -109,7 +109,7 @@ impl CowDevice {
         CowDevice { base, limits, memory_max, spill, state: RwLock::new(&COW, State::default()) }
     }
 
-    /// The device that is not written.
+    /// The base device, which is not written.
     pub fn base(&self) -> &Arc<dyn BlockDevice> {
         &self.base
     }
@@ -127,10 +127,10 @@ impl CowDevice {
         self.state.read().next(0).is_none()
     }
 
-    /// Takes the changes of a device that lies over this one.
+    /// Takes over the changes of a device whose base is this one.
     ///
     /// # Errors
-    /// Those of the devices that hold the pieces.
+    /// Those of the devices that store the pieces.
     pub fn absorb(&self, over: &CowDevice) -> Result<()> {
         let mut bytes = vec![0; Self::PIECE_BYTES as usize];
         for piece in over.pieces() {
@@ -151,7 +151,7 @@ impl CowDevice {
         Ok(())
     }
 
-    /// The sectors of a piece in a part of it: those that it touches, or only those that it covers.
+    /// The sectors in a part of a piece: those that it touches, or only those that it covers completely.
     fn sectors(at: u64, len: usize, touched: bool) -> Sectors {
         let from = (at % Self::PIECE_BYTES) as usize;
         let end = from + len;
@@ -177,8 +177,8 @@ impl CowDevice {
         first.is_some_and(|piece| piece * Self::PIECE_BYTES < offset.saturating_add(len))
     }
 
-    /// The bytes of the base around a part that a write covers only in part, and the sectors that cannot be read. The
-    /// base does not change, so they stay valid whatever another thread writes meanwhile.
+    /// The bytes of the base around a part that a write covers only partly, and the sectors that cannot be read. The
+    /// base does not change, so they stay valid regardless of other writes.
     fn before(&self, at: u64, len: usize) -> Result<Option<Before>> {
         let start = at - at % Self::PIECE_BYTES;
         let whole = Self::PIECE_BYTES.min(self.base.size_bytes() - start) as usize;
@@ -198,7 +198,7 @@ impl CowDevice {
                     unread |= Self::sectors(at, part.len(), true);
                 }
             }
-            // The write would lose the rest of a sector that it covers in part.
+            // The write would lose the rest of a sector that it covers only partly.
             if unread & Self::sectors(at, len, true) & !Self::sectors(at, len, false) != 0 {
                 return Err(e);
             }
@@ -206,7 +206,7 @@ impl CowDevice {
         Ok(Some(Before { bytes, unread }))
     }
 
-    /// Writes into one piece. `before`: the bytes of the base, if they are needed.
+    /// Writes into one piece. `before` are the bytes of the base, if they are needed.
     fn put(&self, state: &mut State, at: u64, data: &[u8], before: Option<Before>) -> Result<()> {
         let piece = at / Self::PIECE_BYTES;
         let start = piece * Self::PIECE_BYTES;
@@ -215,7 +215,7 @@ impl CowDevice {
         let covered = Self::sectors(at, data.len(), false);
         if let Some(unread) = state.unread.get_mut(&piece) {
             if *unread & Self::sectors(at, data.len(), true) & !covered != 0 {
-                // The rest of a sector is needed after all.
+                // The rest of a sector is needed in this case.
                 let (first, end) = (from - from % SECTOR, (from + data.len()).next_multiple_of(SECTOR).min(whole));
                 let mut sectors = vec![0; end - first];
                 self.base.read_at(start + first as u64, &mut sectors, BioFlags::META)?;
@@ -313,7 +313,7 @@ impl super::wrapper::Wrapper for CowDevice {
         Ok(())
     }
 
-    /// Does nothing: the changes need not survive anything.
+    /// Does nothing, because the changes need not be durable.
     fn flush(&self) -> Result<()> {
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! [`CrashDevice`]: which images could a power cut leave behind?
+//! [`CrashDevice`]: simulates the images that a power cut could leave.
 //!
 //! It keeps two views of one disk over a base image: the *live* one, which reads see, and the *durable* one, which a
-//! flush or FUA extends. Every write, discard and flush is an event in one log; [`CrashDevice::state_after`] rebuilds
-//! the disk as a power cut after any event could leave it. The rules:
+//! flush or FUA extends. Every write, discard and flush is an event in one log. [`CrashDevice::state_after`] rebuilds
+//! the disk in a state that a power cut after any event could leave. The rules:
 //! - A write is durable once a flush that was called after the write had completed has itself completed, or when it
 //!   carried FUA and has completed. PREFLUSH is logged as a flush event before its write.
 //! - Any other write may be on the medium or not, each on its own: a cache writes back in any order.
@@ -11,20 +11,20 @@
 //! States are copy-on-write overlays over the base, built from checkpoints of the durable image, so that thousands of
 //! them cost little more than the writes in which they differ.
 //!
-//! A device made with [`CrashDevice::deferring`] completes bios later, on a thread: a caller that flushes without
-//! having waited for its writes loses them here, as it would on a real disk. Otherwise bios complete inline.
+//! A device created with [`CrashDevice::deferring`] completes bios later, on a thread. If a caller flushes without
+//! having waited for its writes, it loses them here, as it would on a real disk. Otherwise bios complete inline.
 //!
-//! [`CrashDevice::split`] makes two disks of one device, with one log: a flush of one of them covers its own writes
-//! alone, and a power cut takes both at the same event. The states are images of the two, one behind the other.
+//! [`CrashDevice::split`] splits one device into two disks, with one log: a flush of one of them covers only its own
+//! writes, and a power cut hits both at the same event. The states are images of the two, one after the other.
 //!
-//! On a thread of a [`extant_base::sim`] run, a waiting call too has a start and an end, and other threads run in
+//! On a thread of a [`extant_base::sim`] run, a waiting call has a start and an end, too, and other threads run in
 //! between. A flush covers the writes that had completed at its start, and makes them durable at its end.
 //!
 //! What it does not do: fail requests ([`super::FaultyDevice`]).
 //!
 //! # Locking
-//! `block crash log` orders log and live image alike and is held while the live image takes the write; `block crash
-//! states` is taken before it. The base must be a device without locks below their rank: memory or a file.
+//! `block crash log` keeps log and live image in the same order and is held while the live image is written; `block
+//! crash states` is taken before it. The base must be a device without locks below their rank: memory or a file.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,9 +39,9 @@ use crate::bio::{Bio, BioData, BioFlags, BioOp};
 use crate::error::{Error, Result};
 use crate::ranks::{CRASH_DEFERRED, CRASH_LOG, CRASH_STATES};
 
-/// A disk never tears this unit, unless its sectors are larger.
+/// The unit that a disk never tears, unless its sectors are larger.
 const SECTOR: u64 = 512;
-/// Events between two checkpoints: a state costs at most that many durable writes to rebuild.
+/// The number of events between two checkpoints. Rebuilding a state requires at most this many durable writes.
 const CHECKPOINT_EVENTS: usize = 256;
 /// Stands for a length of the log that is not known yet.
 const NEVER: usize = usize::MAX;
@@ -62,7 +62,7 @@ pub enum CrashMode {
 pub struct CrashEvent {
     /// The operation.
     pub op: BioOp,
-    /// The start in bytes; of a flush, some byte of its disk.
+    /// The start in bytes; for a flush, any byte of its disk.
     pub offset: u64,
     /// The length in bytes; 0 for a flush.
     pub len: u64,
@@ -72,11 +72,11 @@ pub struct CrashEvent {
 
 struct Event {
     what: CrashEvent,
-    /// Bytes of a write.
+    /// The bytes of a write.
     data: Vec<u8>,
-    /// Length of the log when the request completed.
+    /// The length of the log when the request completed.
     completed: usize,
-    /// Length of the log from which on every state has it.
+    /// The length of the log from which on every state contains it.
     durable: usize,
 }
 
@@ -87,7 +87,7 @@ struct Log {
     volatile: Vec<usize>,
     /// Byte ranges (start, end) that are never torn.
     atomic: Vec<(u64, u64)>,
-    /// The byte where the second of two disks begins.
+    /// The byte at which the second of two disks begins.
     boundary: Option<u64>,
 }
 
@@ -111,12 +111,12 @@ struct Inner {
 
 #[derive(Default)]
 struct Deferred {
-    /// Bios with the event that they made; reads have none.
+    /// Bios with the events that they caused; reads have none.
     bios: VecDeque<(Bio, Option<usize>)>,
     stop: bool,
 }
 
-/// A disk that knows what a power cut would leave. See the module.
+/// A disk that knows the possible states after a power cut. See the module.
 pub struct CrashDevice {
     inner: Arc<Inner>,
     completer: Option<JoinHandle<()>>,
@@ -126,12 +126,13 @@ pub struct CrashDevice {
 }
 
 impl CrashDevice {
-    /// A device that holds what `base` holds now, all of it durable. `base` is only read and must not change any more.
+    /// A device with the current contents of `base`, all of it durable. `base` is only read and must not change any
+    /// more.
     pub fn new(base: Arc<dyn BlockDevice>) -> CrashDevice {
         CrashDevice::start(MemDevice::over(base))
     }
 
-    /// Like [`CrashDevice::new`] over a copy of `image`, which may go on changing.
+    /// The same as [`CrashDevice::new`] for a copy of `image`, which may change afterwards.
     pub fn from_image(image: &MemDevice) -> CrashDevice {
         CrashDevice::start(image.snapshot())
     }
@@ -154,14 +155,14 @@ impl CrashDevice {
     }
 
     /// Two disks with one log: the first ends at byte `boundary`, a multiple of the logical block. They are used
-    /// instead of this device, which still has the log and the states. Bios complete inline.
+    /// instead of this device, which still provides the log and the states. Bios complete inline.
     pub fn split(&self, boundary: u64) -> (CrashDevice, CrashDevice) {
         self.inner.log.lock().boundary = Some(boundary);
         let disk = |start, len| CrashDevice { inner: self.inner.clone(), completer: None, start, len };
         (disk(0, boundary), disk(boundary, self.len - boundary))
     }
 
-    /// Completes bios on a thread from now on: a bio that was submitted is not yet a bio that has completed.
+    /// Makes bios complete on a thread after this call, so that a submitted bio has not completed yet.
     ///
     /// # Errors
     /// [`Error::Open`] if the system cannot start the thread.
@@ -172,13 +173,14 @@ impl CrashDevice {
         Ok(self)
     }
 
-    /// The writes to `offset..offset + len` reach the medium wholly or not at all, even in [`CrashMode::Torn`].
+    /// Declares that writes to `offset..offset + len` reach the medium wholly or not at all, even in
+    /// [`CrashMode::Torn`].
     pub fn declare_atomic(&self, offset: u64, len: u64) {
         self.inner.log.lock().atomic.push((offset, offset.saturating_add(len)));
     }
 
-    /// Number of events (writes, zeroings, discards, flushes) so far. A caller whose data has just become durable
-    /// notes it: every state after at least that many events has its data.
+    /// The number of events (writes, zeroings, discards, flushes) so far. A caller whose data has just become durable
+    /// stores it: every state after at least that many events contains the data.
     pub fn write_log(&self) -> usize {
         self.inner.log.lock().events.len()
     }
@@ -188,19 +190,19 @@ impl CrashDevice {
         self.inner.log.lock().events.iter().map(|e| e.what).collect()
     }
 
-    /// Indices below `n` of the changes that a power cut after `n` events may lose.
+    /// The indices below `n` of the changes that a power cut after `n` events may lose.
     pub fn volatile_at(&self, n: usize) -> Vec<usize> {
         let log = self.inner.log.lock();
         let is_volatile = |e: &Event| e.what.op != BioOp::Flush && e.durable > n;
         log.events.iter().take(n).enumerate().filter(|(_, e)| is_volatile(e)).map(|(i, _)| i).collect()
     }
 
-    /// The image as readers see it now.
+    /// The current image, as readers see it.
     pub fn live(&self) -> MemDevice {
         self.inner.live.snapshot()
     }
 
-    /// The least that a power cut now leaves: everything durable, nothing else.
+    /// The minimum that a power cut now leaves: everything durable, and nothing else.
     ///
     /// # Errors
     /// As [`CrashDevice::state_keeping`].
@@ -209,8 +211,8 @@ impl CrashDevice {
         self.state_keeping(n, |_| false)
     }
 
-    /// An image as a power cut right after the first `n` events may leave it. The same `rng` state, log and mode give
-    /// the same image. `n` beyond the log means all of it.
+    /// An image that a power cut right after the first `n` events may leave. The same `rng` state, log and mode give
+    /// the same image. If `n` is larger than the log, all of it is used.
     ///
     /// # Errors
     /// As [`CrashDevice::state_keeping`].
@@ -218,8 +220,8 @@ impl CrashDevice {
         self.build(n, None, Fate::random(rng, mode))
     }
 
-    /// An image as a power cut during event `n` may leave it: as [`CrashDevice::state_after`], but event `n` may be
-    /// complete, torn or lost, even if it carried FUA.
+    /// An image that a power cut during event `n` may leave: the same as [`CrashDevice::state_after`], but event `n`
+    /// may be complete, torn or lost, even if it has FUA.
     ///
     /// # Errors
     /// As [`CrashDevice::state_keeping`].
@@ -228,7 +230,7 @@ impl CrashDevice {
     }
 
     /// The image with everything durable after `n` events, and those of [`CrashDevice::volatile_at`] for which `keep`
-    /// returns true. With it a test can go through every subset.
+    /// returns true. With it, a test can go through every subset.
     ///
     /// # Errors
     /// The error of the device below the image, if reading its blocks fails.
@@ -267,7 +269,7 @@ impl CrashDevice {
     }
 }
 
-/// How the fate of a change that is not durable is decided.
+/// The way in which the fate of a change that is not durable is decided.
 enum Fate<'a> {
     /// Kept with a probability of `keep_permille` in 1000, torn or not.
     Random {
@@ -327,7 +329,7 @@ fn apply(image: &MemDevice, event: &Event) -> Result<()> {
 fn apply_torn(image: &MemDevice, event: &Event, atomic: &[(u64, u64)], rng: &mut Rng) -> Result<()> {
     let (start, end) = (event.what.offset, event.what.offset + event.what.len);
     let sector = u64::from(image.limits().logical_block).max(SECTOR);
-    // A disk that loses power writes a prefix; one that reorders may have written any sectors.
+    // A disk that loses power writes a prefix; a disk that reorders may have written any sectors.
     let sectors = event.what.len.div_ceil(sector);
     let pattern = rng.below(3);
     let cut = rng.below(sectors + 1);
@@ -335,7 +337,7 @@ fn apply_torn(image: &MemDevice, event: &Event, atomic: &[(u64, u64)], rng: &mut
     let mut number = 0;
     while at < end {
         let mut unit_end = (at - at % sector + sector).min(end);
-        // An atomic range that this sector touches belongs to it; ranges may touch each other.
+        // If this sector touches an atomic range, the sector belongs to it; ranges may be adjacent.
         while let Some(&(_, e)) = atomic.iter().find(|&&(s, e)| s < unit_end && at < e && unit_end < e.min(end)) {
             unit_end = e.next_multiple_of(sector).min(end);
         }
@@ -354,7 +356,7 @@ fn apply_torn(image: &MemDevice, event: &Event, atomic: &[(u64, u64)], rng: &mut
 }
 
 impl Log {
-    /// Adds an event that is under way and returns its index.
+    /// Adds an event that is in progress, and returns its index.
     fn push(&mut self, what: CrashEvent, data: Vec<u8>) -> usize {
         let index = self.events.len();
         self.events.push(Event { what, data, completed: NEVER, durable: NEVER });
@@ -387,13 +389,13 @@ impl Log {
 }
 
 impl Inner {
-    /// Logs a change, lets the live image take it, and completes it unless that happens later.
+    /// Logs a change, applies it to the live image, and completes it unless that happens later.
     fn change(&self, what: CrashEvent, pieces: &[&[u8]], complete: bool) -> Result<Option<usize>> {
         let data = pieces.concat();
         let mut log = self.log.lock();
         let empty = what.len == 0 && what.op != BioOp::Flush;
         if what.flags.contains(BioFlags::PREFLUSH) || (empty && what.flags.contains(BioFlags::FUA)) {
-            // Of the disk on which the write is.
+            // The flush is for the disk that the write is on.
             let flush = CrashEvent { op: BioOp::Flush, len: 0, flags: BioFlags::empty(), ..what };
             let i = log.push(flush, Vec::new());
             log = self.under_way(log);
@@ -415,7 +417,7 @@ impl Inner {
         Ok(Some(index))
     }
 
-    /// A request takes time: in a simulation other threads run between its start and its end.
+    /// Represents the time of a request: in a simulation, other threads run between its start and its end.
     fn under_way<'a>(&'a self, log: MutexGuard<'a, Log>) -> MutexGuard<'a, Log> {
         if !sim::active() {
             return log;
@@ -500,7 +502,7 @@ impl Drop for CrashDevice {
         if let Some(thread) = self.completer.take() {
             self.inner.deferred.lock().stop = true;
             self.inner.deferred_more.notify_all();
-            // The last owner may be a completion, that is, the thread itself.
+            // The last owner may be a completion, which runs on the thread itself.
             if thread.thread().id() != extant_base::task::current().id() {
                 let _ = thread.join();
             }

@@ -1,12 +1,13 @@
 //! [`FaultyDevice`]: a device whose requests fail on demand.
 //!
-//! A [`Fault`] says which requests it matches (operation, byte range, how many to let pass first, how often to strike)
-//! and what happens to them. Rules are tried in the order in which they were added; the first that strikes decides.
+//! A [`Fault`] specifies which requests it matches (operation, byte range, how many to let pass first, how often to
+//! strike) and what happens to them. Rules are tried in the order in which they were added; the first that strikes is
+//! used.
 //!
 //! What it does not do: power cuts ([`super::CrashDevice`]).
 //!
 //! # Locking
-//! One leaf lock (`block faults`) around the rules, released before the device below is called.
+//! One leaf lock (`block faults`) protects the rules; it is released before the device below is called.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,19 +23,19 @@ use crate::bio::{Bio, BioFlags, BioOp};
 use crate::error::{Error, Result};
 use crate::ranks::FAULTS;
 
-/// The effect on a request that a rule strikes.
+/// The effect of a rule on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAction {
-    /// It fails with this errno and nothing reaches the device below.
+    /// The request fails with this errno, and nothing reaches the device below.
     Fail(i32),
-    /// It is carried out, then reported as failed with this errno: the medium has the data, and the caller does not
-    /// know.
+    /// The request is carried out, then reported as failed with this errno: the medium has the data, but the caller
+    /// does not know.
     FailAfter(i32),
-    /// The submitter sleeps that long, then the request goes through.
+    /// The submitter sleeps for this time, then the request is passed on.
     Delay(Duration),
 }
 
-/// A rule. [`Fault::new`] matches every request, always; the other calls narrow it.
+/// A rule. [`Fault::new`] matches every request; the other calls restrict it.
 #[derive(Clone, Debug)]
 pub struct Fault {
     action: FaultAction,
@@ -46,7 +47,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Strikes every request, until the other methods narrow it down.
+    /// Strikes every request, until the other methods restrict it.
     pub fn new(action: FaultAction) -> Fault {
         Fault { action, op: None, data: false, range: None, skip: 0, times: u64::MAX }
     }
@@ -56,7 +57,7 @@ impl Fault {
         Fault::new(FaultAction::Fail(libc::EIO))
     }
 
-    /// Only this operation. `Flush` also matches writes that carry PREFLUSH or FUA: they flush too.
+    /// Only this operation. `Flush` also matches writes with PREFLUSH or FUA, because they flush, too.
     pub fn op(self, op: BioOp) -> Fault {
         Fault { op: Some(op), ..self }
     }
@@ -98,7 +99,7 @@ impl Fault {
     }
 }
 
-/// Passes everything through except what its rules strike.
+/// A device that passes everything on, except the requests that its rules strike.
 pub struct FaultyDevice {
     inner: Arc<dyn BlockDevice>,
     rules: Mutex<Vec<Fault>>,
@@ -113,7 +114,7 @@ impl FaultyDevice {
         FaultyDevice { inner, rules, injected: AtomicU64::new(0), clock: Clock::real() }
     }
 
-    /// Delays take place on `clock`.
+    /// Sets the clock for delays.
     pub fn with_clock(self, clock: Clock) -> FaultyDevice {
         FaultyDevice { clock, ..self }
     }
@@ -123,22 +124,22 @@ impl FaultyDevice {
         self.rules.lock().push(fault);
     }
 
-    /// Every flush fails from now on, as on a disk whose cache cannot be written back.
+    /// Makes every flush fail after this call, as on a disk whose cache cannot be written back.
     pub fn fail_all_flushes(&self) {
         self.inject(Fault::eio().op(BioOp::Flush));
     }
 
-    /// Every request fails from now on, as on a disk that was pulled out.
+    /// Makes every request fail after this call, as on a disk that was removed.
     pub fn fail_everything(&self) {
         self.inject(Fault::eio());
     }
 
-    /// Forgets every rule.
+    /// Removes every rule.
     pub fn clear(&self) {
         self.rules.lock().clear();
     }
 
-    /// How often a rule has struck.
+    /// The number of times that a rule has struck.
     pub fn injected(&self) -> u64 {
         self.injected.load(Ordering::Relaxed)
     }

@@ -1,16 +1,16 @@
 //! [`HeldDevice`]: holds requests until a test releases them.
 //!
-//! Most faults of code that waits for I/O need a certain moment: this write is in flight, that one has completed, and
-//! now another thread acts. A test names that moment with a rule ([`Catch`]) and waits until the requests that match
-//! are *held* ([`HeldDevice::wait_held`]). Then it acts, and releases them in any order, or fails them. A held
-//! request has not reached the device below: reads see the old content, and a power cut leaves it.
+//! Most faults of code that waits for I/O need a certain state: this write is in flight, that one has completed, and
+//! now another thread acts. A test specifies that state with a rule ([`Catch`]) and waits until the matching requests
+//! are *held* ([`HeldDevice::wait_held`]). Then it acts, and releases them in any order, or fails them. A held request
+//! has not reached the device below: reads return the old content, and a power cut leaves it.
 //!
-//! Bios complete on a thread of the device, as they do with io_uring, held ones and others, and never on the submitter.
-//! Waiting calls ([`BlockDevice::read_at`] and its like) are held on their own thread.
+//! Bios, held or not, complete on a thread of the device, as with io_uring, and never on the submitter. Waiting calls
+//! (such as [`BlockDevice::read_at`]) are held on their own thread.
 //!
-//! A rule may also fail a request at once, or panic in it (a bug somewhere below an operation).
+//! A rule may also fail a request immediately, or panic in it (like a bug somewhere below an operation).
 //!
-//! What it does not do: power cuts ([`super::CrashDevice`], which belongs below it).
+//! What it does not do: power cuts ([`super::CrashDevice`], which must be below it).
 //!
 //! # Locking
 //! One lock (`block held`), released before the device below or a completion is called.
@@ -30,7 +30,7 @@ use crate::bio::{Bio, BioFlags, BioOp, Completion};
 use crate::error::{Error, Result};
 use crate::ranks::HELD;
 
-/// The effect on a request that a rule catches.
+/// The effect of a rule on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Hold,
@@ -38,8 +38,7 @@ enum Action {
     Panic,
 }
 
-/// A rule. [`Catch::hold`], [`Catch::fail`] and [`Catch::panic`] match every request, always; the other calls narrow
-/// them.
+/// A rule. [`Catch::hold`], [`Catch::fail`] and [`Catch::panic`] match every request; the other calls restrict them.
 #[derive(Clone, Debug)]
 pub struct Catch {
     action: Action,
@@ -60,7 +59,7 @@ impl Catch {
         Catch::new(Action::Hold)
     }
 
-    /// The request fails at once; no part of it reaches the device below.
+    /// The request fails immediately; no part of it reaches the device below.
     pub fn fail(errno: i32) -> Catch {
         Catch::new(Action::Fail(errno))
     }
@@ -143,11 +142,11 @@ pub struct Request {
 enum Waiting {
     /// The device's thread completes it.
     Bio(Bio),
-    /// A thread blocks, and looks for its outcome.
+    /// A thread blocks, and waits for its outcome.
     Thread,
 }
 
-/// The outcome of a held request: an errno, or it goes through.
+/// The outcome of a held request: an errno, or `None` if it is passed on.
 type Outcome = Option<i32>;
 
 #[derive(Default)]
@@ -157,11 +156,11 @@ struct State {
     held: Vec<(Request, Waiting)>,
     /// Bios for the device's thread.
     ready: VecDeque<(Bio, Outcome)>,
-    /// Outcomes that threads have not picked up yet.
+    /// Outcomes that threads have not read yet.
     told: Vec<(u64, Outcome)>,
-    /// Requests that rules caught.
+    /// The number of requests that rules caught.
     caught: u64,
-    /// Data writes that have completed, after their completion has run.
+    /// The number of data writes that have completed and whose completion has run.
     data_writes: u64,
     stop: bool,
 }
@@ -169,7 +168,7 @@ struct State {
 struct Inner {
     below: Arc<dyn BlockDevice>,
     state: Mutex<State>,
-    /// A request was held, was released, or has completed.
+    /// Signalled when a request was held, was released, or has completed.
     change: Condvar,
 }
 
@@ -191,12 +190,12 @@ impl HeldDevice {
         Ok(HeldDevice { inner, completer: Some(completer) })
     }
 
-    /// Adds a rule. Rules are tried in the order in which they were added; the first that catches a request decides.
+    /// Adds a rule. Rules are tried in the order in which they were added; the first that catches a request is used.
     pub fn catch(&self, rule: Catch) {
         self.inner.state.lock().rules.push(rule);
     }
 
-    /// Removes every rule. Requests that are held stay so.
+    /// Removes every rule. Held requests stay held.
     pub fn clear(&self) {
         self.inner.state.lock().rules.clear();
     }
@@ -206,17 +205,17 @@ impl HeldDevice {
         self.inner.state.lock().held.iter().map(|(r, _)| *r).collect()
     }
 
-    /// Waits until at least `n` requests are held; false after the timeout.
+    /// Waits until at least `n` requests are held. Returns false after the timeout.
     pub fn wait_held(&self, n: usize, at_most: Duration) -> bool {
         self.wait(at_most, |s| s.held.len() >= n)
     }
 
-    /// How many requests rules have caught so far.
+    /// The number of requests that rules have caught so far.
     pub fn caught(&self) -> u64 {
         self.inner.state.lock().caught
     }
 
-    /// Data writes (bios without META) whose completion has returned.
+    /// The number of data writes (bios without META) whose completion has returned.
     pub fn data_writes(&self) -> u64 {
         self.inner.state.lock().data_writes
     }
@@ -245,7 +244,7 @@ impl HeldDevice {
         self.decide(|r| r.id == id, None);
     }
 
-    /// Releases all requests that are held now, in the order of their arrival.
+    /// Releases all held requests, in the order of their arrival.
     pub fn release_all(&self) {
         self.decide(|_| true, None);
     }
@@ -281,7 +280,7 @@ impl Drop for HeldDevice {
         self.inner.state.lock().stop = true;
         self.inner.change.notify_all();
         if let Some(thread) = self.completer.take() {
-            // The last owner may be a completion, that is, the thread itself.
+            // The last owner may be a completion, which runs on the thread itself.
             if thread.thread().id() != task::current().id() {
                 let _ = thread.join();
             }

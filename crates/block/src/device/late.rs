@@ -1,13 +1,13 @@
-//! [`LateDevice`]: bios complete later, on other threads, in any order, as an io_uring's do.
+//! [`LateDevice`]: bios complete later, on other threads, in any order, as with io_uring.
 //!
-//! Submitted bios wait in a list. A few threads each take one at random, delay it for a while, and pass it to the
-//! device below. Waiting calls go through on the caller's thread, and may be delayed too. The seed of the
-//! [`extant_base::sim`] run determines the choice and the delay; outside a run the oldest goes first, without delay.
+//! Submitted bios wait in a list. A few threads each take one at random, delay it for some time, and pass it to the
+//! device below. Waiting calls are passed on by the caller's thread, and may be delayed, too. The seed of the
+//! [`extant_base::sim`] run determines the choice and the delay; outside a run, the oldest is first, without delay.
 //!
 //! What it does not do: lose requests or fail them; the devices below can do that.
 //!
 //! # Locking
-//! One leaf lock (`block late`) around the list, released before the device below is called.
+//! One leaf lock (`block late`) protects the list; it is released before the device below is called.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,20 +27,20 @@ use crate::ranks::LATE;
 /// How late requests complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Lateness {
-    /// Threads that complete bios.
+    /// The number of threads that complete bios.
     pub threads: usize,
-    /// How many of 1000 bios complete inline, as psync's do.
+    /// The number of bios, of 1000, that complete inline, as with psync.
     pub inline_permille: u64,
-    /// How many of 1000 requests are held for a while, waiting calls included.
+    /// The number of requests, of 1000, that are held for some time, including waiting calls.
     pub held_permille: u64,
-    /// The longest time for which a request is held.
+    /// The maximum time for which a request is held.
     pub longest: Duration,
 }
 
 #[derive(Default)]
 struct Pending {
     bios: VecDeque<Bio>,
-    /// Bios that were taken from the list and have not completed yet.
+    /// The number of bios that were taken from the list and have not completed yet.
     taken: usize,
     stop: bool,
 }
@@ -63,7 +63,7 @@ pub struct LateDevice {
 }
 
 impl LateDevice {
-    /// `crowded`, if any, is called before such a request is listed, and may make it fail below.
+    /// Creates a device over `below`. `crowded` is called before such a request is listed, and may make it fail below.
     ///
     /// # Errors
     /// [`Error::Open`] if the system cannot start a thread.
@@ -94,7 +94,7 @@ impl LateDevice {
         }
     }
 
-    /// Bios that have not completed.
+    /// The number of bios that have not completed.
     pub fn in_flight(&self) -> usize {
         let p = self.inner.pending.lock();
         p.bios.len() + p.taken

@@ -2,13 +2,13 @@
 //!
 //! The image is a map of 64 KiB chunks, each of sixteen 4 KiB pages that may be absent. Chunks and pages are shared
 //! between snapshots and copied when written, so a snapshot costs one pointer per chunk. An absent page reads from the
-//! device underneath ([`MemDevice::over`]) if there is one, else as zeroes.
+//! base device ([`MemDevice::over`]) if there is one, otherwise as zeros.
 //!
 //! What it does not do: lose writes; that is [`super::CrashDevice`].
 //!
 //! # Locking
-//! The chunks are dealt over shards, each under its own lock (`block memory shard`), held for the copying of at most
-//! one chunk. A snapshot takes all of them in index order. No lock is held while the device underneath is read.
+//! The chunks are distributed over shards, each with its own lock (`block memory shard`), which is held while at most
+//! one chunk is copied. A snapshot takes all of them in index order. No lock is held while the base device is read.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,17 +26,19 @@ use crate::ranks::MEM_SHARD;
 const PAGE: usize = 4096;
 const PAGES: usize = 16;
 const CHUNK: u64 = (PAGE * PAGES) as u64;
-/// More than the cores that are likely to write at once.
+/// More than the cores that are likely to write at the same time.
 const SHARDS: usize = 32;
-/// How far `next_data` looks ahead: a search of everything would make each call as long as the device is large.
+/// The distance that `next_data` searches: searching everything would make the duration of each call depend on the size
+/// of the device.
 const LOOK_AHEAD: u64 = 16 * CHUNK;
 
 type Page = [u8; PAGE];
-/// The pages of 64 KiB; `None` where nothing was written.
+/// The pages of 64 KiB; `None` for a page that was never written.
 type Chunk = [Option<Arc<Page>>; PAGES];
 type Shard = RwLock<HashMap<u64, Arc<Chunk>>>;
 
-/// Where `file` holds data at or behind `at`: `u64::MAX` if it has none there, `at` if the host cannot tell.
+/// The first offset at or after `at` at which `file` contains data: `u64::MAX` if there is none, `at` if the host
+/// cannot tell.
 #[cfg(target_os = "linux")]
 fn next_data(file: &File, at: u64) -> std::io::Result<u64> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
@@ -57,7 +59,7 @@ fn zero_page() -> &'static Arc<Page> {
     ZERO.get_or_init(|| Arc::new([0; PAGE]))
 }
 
-/// A sparse disk in memory. Completes inline. Every write is "durable" at once, but the device reports a volatile
+/// A sparse disk in memory. Completes inline. Every write is "durable" immediately, but the device reports a volatile
 /// cache so that the code above flushes as it would on a real disk.
 pub struct MemDevice {
     name: String,
@@ -87,21 +89,21 @@ impl MemDevice {
         MemDevice::build("memory".to_owned(), size, limits, None, (0..SHARDS).map(|_| HashMap::new()).collect())
     }
 
-    /// The contents of `base`; writes stay in memory. `base` must not change while this or a snapshot of it lives.
+    /// The contents of `base`; writes are kept in memory. `base` must not change while this or a snapshot of it exists.
     pub fn over(base: Arc<dyn BlockDevice>) -> MemDevice {
         let maps = (0..SHARDS).map(|_| HashMap::new()).collect();
         let limits = Limits { discard: true, volatile_cache: true, ..*base.limits() };
         MemDevice::build(format!("memory over {}", base.name()), base.size_bytes(), limits, Some(base), maps)
     }
 
-    /// An image that holds `bytes`.
+    /// An image that contains `bytes`.
     pub fn from_bytes(bytes: &[u8]) -> MemDevice {
         let dev = MemDevice::new(bytes.len() as u64);
         dev.put(0, bytes);
         dev
     }
 
-    /// Reads the image file at `path`; its holes cost nothing.
+    /// Reads the image file at `path`. Its holes cost nothing.
     ///
     /// # Errors
     /// [`Error::Open`] if the file cannot be opened or read.
@@ -130,8 +132,8 @@ impl MemDevice {
         Ok(MemDevice { name, ..dev })
     }
 
-    /// As [`MemDevice::load`] from a file that held `known` before another program changed it: unchanged pages are
-    /// shared with `known`.
+    /// The same as [`MemDevice::load`] for a file that contained `known` before another program changed it. Unchanged
+    /// pages are shared with `known`.
     ///
     /// # Errors
     /// As [`MemDevice::load`]; the error of the device below `known`, if reading it fails.
@@ -157,8 +159,8 @@ impl MemDevice {
         Ok(dev)
     }
 
-    /// Makes the file at `path` hold the image. A new file gets holes where the image is zero. In an existing file of
-    /// the same size, only the differences are written, so saving a state over a similar one costs little more than
+    /// Makes the file at `path` contain the image. A new file gets holes where the image is zero. In an existing file
+    /// of the same size, only the differences are written, so saving a state over a similar one costs little more than
     /// reading it.
     ///
     /// # Errors
@@ -167,8 +169,8 @@ impl MemDevice {
         self.save_over(path, None)
     }
 
-    /// As [`MemDevice::save`] over a file that still holds `known`: chunks shared with `known` are skipped unread.
-    /// States of one history share most of them.
+    /// The same as [`MemDevice::save`] for a file that still contains `known`: chunks shared with `known` are skipped
+    /// without being read. States of one history share most of them.
     ///
     /// # Errors
     /// [`Error::Open`] if the file cannot be created, read or written; the error of the device below this one, if
@@ -182,7 +184,7 @@ impl MemDevice {
             file.set_len(self.size).map_err(open)?;
         }
         let (mut buf, mut was) = ([0u8; CHUNK as usize], [0u8; CHUNK as usize]);
-        // The next offset at which the file holds data.
+        // The next offset at which the file contains data.
         let mut data = 0;
         for index in 0..self.size.div_ceil(CHUNK) {
             let at = index * CHUNK;
@@ -215,7 +217,7 @@ impl MemDevice {
         Ok(())
     }
 
-    /// Whether the chunk is the same memory here and there, or in neither.
+    /// Whether the chunk is the same memory in both images, or in neither.
     fn shares(&self, other: &MemDevice, index: u64) -> bool {
         if self.size != other.size || self.base.is_some() || other.base.is_some() {
             return false;
@@ -238,17 +240,17 @@ impl MemDevice {
         MemDevice { name, size, limits, read_only: false, shards, base, counters: IoCounters::default() }
     }
 
-    /// Gives the device another name for messages.
+    /// Sets another name for messages.
     pub fn named(self, name: &str) -> MemDevice {
         MemDevice { name: name.to_owned(), ..self }
     }
 
-    /// Refuses writes from now on.
+    /// Makes the device reject writes.
     pub fn into_read_only(self) -> MemDevice {
         MemDevice { read_only: true, ..self }
     }
 
-    /// The image as it is now; both sides share memory until one writes. Counters of the copy start at zero.
+    /// The current image. Both sides share memory until one is written. Counters of the copy start at zero.
     pub fn snapshot(&self) -> MemDevice {
         let guards: Vec<_> = self.shards.iter().map(|s| s.read_nested()).collect();
         let maps = guards.iter().map(|g| (**g).clone()).collect();
@@ -256,13 +258,13 @@ impl MemDevice {
         MemDevice::build(self.name.clone(), self.size, self.limits, self.base.clone(), maps)
     }
 
-    /// Bytes of memory that hold written data, counted for this image alone even where they are shared.
+    /// The number of bytes of memory with written data, counted for this image alone even if they are shared.
     pub fn resident_bytes(&self) -> u64 {
         let pages = |c: &Arc<Chunk>| c.iter().flatten().count() as u64 * PAGE as u64;
         self.shards.iter().map(|s| s.read().values().map(pages).sum::<u64>()).sum()
     }
 
-    /// Byte offset of the first byte in which the two images differ. Devices underneath are compared too.
+    /// The offset of the first byte in which the two images differ. Base devices are compared, too.
     ///
     /// # Errors
     /// The error of the device below either image, if reading it fails.
@@ -302,7 +304,7 @@ impl MemDevice {
         &self.shards[(chunk % SHARDS as u64) as usize]
     }
 
-    /// The first byte at or behind `offset` that lies in a written page, or the end of the search.
+    /// The first byte at or after `offset` that is in a written page, or the end of the search.
     fn next_page(&self, offset: u64) -> Option<u64> {
         let end = self.size.min(offset.saturating_add(LOOK_AHEAD));
         let mut at = offset;
@@ -322,7 +324,7 @@ impl MemDevice {
     /// Reads without counting. The range is inside the device.
     pub(super) fn get(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let end = offset + buf.len() as u64;
-        // Parts that only the base has, read after the locks are dropped.
+        // These parts are only in the base, and are read after the locks are released.
         let mut absent: Vec<(u64, usize, usize)> = Vec::new();
         let mut at = offset;
         while at < end {
@@ -359,7 +361,7 @@ impl MemDevice {
         debug_assert!(written.is_ok() || self.base.is_some());
     }
 
-    /// The page of the base around `at`, if a write that covers it only in part needs it.
+    /// The page of the base around `at`, if a write that covers it only partly needs it.
     fn page_of_base(&self, at: u64) -> Result<Option<Arc<Page>>> {
         let Some(base) = &self.base else { return Ok(None) };
         let (index, slot) = (at / CHUNK, ((at % CHUNK) as usize) / PAGE);
@@ -379,8 +381,8 @@ impl MemDevice {
         if end == offset {
             return Ok(());
         }
-        // Only the first and the last page can be covered in part. A base never changes, so these reads stay valid
-        // even if another thread fills the page meanwhile.
+        // Only the first and the last page can be covered partly. A base never changes, so these reads stay valid even
+        // if another thread fills the page in the meantime.
         let mut first = if offset.is_multiple_of(PAGE as u64) && end - offset >= PAGE as u64 {
             None
         } else {
@@ -405,7 +407,7 @@ impl MemDevice {
                 let n = (PAGE - in_page).min((chunk_end - at) as usize);
                 let slot = &mut chunk[((at % CHUNK) as usize) / PAGE];
                 if n == PAGE && slot.as_mut().is_none_or(|p| Arc::get_mut(p).is_none()) {
-                    // About to be overwritten entirely: a copy of the shared page would be wasted.
+                    // The page will be overwritten entirely, so a copy of the shared page would be useless.
                     *slot = Some(Arc::new([0; PAGE]));
                 }
                 let from_base = || {
@@ -436,7 +438,7 @@ impl MemDevice {
         let whole_from = offset.next_multiple_of(CHUNK);
         let whole_to = end - end % CHUNK;
         if self.base.is_none() && whole_from < whole_to {
-            // Dropping the existing chunks is cheaper than walking a range that may span terabytes.
+            // Dropping the existing chunks is cheaper than visiting a range that may span terabytes.
             let (a, b) = (whole_from / CHUNK, whole_to / CHUNK);
             for shard in &self.shards {
                 shard.write().retain(|&i, _| i < a || i >= b);
@@ -467,7 +469,7 @@ impl MemDevice {
     }
 }
 
-/// Zeroes for pieces that end before their total, which `total_len` rules out.
+/// Zeros for pieces that end before their total length, which `total_len` excludes.
 static ZERO_TAIL: [u8; PAGE] = [0; PAGE];
 
 impl BlockDevice for MemDevice {

@@ -4,15 +4,16 @@
 //! devices) and [`NbdDevice`] (an export of an NBD server); the wrappers [`CrashDevice`] (images that a power cut could
 //! leave), [`FaultyDevice`] (requests that fail), [`HeldDevice`] (holds requests until a test releases them),
 //! [`LateDevice`] (bios that complete late and in any order), [`RateDevice`] (a fixed number of bytes per second),
-//! [`TracedDevice`] (records of requests), [`CowDevice`] (a device with changes beside it), [`OffsetDevice`] and
-//! [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`TimedDevice`] (adds up the time that a disk
-//! would need), [`MetaOnlyDevice`] (keeps metadata and drops data). A wrapper implements [`Wrapper`](wrapper::Wrapper).
+//! [`TracedDevice`] (records of requests), [`CowDevice`] (a device whose changes are stored separately),
+//! [`OffsetDevice`] and [`ReadOnlyDevice`] (a part of a device, and one that must not change), [`TimedDevice`] (adds up
+//! the time that a disk would need), [`MetaOnlyDevice`] (keeps metadata and drops data). A wrapper implements
+//! [`Wrapper`](wrapper::Wrapper).
 //!
 //! What it does not do: queueing and merging ([`crate::queue`]).
 //!
 //! # Locking
-//! See `ranks`. A wrapper never holds a lock of its own while it calls the device below it, except [`CrashDevice`],
-//! which must order its log and its live image alike.
+//! See `ranks`. A wrapper never holds its own lock while it calls the device below it, except [`CrashDevice`], which
+//! must keep its log and its live image in the same order.
 
 mod cow;
 mod crash;
@@ -52,32 +53,32 @@ pub use window::{OffsetDevice, ReadOnlyDevice};
 use crate::bio::{Bio, BioData, BioFlags, BioOp};
 use crate::error::{Error, Result};
 
-/// The abilities of a device (Linux: `struct queue_limits`). Sizes in bytes.
+/// The abilities of a device (Linux: `struct queue_limits`). Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Smallest unit of I/O: offsets and lengths of writes, discards and bios are multiples of it. `read_at` is not
-    /// bound by it.
+    /// The smallest unit of I/O: offsets and lengths of writes, discards and bios are multiples of it. This does not
+    /// apply to `read_at`.
     pub logical_block: u32,
-    /// Unit that the device writes without tearing it.
+    /// The unit that the device writes atomically.
     pub physical_block: u32,
-    /// Largest transfer that is worth building; a longer one is accepted and split.
+    /// The largest useful transfer; a longer one is accepted and split.
     pub max_transfer: u32,
     /// Whether a discard has an effect; otherwise it is ignored.
     pub discard: bool,
-    /// False when a completed write is durable without a flush.
+    /// False if a completed write is durable without a flush.
     pub volatile_cache: bool,
 }
 
-/// A device with the blocks. All offsets and lengths are bytes.
+/// A device with blocks. All offsets and lengths are in bytes.
 ///
-/// Duties of the implementer: any number of threads may call at once. Of two overlapping writes in flight, either may
-/// win, but each reaches the medium entirely or fails. After a successful `flush`, everything that had completed
-/// before the call survives a power cut. A failed flush is final: data may be lost.
+/// Duties of the implementer: any number of threads may call at the same time. Of two overlapping writes in flight,
+/// either may win, but each reaches the medium entirely or fails. After a successful `flush`, everything that had
+/// completed before the call survives a power cut. A failed flush is final: data may be lost.
 pub trait BlockDevice: Send + Sync {
     /// The name for messages: the path of the image, for example.
     fn name(&self) -> &str;
 
-    /// The size in bytes. Changes only by [`BlockDevice::measure`] and [`BlockDevice::grow`] and never shrinks.
+    /// The size in bytes. It changes only by [`BlockDevice::measure`] and [`BlockDevice::grow`], and never shrinks.
     fn size_bytes(&self) -> u64;
 
     /// Checks whether the device has become longer since it was opened, and returns its size. By default it never has.
@@ -88,7 +89,7 @@ pub trait BlockDevice: Send + Sync {
         Ok(self.size_bytes())
     }
 
-    /// Makes the device at least `bytes` long, durably. The new bytes read as zeroes. By default it cannot.
+    /// Makes the device at least `bytes` long, durably. The new bytes read as zeros. By default this is not possible.
     ///
     /// # Errors
     /// [`Error::FixedSize`] if it cannot become longer, [`Error::ReadOnly`], or [`Error::Io`] if the host refuses.
@@ -103,7 +104,7 @@ pub trait BlockDevice: Send + Sync {
     fn read_only(&self) -> bool;
 
     /// Whether a well-formed read of whole blocks, write or flush never completes within `submit`. Then a thread may
-    /// submit it whatever locks it holds.
+    /// submit it regardless of the locks that it holds.
     fn completes_later(&self) -> bool {
         false
     }
@@ -113,24 +114,24 @@ pub trait BlockDevice: Send + Sync {
         false
     }
 
-    /// Starts a request. May wait for a free tag, never for the I/O itself unless the device completes inline; `end_io`
-    /// may run before this returns.
+    /// Starts a request. May wait for a free tag, but never for the I/O itself unless the device completes inline.
+    /// `end_io` may run before this returns.
     fn submit(&self, bio: Bio);
 
-    /// Starts several requests, which may be cheaper than one after the other. They have no order among them.
+    /// Starts several requests, which may be cheaper than one after the other. Their order is not specified.
     fn submit_all(&self, bios: Vec<Bio>) {
         for bio in bios {
             self.submit(bio);
         }
     }
 
-    /// As [`BlockDevice::submit_all`], by a thread that waits for them next. Where that avoids waking another thread,
-    /// the device may carry them out before this returns.
+    /// The same as [`BlockDevice::submit_all`], for a thread that waits for them next. If that avoids waking another
+    /// thread, the device may execute them before this returns.
     fn submit_all_and_wait(&self, bios: Vec<Bio>) {
         self.submit_all(bios);
     }
 
-    /// Reads and waits. `buf` needs no alignment (an unaligned one may cost a copy).
+    /// Reads and waits. `buf` need not be aligned (an unaligned one may cost a copy).
     ///
     /// # Errors
     /// [`Error::OutOfRange`] past the end; [`Error::Io`] if the device fails the request; [`Error::Lost`] if the device
@@ -146,15 +147,15 @@ pub trait BlockDevice: Send + Sync {
         Ok((offset < self.size_bytes()).then_some(offset))
     }
 
-    /// Writes the pieces one after the other and waits. Durable on return only with `FUA`. Without data, a `PREFLUSH`
-    /// or `FUA` is a flush.
+    /// Writes the pieces one after the other and waits. They are durable on return only with `FUA`. Without data, a
+    /// `PREFLUSH` or `FUA` is a flush.
     ///
     /// # Errors
     /// As [`BlockDevice::read_at`]; also [`Error::ReadOnly`], and [`Error::BadRequest`] if the range is not a multiple
     /// of the logical block.
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()>;
 
-    /// Makes durable everything that completed before the call.
+    /// Makes everything durable that completed before the call.
     ///
     /// # Errors
     /// [`Error::Io`] if the device fails the request: the writes since the last flush may be lost.
@@ -166,7 +167,7 @@ pub trait BlockDevice: Send + Sync {
     /// As [`BlockDevice::write_at`].
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// The range reads as zeroes afterwards. Durable on return only with `FUA`. The default writes zeroes.
+    /// Makes the range read as zeros. This is durable on return only with `FUA`. The default writes zeros.
     ///
     /// # Errors
     /// As [`BlockDevice::write_at`]. A part of the range may be zero then.
@@ -180,11 +181,11 @@ pub trait BlockDevice: Send + Sync {
         })
     }
 
-    /// The requests that this device, or wrapper, has passed on so far.
+    /// The counts of requests that this device, or wrapper, has passed on so far.
     fn stats(&self) -> IoStats;
 }
 
-/// Refuses to make a device longer.
+/// Rejects making a device longer.
 pub(crate) fn check_fixed<D: BlockDevice + ?Sized>(dev: &D, wanted: u64) -> Result<()> {
     let size = dev.size_bytes();
     if wanted <= size { Ok(()) } else { Err(Error::FixedSize { device: dev.name().to_owned(), size, wanted }) }
@@ -192,7 +193,7 @@ pub(crate) fn check_fixed<D: BlockDevice + ?Sized>(dev: &D, wanted: u64) -> Resu
 
 static ZEROES: [u8; 65536] = [0; 65536];
 
-/// Calls `write` with zeroes for each MiB of a range.
+/// Calls `write` with zeros for each MiB of a range.
 pub(crate) fn zero_in_steps(offset: u64, len: u64, mut write: impl FnMut(u64, &[&[u8]]) -> Result<()>) -> Result<()> {
     let mut done = 0;
     while done < len {
@@ -210,7 +211,8 @@ pub(crate) fn zero_in_steps(offset: u64, len: u64, mut write: impl FnMut(u64, &[
     Ok(())
 }
 
-/// Carries out `bio` through the waiting calls of `dev` and completes it: `submit` of a device that completes inline.
+/// Carries out `bio` through the waiting calls of `dev` and completes it. This is `submit` for a device that completes
+/// inline.
 pub fn submit_inline<D: BlockDevice + ?Sized>(dev: &D, mut bio: Bio) {
     let result = match check_shape(dev, &bio) {
         Err(e) => Err(e),
@@ -229,7 +231,7 @@ pub fn submit_inline<D: BlockDevice + ?Sized>(dev: &D, mut bio: Bio) {
     bio.complete(result);
 }
 
-/// Refuses a bio whose memory does not belong to its operation or length.
+/// Rejects a bio whose memory does not match its operation or length.
 pub(crate) fn check_shape<D: BlockDevice + ?Sized>(dev: &D, bio: &Bio) -> Result<()> {
     let fits = match (bio.op, &bio.data) {
         (BioOp::Read, BioData::Read(buf)) => buf.len() as u64 == bio.len,
@@ -252,7 +254,7 @@ fn bad<D: BlockDevice + ?Sized>(dev: &D, op: BioOp, offset: u64, len: u64, why: 
     Error::BadRequest { device: dev.name().to_owned(), op, offset, len, why }
 }
 
-/// The checks that every request passes first: writable, inside the device, and (except reads) aligned.
+/// The checks that every request must pass first: writable, inside the device, and (except reads) aligned.
 pub(crate) fn check_range<D: BlockDevice + ?Sized>(dev: &D, op: BioOp, offset: u64, len: u64) -> Result<()> {
     if op != BioOp::Read && dev.read_only() {
         return Err(Error::ReadOnly { device: dev.name().to_owned(), op });

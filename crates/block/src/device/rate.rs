@@ -1,13 +1,13 @@
-//! [`RateDevice`]: a device of a fixed rate, first come first served.
+//! [`RateDevice`]: a device with a fixed rate, first come, first served.
 //!
-//! Each request takes its length divided by the rate, after all requests that came before it. A flush takes no time
-//! of its own, but waits for its turn. Bios complete later, on a thread of the device; a waiting call sleeps on its
-//! own thread until its turn is over. Under [`extant_base::sim`] the time is virtual and a run repeats exactly.
+//! Each request takes its length divided by the rate, after all requests that arrived before it. A flush itself takes
+//! no time, but waits for its turn. Bios complete later, on a thread of the device; a waiting call sleeps on its own
+//! thread until its turn is over. With [`extant_base::sim`], the time is virtual and a run is exactly reproducible.
 //!
 //! What it does not do: seeks, caches, reordering, failures (the devices below do the latter).
 //!
 //! # Locking
-//! One leaf lock (`block rate`) around the queue, released before the device below is called.
+//! One leaf lock (`block rate`) protects the queue; it is released before the device below is called.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::ranks::RATE;
 
 #[derive(Default)]
 struct Line {
-    /// When all requests so far will have been served.
+    /// The time at which all requests so far will have been served.
     free_ns: u64,
-    /// The bios, each with the time at which it has been served.
+    /// The bios, each with the time at which it will have been served.
     bios: VecDeque<(u64, Bio)>,
-    /// Bytes of requests that have arrived and have not been served.
+    /// The number of bytes of requests that have arrived and have not been served.
     bytes: u64,
     bytes_max: u64,
     stop: bool,
@@ -39,7 +39,7 @@ struct Line {
 struct Inner {
     below: Arc<dyn BlockDevice>,
     clock: Clock,
-    /// Bytes per second; 0: no limit.
+    /// The rate in bytes per second; 0 for no limit.
     rate: AtomicU64,
     line: Mutex<Line>,
     more: Condvar,
@@ -52,7 +52,7 @@ pub struct RateDevice {
 }
 
 impl RateDevice {
-    /// A device in front of `below`, without a limit until [`RateDevice::set_rate`].
+    /// Creates a device in front of `below`, without a limit until [`RateDevice::set_rate`].
     ///
     /// # Errors
     /// [`Error::Open`] if the system cannot start the thread.
@@ -65,12 +65,12 @@ impl RateDevice {
         Ok(RateDevice { inner, thread: Mutex::new(&RATE, Some(thread)) })
     }
 
-    /// Later requests are served at this rate; 0: at once.
+    /// Serves later requests at this rate; 0 for immediately.
     pub fn set_rate(&self, bytes_per_s: u64) {
         self.inner.rate.store(bytes_per_s, Ordering::SeqCst);
     }
 
-    /// Most bytes that waited to be served at once since the last call.
+    /// The maximum number of bytes that waited to be served at the same time since the last call.
     pub fn take_waiting_max(&self) -> u64 {
         let mut line = self.inner.line.lock();
         let bytes = line.bytes;
@@ -120,14 +120,14 @@ impl Inner {
         }
     }
 
-    /// A waiting call: sleeps until its turn is over.
+    /// For a waiting call: sleeps until its turn is over.
     fn wait_in_line(&self, len: u64) {
         let end = self.stand_in_line(len, None);
         self.sleep_until(end);
         self.line.lock().bytes -= len;
     }
 
-    /// The device's thread.
+    /// The body of the device's thread.
     fn serve(&self) {
         loop {
             let (end, bio) = {

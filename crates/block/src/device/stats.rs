@@ -1,26 +1,26 @@
-//! [`IoStats`] and the counters behind it.
+//! [`IoStats`] and the counters that it is made from.
 
 use extant_base::counter::{self, Counter};
 
 use crate::bio::BioFlags;
 
 /// Exact counts since the device was opened, of every request that passed the checks and was sent to the medium,
-/// whether or not it succeeded there. A wrapper counts the requests that it passes on.
+/// whether it succeeded there or not. A wrapper counts the requests that it passes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoStats {
-    /// Requests to read.
+    /// The number of requests to read.
     pub reads: u64,
-    /// Bytes that were read.
+    /// The number of bytes that were read.
     pub read_bytes: u64,
-    /// Requests to write; one without data is a flush and does not count.
+    /// The number of requests to write; one without data is a flush and does not count.
     pub writes: u64,
-    /// Bytes that were written.
+    /// The number of bytes that were written.
     pub write_bytes: u64,
-    /// Flushes by themselves, by PREFLUSH or by FUA.
+    /// The number of flushes: requests to flush, PREFLUSH and FUA.
     pub flushes: u64,
-    /// Requests to discard.
+    /// The number of requests to discard.
     pub discards: u64,
-    /// Requests to write zeroes; not contained in `writes` and `write_bytes`.
+    /// The number of requests to write zeros, which are not included in `writes` and `write_bytes`.
     pub write_zeroes: u64,
 }
 
@@ -50,7 +50,7 @@ impl IoCounters {
         self.read_bytes.add(len);
     }
 
-    /// Counts a write with its flags. One without data only flushes, and counts as a flush.
+    /// Counts a write with its flags. A write without data only flushes, and counts as a flush.
     pub fn write(&self, len: u64, flags: BioFlags) {
         if len > 0 {
             self.writes.inc();
@@ -59,7 +59,7 @@ impl IoCounters {
         self.flags(flags);
     }
 
-    /// Counts a flush by itself.
+    /// Counts a request to flush.
     pub fn flush(&self) {
         self.flushes.inc();
     }
@@ -82,7 +82,7 @@ impl IoCounters {
         }
     }
 
-    /// The counts so far. They may not all be of one moment while other threads count.
+    /// The counts so far. They may be from slightly different times while other threads count.
     pub fn get(&self) -> IoStats {
         IoStats {
             reads: self.reads.get(),

@@ -1,4 +1,4 @@
-//! Every device against a model, and the guarantees of the special devices.
+//! Tests every device with a model, and the guarantees of the special devices.
 
 mod calibration;
 mod crash;

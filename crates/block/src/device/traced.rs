@@ -3,7 +3,7 @@
 //! What it does not do: measure their time.
 //!
 //! # Locking
-//! One leaf lock (`block traced`) around the records, released before the device below is called.
+//! One leaf lock (`block traced`) protects the records; it is released before the device below is called.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::bio::{Bio, BioFlags, BioOp};
 use crate::error::Result;
 use crate::ranks::TRACED;
 
-/// Bound for records that are not taken; the oldest are dropped first.
+/// The maximum number of records that are not taken; the oldest are dropped first.
 const RECORDS_MAX: usize = 1 << 20;
 
 /// One request as it was submitted.
@@ -39,7 +39,7 @@ impl TraceRecord {
     }
 }
 
-/// Passes everything through and records it.
+/// A device that passes everything on and records it.
 pub struct TracedDevice {
     inner: Arc<dyn BlockDevice>,
     records: Mutex<VecDeque<TraceRecord>>,
@@ -47,7 +47,7 @@ pub struct TracedDevice {
 }
 
 impl TracedDevice {
-    /// Records every request to `inner` from now on.
+    /// Records every request to `inner` after this call.
     pub fn new(inner: Arc<dyn BlockDevice>) -> TracedDevice {
         TracedDevice { inner, records: Mutex::new(&TRACED, VecDeque::new()), counters: IoCounters::default() }
     }

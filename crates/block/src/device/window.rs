@@ -25,8 +25,8 @@ impl OffsetDevice {
     /// The window of `len` bytes from byte `start` of `inner`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if the window does not lie inside `inner`; [`Error::BadRequest`] if it does not start and
-    /// end on a logical block.
+    /// [`Error::OutOfRange`] if the window is not inside `inner`; [`Error::BadRequest`] if it does not start and end on
+    /// a logical block.
     pub fn new(inner: Arc<dyn BlockDevice>, start: u64, len: u64) -> Result<OffsetDevice> {
         check_range(&*inner, BioOp::Read, start, len)?;
         let block = u64::from(inner.limits().logical_block);
@@ -43,7 +43,7 @@ impl OffsetDevice {
         Ok(OffsetDevice { inner, name, start, len, counters: IoCounters::default() })
     }
 
-    /// With another name than that of the device below and the place in it.
+    /// Sets another name than that of the device below with the place in it.
     #[must_use]
     pub fn named(self, name: String) -> OffsetDevice {
         OffsetDevice { name, ..self }
@@ -129,15 +129,15 @@ impl Wrapper for OffsetDevice {
     }
 }
 
-/// Another device that cannot be changed through this one: writes, discards and zeroings are refused, flushes succeed
-/// without reaching it.
+/// A view of another device through which it cannot be changed: writes, discards and zeroings are rejected, and flushes
+/// succeed without reaching it.
 pub struct ReadOnlyDevice {
     inner: Arc<dyn BlockDevice>,
     counters: IoCounters,
 }
 
 impl ReadOnlyDevice {
-    /// An owner of `inner` itself can still change it.
+    /// Creates a read-only view. An owner of `inner` itself can still change it.
     pub fn new(inner: Arc<dyn BlockDevice>) -> ReadOnlyDevice {
         ReadOnlyDevice { inner, counters: IoCounters::default() }
     }

@@ -1,8 +1,8 @@
-//! [`Wrapper`]: a device in front of another one, which writes only the calls that it changes.
+//! [`Wrapper`]: a device in front of another one, which implements only the calls that it changes.
 //!
-//! What it does not do: forward a call where that could go around a change of the wrapper. The defaults carry out
-//! bios through the wrapper's own waiting calls, and zeroing through its own writes. Flushed state, holes and late
-//! completion are those of an unknown device, until the wrapper forwards them.
+//! What it does not do: forward a call that could bypass a change of the wrapper. The defaults carry out bios through
+//! the wrapper's own waiting calls, and zeroing through its own writes. Flushed state, holes and late completion are
+//! those of an unknown device, unless the wrapper forwards them.
 //!
 //! # Locking
 //! None.
@@ -11,10 +11,10 @@ use super::{BlockDevice, IoStats, Limits, check_fixed, check_range, submit_inlin
 use crate::bio::{Bio, BioFlags, BioOp};
 use crate::error::Result;
 
-/// A device in front of [`Wrapper::inner`]. The methods are those of [`BlockDevice`], which every wrapper is.
+/// A device in front of [`Wrapper::inner`]. The methods are those of [`BlockDevice`], which every wrapper implements.
 #[allow(clippy::missing_errors_doc, reason = "the errors are those of the methods of BlockDevice")]
 pub trait Wrapper: Send + Sync {
-    /// The device behind this one.
+    /// The wrapped device.
     fn inner(&self) -> &dyn BlockDevice;
 
     /// The name of the inner device.
@@ -27,12 +27,13 @@ pub trait Wrapper: Send + Sync {
         self.inner().size_bytes()
     }
 
-    /// The size does not change: a wrapper that can follow a longer inner device forwards this and [`Wrapper::grow`].
+    /// By default the size does not change. A wrapper that can follow a longer inner device forwards this and
+    /// [`Wrapper::grow`].
     fn measure(&self) -> Result<u64> {
         Ok(self.size_bytes())
     }
 
-    /// Refused.
+    /// Rejected by default.
     fn grow(&self, bytes: u64) -> Result<()> {
         check_fixed(self, bytes)
     }
@@ -72,32 +73,32 @@ pub trait Wrapper: Send + Sync {
         self.submit_all(bios);
     }
 
-    /// Forwarded.
+    /// Forwarded by default.
     fn read_at(&self, offset: u64, buf: &mut [u8], flags: BioFlags) -> Result<()> {
         self.inner().read_at(offset, buf, flags)
     }
 
-    /// Knows of no holes.
+    /// Reports no holes by default.
     fn next_data(&self, offset: u64) -> Result<Option<u64>> {
         Ok((offset < self.size_bytes()).then_some(offset))
     }
 
-    /// Forwarded.
+    /// Forwarded by default.
     fn write_at(&self, offset: u64, pieces: &[&[u8]], flags: BioFlags) -> Result<()> {
         self.inner().write_at(offset, pieces, flags)
     }
 
-    /// Forwarded.
+    /// Forwarded by default.
     fn flush(&self) -> Result<()> {
         self.inner().flush()
     }
 
-    /// Forwarded.
+    /// Forwarded by default.
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.inner().discard(offset, len)
     }
 
-    /// Writes zeroes to this wrapper.
+    /// Writes zeros through this wrapper.
     fn write_zeroes(&self, offset: u64, len: u64, mut flags: BioFlags) -> Result<()> {
         check_range(self, BioOp::WriteZeroes, offset, len)?;
         zero_in_steps(offset, len, |at, pieces| {

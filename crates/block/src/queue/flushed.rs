@@ -1,7 +1,7 @@
 //! [`Flushed`]: whether every write so far is already durable.
 //!
-//! Each write is counted when it ends, before its completion runs. A flush makes durable the writes that had ended
-//! when it began. While no write has ended since the last successful flush began, another flush would have no effect
+//! Each write is counted when it ends, before its completion runs. A flush makes the writes durable that had ended when
+//! it began. As long as no write has ended since the last successful flush began, another flush would have no effect
 //! (Linux leaves that to the drive).
 //!
 //! # Locking
@@ -10,9 +10,9 @@
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 
 pub(super) struct Flushed {
-    /// Writes that have ended.
+    /// The number of writes that have ended.
     ended: AtomicU64,
-    /// The number of them that are durable.
+    /// The number of these writes that are durable.
     durable: AtomicU64,
 }
 
@@ -27,12 +27,13 @@ impl Default for Flushed {
 }
 
 impl Flushed {
-    /// Records that a request other than a read begins. `flushes`: it makes durable the writes that have ended by now.
+    /// Records the beginning of a request other than a read. `flushes` means that it makes the writes durable that have
+    /// already ended.
     pub(super) fn begin(&self, flushes: bool) -> Mark {
         Mark(flushes.then(|| self.ended.load(Ordering::SeqCst)))
     }
 
-    /// Records that the request has ended. `durable`: its own write, if any, is durable.
+    /// Records the end of the request. `durable` means that its own write, if any, is durable.
     pub(super) fn end(&self, mark: Mark, durable: bool, good: bool) {
         if !durable || !good {
             self.ended.fetch_add(1, Ordering::SeqCst);

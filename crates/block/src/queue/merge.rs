@@ -1,10 +1,10 @@
-//! Merging: neighbouring writes become one request, whose completion completes each of them.
+//! Merging: adjacent writes become one request, whose completion completes each of them.
 //!
-//! Linux: `blk_attempt_plug_merge`, `bio_attempt_back_merge` and `bio_attempt_front_merge`. Sorting first makes front
-//! and back merges the same.
+//! Linux: `blk_attempt_plug_merge`, `bio_attempt_back_merge` and `bio_attempt_front_merge`. Because bios are sorted
+//! first, there is no difference between front and back merges.
 //!
-//! The failure of a merged request says nothing about its parts. Each is sent once more by itself, so that no part
-//! fails because of another.
+//! If a merged request fails, it is not known which part failed. Each part is sent once more separately, so that no
+//! part fails because of another.
 //!
 //! What it does not do: merge requests that flush (PREFLUSH, FUA), other operations, or bios with different flags.
 
@@ -13,11 +13,11 @@ use std::sync::Arc;
 use super::Path;
 use crate::bio::{Bio, BioData, BioFlags, BioOp, BioVec, Completion, EndIo};
 
-/// Pieces of memory per request: the limit of one writev (`UIO_MAXIOV`).
+/// The maximum number of pieces of memory per request: the limit of one writev (`UIO_MAXIOV`).
 const SEGMENTS_MAX: usize = 1024;
 
-/// Sorts by operation and offset, then merges writes that touch, up to `max_transfer` bytes. Overlapping bios are not
-/// merged: a caller that needs an order waits for one before it sends the other.
+/// Sorts by operation and offset, then merges adjacent writes, up to `max_transfer` bytes. Overlapping bios are not
+/// merged, because a caller that needs an order waits for one before it sends the other.
 pub(super) fn sort_and_merge(mut bios: Vec<Bio>, max_transfer: u32, path: &Arc<Path>) -> Vec<Bio> {
     if bios.len() < 2 {
         return bios;
@@ -56,7 +56,7 @@ fn segments_of(bio: &Bio) -> usize {
     }
 }
 
-/// One request for a group of neighbours; `None` for an empty group.
+/// One request for a group of adjacent bios; `None` for an empty group.
 fn join(mut group: Vec<Bio>, path: &Arc<Path>) -> Option<Bio> {
     if group.len() < 2 {
         return group.pop();

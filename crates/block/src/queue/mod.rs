@@ -1,14 +1,14 @@
-//! The path of a request to its device: neighbours are merged, and each request is sent under a tag.
+//! The path of a request to its device: adjacent requests are merged, and each request is sent with a tag.
 //!
-//! Main types: [`Queue`] (a device in front of a device, with a bounded number of requests in flight), [`Plug`]
-//! (delays bios briefly so that neighbours can merge), [`tags`] (the order in which requests get tags), [`BioWait`]
-//! and [`submit_and_wait`] (waiting for bios). A flush is not sent if nothing was written since the last one began.
+//! Main types: [`Queue`] (a device in front of a device, with a limited number of requests in flight), [`Plug`] (delays
+//! bios briefly so that adjacent ones can be merged), [`tags`] (the order in which requests get tags), [`BioWait`] and
+//! [`submit_and_wait`] (waiting for bios). A flush is not sent if nothing was written since the last one began.
 //!
-//! What it does not do: ensure fairness between users of the device by reordering; merge reads.
+//! What it does not do: ensure fairness between users of the device by reordering, or merge reads.
 //!
 //! # Locking
-//! None of its own beyond those of [`tags`] and [`wait`]. The thread that releases a tag sends the bio that waited
-//! for it, with no lock held.
+//! Only those of [`tags`] and [`wait`]. The thread that releases a tag sends the bio that waited for it, with no lock
+//! held.
 
 mod flushed;
 mod merge;
@@ -34,21 +34,21 @@ use crate::error::Result;
 /// The largest depth of a queue.
 pub const QUEUE_DEPTH_MAX: u32 = 4096;
 
-/// Counts that a queue keeps beyond its [`IoStats`].
+/// Counts of a queue in addition to its [`IoStats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Bios that were sent as parts of another bio's request.
+    /// The number of bios that were sent as parts of another bio's request.
     pub merged: u64,
     /// Statistics of the tags, which may be shared with other queues.
     pub tags: TagStats,
 }
 
-/// A request queue in front of a device (Linux: `struct request_queue`). Every bio in flight holds a tag. When none
-/// is free, the bio or its submitter waits, depending on the policy; a completion that submits never waits.
+/// A request queue in front of a device (Linux: `struct request_queue`). Every bio in flight holds a tag. If none is
+/// free, the bio or its submitter waits, depending on the policy; a completion that submits never waits.
 ///
-/// A waiting call (`read_at`, `flush` …) takes no tag. Its thread does the I/O, so there is at most one per thread.
-/// It must not depend on completions either, because its caller may hold locks that a completion needs. And a read
-/// that a thread waits for must not queue behind writes that no thread waits for.
+/// A waiting call (`read_at`, `flush` …) takes no tag. Its thread does the I/O, so there is at most one per thread. It
+/// must not depend on completions, either, because its caller may hold locks that a completion needs. Also, a read for
+/// which a thread waits must not be queued after writes for which no thread waits.
 pub struct Queue {
     path: Arc<Path>,
     merged: Counter,
@@ -58,14 +58,14 @@ pub struct Queue {
 struct Path {
     inner: Arc<dyn BlockDevice>,
     tags: Arc<TagSet>,
-    /// The number of this queue among those that share the tags.
+    /// The number that identifies this queue among those that share the tags.
     user: u32,
     counters: IoCounters,
     flushed: Flushed,
 }
 
 impl Queue {
-    /// A queue in front of `inner`, with tags of its own.
+    /// A queue in front of `inner` with its own tags.
     pub fn new(inner: Arc<dyn BlockDevice>, config: TagConfig) -> Queue {
         Queue::sharing(inner, Arc::new(TagSet::new(config)))
     }
@@ -108,7 +108,7 @@ impl Queue {
         let mut batch = Vec::with_capacity(requests.len());
         for bio in requests {
             // Before this thread waits for a tag, it sends the requests for which it has tags. Otherwise two such
-            // threads would wait for each other.
+            // threads could wait for each other.
             let send = || self.path.inner.submit_all(std::mem::take(&mut batch));
             if let Some(bio) = self.path.admit(bio, send) {
                 batch.push(bio);
@@ -144,8 +144,8 @@ impl Path {
         }
     }
 
-    /// A bio that passed the checks, under its tag. `None` if it waits: then the thread that releases a tag sends it.
-    /// Calls `first` before the bio or the thread waits.
+    /// A bio that passed the checks, with its tag; `None` if it waits, because then the thread that releases a tag
+    /// sends it. Calls `first` before the bio or the thread waits.
     fn admit(self: &Arc<Self>, bio: Bio, first: impl FnOnce()) -> Option<Bio> {
         self.count(&bio);
         if let Some(tag) = TagSet::try_get(&self.tags) {
@@ -167,9 +167,9 @@ impl Path {
         TagSet::start(&self.tags, self.user, bytes, Box::new(start));
     }
 
-    /// Whether the bio waits instead of its thread. On a device that completes inline, the thread that starts
-    /// another's bio also carries it out. Its own work would wait for that I/O, and a foreign completion would run
-    /// under its locks. So there the submitter waits, unless it is a completion, which must not.
+    /// Whether the bio waits instead of its thread. On a device that completes inline, the thread that starts the bio
+    /// of another thread also carries it out. Its own work would wait for that I/O, and a completion of another thread
+    /// would run under its locks. So the submitter waits there, unless it is a completion, which must not.
     fn waits_by_itself(&self, bio: &Bio) -> bool {
         let block = u64::from(self.inner.limits().logical_block);
         let whole = bio.offset.is_multiple_of(block) && bio.len.is_multiple_of(block);
@@ -255,7 +255,7 @@ impl crate::device::wrapper::Wrapper for Queue {
         self.send(requests);
     }
 
-    /// If merging leaves one request, it is carried out as a waiting call.
+    /// If only one request is left after merging, it is carried out as a waiting call.
     fn submit_all_and_wait(&self, bios: Vec<Bio>) {
         let mut requests = self.merge(bios);
         if let [bio] = requests.as_slice()

@@ -1,4 +1,4 @@
-//! [`Plug`]: delays bios briefly, so that neighbours can merge (Linux: `struct blk_plug`).
+//! [`Plug`]: delays bios briefly, so that adjacent ones can be merged (Linux: `struct blk_plug`).
 //!
 //! # Locking
 //! None. A thread must unplug before it waits for anything that may depend on a bio in its plug; otherwise it waits
@@ -7,14 +7,14 @@
 use crate::bio::{Bio, BioFlags, BioOp};
 use crate::device::BlockDevice;
 
-/// Bounds of a plug: enough for several of a device's largest transfers, and little enough that the device soon has
-/// work. Linux: 32 requests (`BLK_MAX_REQUEST_COUNT`), into which its bios are merged at once.
+/// The limits of a plug: enough for several of a device's largest transfers, but so few that the device soon has work.
+/// Linux: 32 requests (`BLK_MAX_REQUEST_COUNT`), into which its bios are merged immediately.
 const BIOS_MAX: usize = 1024;
 const BYTES_MAX: u64 = 4 << 20;
 
-/// Collects bios until dropped, then submits them together ([`BlockDevice::submit_all`]): a queue sorts them by
-/// offset and merges neighbours up to the device's largest transfer. A request that flushes is never delayed: the
-/// plug is emptied first.
+/// Collects bios until dropped, then submits them together ([`BlockDevice::submit_all`]): a queue sorts them by offset
+/// and merges adjacent ones up to the device's largest transfer. A request that flushes is never delayed, and the plug
+/// is emptied before it.
 pub struct Plug<'d> {
     dev: &'d dyn BlockDevice,
     bios: Vec<Bio>,
@@ -52,7 +52,7 @@ impl<'d> Plug<'d> {
         }
     }
 
-    /// The same, by a thread that waits for them next ([`BlockDevice::submit_all_and_wait`]).
+    /// The same as [`Plug::unplug`], for a thread that then waits for them ([`BlockDevice::submit_all_and_wait`]).
     pub fn unplug_and_wait(&mut self) {
         self.bytes = 0;
         if !self.bios.is_empty() {

@@ -1,4 +1,4 @@
-//! Merging, plugging, and the requests that reach the device.
+//! Tests of merging, plugging, and the requests that reach the device.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -211,7 +211,7 @@ fn a_dropped_bio_does_not_block_its_waiter() {
     assert!(wait.wait().is_empty());
 }
 
-/// More submitters than tags, in batches larger than the set, over a device that completes on a thread of its own.
+/// More submitters than tags, in batches larger than the set, with a device that completes on a separate thread.
 #[test]
 fn batches_larger_than_the_tag_set_complete() {
     let crash = crate::device::CrashDevice::from_image(&MemDevice::new(SIZE)).deferring().expect("thread");
@@ -222,7 +222,7 @@ fn batches_larger_than_the_tag_set_complete() {
             task::spawn("batches", move || {
                 for round in 0..20u64 {
                     let wait = BioWait::new();
-                    // Every second block, so that nothing merges.
+                    // It writes every second block, so that nothing is merged.
                     let at = |i: u64| ((t * 20 + round) % 50 * 20 + i * 2) * 4096;
                     queue.submit_all((0..10).map(|i| write(at(i), 4096, t as u8, NONE, &wait)).collect());
                     assert!(wait.wait().iter().all(|c| c.result.is_ok()));
@@ -278,7 +278,7 @@ proptest! {
     }
 }
 
-/// Batches and flushes from many threads through a ring with few tags, under every policy.
+/// Batches and flushes from many threads through a ring with few tags, with every policy.
 #[test]
 fn a_ring_behind_few_tags_completes_every_request() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -292,7 +292,7 @@ fn a_ring_behind_few_tags_completes_every_request() {
             task::spawn("ring", move || {
                 for round in 0..10u64 {
                     let wait = BioWait::new();
-                    // Every second block, so that nothing merges.
+                    // It writes every second block, so that nothing is merged.
                     let at = |i: u64| (t * 200 + round * 20 + i * 2) * 4096;
                     let mut bios: Vec<Bio> = (0..10).map(|i| write(at(i), 4096, t as u8 + 1, NONE, &wait)).collect();
                     bios.push(Bio::flush(wait.end_io()));

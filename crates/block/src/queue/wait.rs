@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::ranks::BIO_WAIT;
 
 struct State {
-    /// In the order of the calls to `end_io`; `None` until completed.
+    /// The completions in the order of the calls to `end_io`; `None` until completed.
     slots: Vec<Option<Completion>>,
     pending: usize,
 }
@@ -23,7 +23,7 @@ struct Shared {
     done: Condvar,
 }
 
-/// Collects completions until all have arrived (Linux: the completion behind `submit_bio_wait`).
+/// Collects completions until all have arrived (Linux: the completion that `submit_bio_wait` waits for).
 pub struct BioWait {
     shared: Arc<Shared>,
 }
@@ -35,13 +35,13 @@ impl Default for BioWait {
 }
 
 impl BioWait {
-    /// A wait without any bio yet.
+    /// Creates a wait without any bio.
     pub fn new() -> BioWait {
         let state = Mutex::new(&BIO_WAIT, State { slots: Vec::new(), pending: 0 });
         BioWait { shared: Arc::new(Shared { state, done: Condvar::new() }) }
     }
 
-    /// The `end_io` of one more bio to wait for. It must be given to a bio that is submitted, or dropped.
+    /// The `end_io` of one more bio to wait for. It must be given to a bio that is submitted, or be dropped.
     pub fn end_io(&self) -> Box<dyn EndIo> {
         let mut state = self.shared.state.lock();
         let index = state.slots.len();
@@ -50,8 +50,8 @@ impl BioWait {
         Box::new(OnDone { shared: self.shared.clone(), index })
     }
 
-    /// Waits until every bio has completed and returns their completions, in the order of the calls to `end_io`. Bios
-    /// that were dropped without completing are left out.
+    /// Waits until every bio has completed. Returns their completions, in the order of the calls to `end_io`. Bios that
+    /// were dropped without completing are left out.
     pub fn wait(&self) -> Vec<Completion> {
         let mut state = self.shared.state.lock();
         while state.pending > 0 {
@@ -86,7 +86,7 @@ impl Drop for OnDone {
     }
 }
 
-/// Submits the bios at once and waits for all of them; each one's own `end_io` runs first.
+/// Submits the bios together and waits for all of them. The `end_io` of each is called first.
 ///
 /// # Errors
 /// The first error in the order of `bios`; [`Error::Lost`] if the device dropped one of them.

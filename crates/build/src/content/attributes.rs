@@ -1,6 +1,7 @@
-//! Extended attributes: the part of a set that goes into the inode, and the part that goes into a block.
+//! Extended attributes: divides a set into the part that is stored in the inode, and the part that is stored in a
+//! block.
 //!
-//! Main functions: [`split`], [`split_around`] (beside the content of the inode), [`block_of`].
+//! Main functions: [`split`], [`split_around`] (together with the content of the inode), [`block_of`].
 //!
 //! # Locking
 //! None.
@@ -13,19 +14,19 @@ use extant_ondisk::xattr::{EntryList, HEADER_LEN, MAGIC, Name, index, inode_area
 use crate::error::shown;
 use crate::tree::{Xattr, stored_name};
 
-/// The attribute with the rest of a content that does not fit into `i_block` (`inline_data`).
+/// The attribute for the part of a content that does not fit into `i_block` (`inline_data`).
 const DATA: Name<'static> = Name { index: index::SYSTEM, suffix: b"data" };
 
-/// The places of an inode's attributes, the same for all inodes with the same set and no content.
+/// The places of an inode's attributes, which are the same for all inodes with the same set and no content.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Split {
-    /// The attributes behind the fields of the inode.
+    /// The attributes after the fields of the inode.
     pub body: EntryList,
     /// The attributes in a block, which inodes share.
     pub block: EntryList,
 }
 
-/// Bytes for attributes behind the fields of an inode.
+/// The number of bytes for attributes after the fields of an inode.
 fn body_len(geo: &Geometry) -> usize {
     match geo.want_extra_isize {
         0 => 0,
@@ -42,8 +43,8 @@ fn fits_block(geo: &Geometry, list: &EntryList) -> bool {
     HEADER_LEN + list.stored_len() <= geo.block_size as usize
 }
 
-/// A whole set, behind the entries of the list; `None`: no place of an inode has room for it. A set may have a million
-/// attributes, and each is compared with those before it.
+/// Adds a whole set after the entries of the list; `None` if no place of an inode has room for it. A set may have a
+/// million attributes, and each is compared with those before it.
 fn put_all(geo: &Geometry, mut list: EntryList, set: &[Xattr]) -> Result<Option<EntryList>, String> {
     for (full, value) in set {
         put(&mut list, full, value)?;
@@ -54,11 +55,11 @@ fn put_all(geo: &Geometry, mut list: EntryList, set: &[Xattr]) -> Result<Option<
     Ok(Some(list))
 }
 
-/// Distributes a set beside the end of the inode's content, which must be in the inode: all into the inode if they
-/// fit, else all into a block. `None`: there is no room for this.
+/// Divides a set if the end of the inode's content must be in the inode, too: all into the inode if they fit, otherwise
+/// all into a block. `None` if there is no room for this.
 ///
 /// # Errors
-/// A sentence that names the attribute.
+/// A sentence that contains the name of the attribute.
 pub(super) fn split_around(geo: &Geometry, set: &[Xattr], data: &[u8]) -> Result<Option<Split>, String> {
     let mut own = EntryList::new();
     if !own.set(DATA, data) || !fits_body(geo, &own) {
@@ -74,18 +75,18 @@ pub(super) fn split_around(geo: &Geometry, set: &[Xattr], data: &[u8]) -> Result
 /// The attributes in the block of a set, which is the same for all inodes that have one.
 ///
 /// # Errors
-/// A sentence that names the attribute.
+/// A sentence that contains the name of the attribute.
 pub(super) fn block_of(geo: &Geometry, set: &[Xattr]) -> Result<EntryList, String> {
     let block = split(geo, set)?.block;
-    // Beside other content, the set goes into a block only as a whole.
+    // If there is other content, the set is stored in a block only as a whole.
     if block.is_empty() { Ok(put_all(geo, block, set)?.unwrap_or_default()) } else { Ok(block) }
 }
 
-/// Distributes a set: all into the inode if they fit, else all into a block if they fit there, else each into the
+/// Divides a set: all into the inode if they fit, otherwise all into a block if they fit there, otherwise each into the
 /// inode as long as there is room, and the others into a block.
 ///
 /// # Errors
-/// A sentence that names the attribute.
+/// A sentence that contains the name of the attribute.
 pub(super) fn split(geo: &Geometry, set: &[Xattr]) -> Result<Split, String> {
     match put_all(geo, EntryList::new(), set)? {
         Some(body) if body.is_empty() || fits_body(geo, &body) => {
@@ -165,7 +166,7 @@ mod tests {
     fn a_set_that_fits_nowhere_is_refused_without_a_look_at_all_of_it() {
         let geo = geometry(1024);
         let mut large = set(600_000);
-        // Behind the place where there is no room any more, names are not even parsed.
+        // Names after the point at which there is no more room are not even parsed.
         large[1000].0 = Box::from(*b"no such class");
         let said = split(&geo, &large).expect_err("refused");
         assert!(said.contains("does not fit"), "{said}");

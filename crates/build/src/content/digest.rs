@@ -1,4 +1,4 @@
-//! A number that identifies a tree.
+//! Computes a number that identifies a tree.
 //!
 //! Main function: [`digest`].
 //!
@@ -13,15 +13,15 @@ use super::numbers::LOST_FOUND;
 use crate::Result;
 use crate::tree::{Body, Content, Id, ReadAt, Tree};
 
-/// Bytes that are read at once.
+/// The number of bytes that are read at once.
 const STEP: u64 = 1 << 20;
 
-/// SHA-256 of names, attributes, sizes, links and, with a content, the bytes of files: equal trees from different
-/// sources have the same. An empty lost+found does not count: mkfs makes it, and an archive of the image has it then.
-/// Holes do not count either: each format rounds them to its own blocks.
+/// SHA-256 of names, attributes, sizes, links and, with a content, the bytes of files. Equal trees from different
+/// sources have the same digest. An empty lost+found does not count, because mkfs creates it, and an archive of the
+/// image then contains it. Holes do not count, either, because each format rounds them to its own blocks.
 ///
 /// # Errors
-/// A file cannot be read, or changed meanwhile.
+/// A file cannot be read, or was changed in the meantime.
 pub fn digest(tree: &Tree, content: Option<&dyn Content>) -> Result<[u8; 32]> {
     let mut parts = Parts(Sha256::new());
     let unseen = empty_lost_found(tree);
@@ -68,7 +68,7 @@ pub fn digest(tree: &Tree, content: Option<&dyn Content>) -> Result<[u8; 32]> {
     Ok(parts.0.finalize().into())
 }
 
-/// Hashed bytes, each part with its length in front, so that no two lists of parts look alike.
+/// Hashed bytes. Each part is preceded by its length, so that different lists of parts have different bytes.
 struct Parts(Sha256);
 
 impl Parts {
@@ -77,7 +77,7 @@ impl Parts {
         self.0.update(bytes);
     }
 
-    /// Adds the steps of a file that are not all zeroes, with their places. `data`: the ranges outside of holes.
+    /// Adds the steps of a file that are not all zeros, with their places. `data` are the ranges outside of holes.
     fn add_file(&mut self, size: u64, data: &[Range<u64>], file: &dyn ReadAt) -> Result<()> {
         let mut buf = vec![0; size.min(STEP) as usize];
         let mut done = 0;
@@ -98,7 +98,7 @@ impl Parts {
     }
 }
 
-/// The lost+found of the root, if nothing is in it.
+/// The lost+found of the root, if it is empty.
 fn empty_lost_found(tree: &Tree) -> Option<Id> {
     let (_, id) = tree.entries(Id(0)).find(|(name, _)| *name == LOST_FOUND)?;
     matches!(&tree.node(id).body, Body::Directory { entries, .. } if entries.is_empty()).then_some(id)

@@ -1,4 +1,4 @@
-//! The bytes of a tree's blocks.
+//! Creates the bytes of a tree's blocks.
 //!
 //! # Locking
 //! None.
@@ -15,7 +15,7 @@ use crate::Result;
 use crate::tree::{Body, Id};
 
 impl ContentPlan<'_> {
-    /// Makes blocks of an object from its block `from` on.
+    /// Creates blocks of an object from its block `from` on.
     pub(super) fn fill_object(&self, object: Object, from: u64, buf: &mut [u8]) -> Result<()> {
         match object {
             Object::Directory(id) => self.fill_directory(id, from, buf),
@@ -31,7 +31,8 @@ impl ContentPlan<'_> {
         }
     }
 
-    /// Goes through the blocks of a file from `from` on: makes blocks of pointers, and has `data` make the others.
+    /// Visits the blocks of a file from `from` on: creates the blocks of pointers, and calls `data` to create the
+    /// others.
     fn walk(
         &self,
         id: Id,

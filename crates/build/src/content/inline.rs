@@ -4,8 +4,8 @@
 //! Main functions: [`Placement::fits_inode`], [`ContentPlan::inline_bytes`].
 //!
 //! Files and directories are stored this way. The root and lost+found have blocks, as with mke2fs. Files with holes
-//! have blocks, too: an inode has no holes. Symbolic links that are too long for `i_block` have a block, as with the
-//! kernel: for a link without one, e2fsck neither counts its quota nor finds its attributes.
+//! have blocks, too, because an inode has no holes. Symbolic links that are too long for `i_block` have a block, as
+//! with the kernel: for a link without one, e2fsck neither counts its quota nor finds its attributes.
 //!
 //! # Locking
 //! None.
@@ -19,7 +19,7 @@ use crate::Result;
 use crate::tree::{Body, Id};
 
 impl Placement<'_> {
-    /// Whether the content of an inode goes into the inode.
+    /// Whether the content of an inode is stored in the inode.
     ///
     /// # Errors
     /// It has an attribute that cannot be stored.
@@ -31,7 +31,7 @@ impl Placement<'_> {
         Ok(split.is_some())
     }
 
-    /// The bytes that the content of an inode takes there; `None` if it can certainly not be there.
+    /// The number of bytes that the content of an inode takes in it; `None` if it can certainly not be stored there.
     pub(super) fn inline_len(&self, id: Id) -> Option<usize> {
         let geo = self.geometry();
         if !geo.inline_data || id == Id(0) || self.numbers.is_lost_found(id) {
@@ -73,7 +73,7 @@ impl Placement<'_> {
 }
 
 impl ContentPlan<'_> {
-    /// The content that an inode holds; `None` if it has blocks.
+    /// The content that is stored in an inode; `None` if it has blocks.
     ///
     /// # Errors
     /// The source of a file cannot be read.

@@ -1,4 +1,4 @@
-//! The bytes of a tree's inodes.
+//! Creates the bytes of a tree's inodes.
 //!
 //! # Locking
 //! None.
@@ -17,11 +17,11 @@ use crate::Result;
 use crate::skeleton::Inodes;
 use crate::tree::{Body, Id};
 
-/// `i_blocks` counts sectors of 512 bytes.
+/// log2 of the unit of `i_blocks`, a sector of 512 bytes.
 const SECTOR_BITS: u32 = 9;
 
 impl Placement<'_> {
-    /// An inode without its attributes. `inline`: the content, if the inode has it.
+    /// An inode without its attributes. `inline` is the content, if it is stored in the inode.
     fn inode(&self, id: Id, inline: Option<&[u8]>) -> Result<InodeDesc> {
         let (geo, node, record) = (self.geometry(), self.tree.node(id), &self.placed.records[id.0 as usize]);
         let mut desc = InodeDesc::new(node.mode, geo);
@@ -31,7 +31,7 @@ impl Placement<'_> {
         (desc.atime, desc.ctime, desc.mtime) = (node.mtime, node.mtime, node.mtime);
         desc.crtime = desc.crtime.map(|_| node.mtime);
         desc.links = match &node.body {
-            // A directory with more links than the field can count has 1 there.
+            // If a directory has more links than the field can count, it contains 1.
             Body::Directory { .. } if node.links > LINK_MAX.into() => 1,
             _ => node.links as u16,
         };
@@ -78,7 +78,7 @@ impl Placement<'_> {
         Ok(desc)
     }
 
-    /// The bytes of all blocks, or clusters, of an inode.
+    /// The number of bytes in all blocks or clusters of an inode.
     pub(super) fn bytes(&self, id: Id) -> Result<u64> {
         let (geo, map) = (self.geometry(), self.map(id)?);
         let nodes = map.nodes(&self.line, self.placed.records[id.0 as usize].at, geo.block_size);
@@ -87,19 +87,19 @@ impl Placement<'_> {
         Ok((map.blocks() + (nodes + attributes) * cluster) << geo.block_bits)
     }
 
-    /// The places of an inode's attributes, and the part of its content that goes with them. `inline`: the content, if
-    /// the inode has it.
+    /// The places of an inode's attributes, and the part of its content that is stored with them. `inline` is the
+    /// content, if it is stored in the inode.
     pub(super) fn split(&self, id: Id, inline: Option<&[u8]>) -> Result<Split> {
         let set = self.tree.node(id).xattrs.map_or(&[][..], |set| self.tree.xattrs(set));
         let split = match inline {
             None => split(self.geometry(), set).map(Some),
             Some(content) => split_around(self.geometry(), set, content.get(inline::ROOM..).unwrap_or(&[])),
         };
-        // `fits_inode` has refused sets without room.
+        // `fits_inode` has rejected sets without room.
         Ok(split.map_err(|e| self.entry(id, e))?.unwrap_or_default())
     }
 
-    /// A sentence about times that the inodes store as the nearest possible ones.
+    /// A sentence about times that are outside the range of the inodes, and so are stored as the nearest possible ones.
     pub(super) fn times_moved(&self) -> Option<String> {
         let geo = self.geometry();
         let has_extra = InodeDesc::new(0, geo).has_extra_times();
@@ -116,13 +116,13 @@ impl Placement<'_> {
         Some(format!("the time of {entries} is moved to the nearest that inodes of {size} bytes hold, {years}{next}"))
     }
 
-    /// The seed of the checksums of an inode's blocks, under metadata_csum.
+    /// The seed of the checksums of an inode's blocks, with metadata_csum.
     pub(super) fn inode_seed(&self, id: Id) -> Option<ChecksumSeed> {
         let geo = self.geometry();
         geo.metadata_csum.then(|| geo.seed.for_inode(self.numbers.ino(id), 0))
     }
 
-    /// The type that directory entries give an inode.
+    /// The type of an inode in directory entries.
     pub(super) fn file_type(&self, id: Id) -> FileType {
         FileType::from_mode(self.tree.node(id).mode).unwrap_or(FileType::Regular)
     }

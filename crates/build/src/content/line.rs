@@ -1,7 +1,7 @@
-//! The free blocks of a skeleton as one line.
+//! The free blocks of a skeleton as one continuous line.
 //!
-//! Main type: [`Line`]. The blocks of a tree are placed on the line, where everything is contiguous; the line knows
-//! where bitmaps, inode tables, backups and the journal lie in between, and cuts there.
+//! Main type: [`Line`]. The blocks of a tree are placed on the line, where everything is contiguous. The line knows the
+//! places of bitmaps, inode tables, backups and the journal in between, and splits runs there.
 //!
 //! # Locking
 //! None.
@@ -12,12 +12,12 @@ use extant_ondisk::BlockNr;
 
 /// Free blocks in ascending order, numbered from 0.
 pub(super) struct Line {
-    /// For each run, the number of its first block and the block itself. The last one only marks the end of the line.
+    /// For each run, the number of its first block, and the block itself. The last one only marks the end of the line.
     runs: Vec<(u64, u64)>,
 }
 
 impl Line {
-    /// A line of runs in ascending order.
+    /// Creates a line from runs in ascending order.
     pub fn new(free: impl Iterator<Item = Range<u64>>) -> Line {
         let mut runs = Vec::new();
         let mut at = 0;
@@ -34,7 +34,7 @@ impl Line {
         self.runs[self.runs.len() - 1].0
     }
 
-    /// The blocks with these numbers, as runs: first block and length. Numbers behind the end of the line are left out.
+    /// The blocks with these numbers, as runs: first block and length. Numbers past the end of the line are left out.
     pub fn runs(&self, range: Range<u64>) -> impl Iterator<Item = (BlockNr, u64)> + '_ {
         let mut index = self.runs.partition_point(|(at, _)| *at <= range.start).saturating_sub(1);
         let (mut at, end) = (range.start, range.end.min(self.len()));

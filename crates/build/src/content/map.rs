@@ -14,9 +14,9 @@ use extant_ondisk::indirect::{self, Part, Stream};
 use super::line::Line;
 use crate::tree::{Body, Node, Tree};
 
-/// Where a file has data, in logical blocks: sorted, not adjacent.
+/// The ranges of a file that contain data, in logical blocks: sorted, not adjacent.
 pub(super) enum Ranges {
-    /// Most files have one or none, which needs no memory of its own.
+    /// Most files have one range or none, which needs no allocation.
     One([Range<u32>; 1]),
     Many(Vec<Range<u32>>),
 }
@@ -39,7 +39,7 @@ impl Ranges {
         Ranges::One([0..blocks; 1])
     }
 
-    /// The ranges of a file; `None` if it has more blocks than a file can have.
+    /// The ranges of a file; `None` if it has too many blocks.
     pub fn of(tree: &Tree, node: &Node, block_bits: u32) -> Option<Ranges> {
         let Body::File { size, sparse, .. } = &node.body else { return Some(Ranges::all(0)) };
         let block = |bytes: u64| bytes.div_ceil(1 << block_bits);
@@ -61,14 +61,14 @@ impl Ranges {
 /// The data of a file, and how it is mapped.
 pub(super) struct FileMap {
     ranges: Ranges,
-    /// `None`: by extents.
+    /// The geometry of pointers; `None` if the file is mapped by extents.
     pointers: Option<indirect::Geometry>,
-    /// Blocks that are allocated as one unit (`bigalloc`), which only extents can map.
+    /// The number of blocks that are allocated as one unit (`bigalloc`), which only extents can map.
     cluster: u32,
 }
 
 impl FileMap {
-    /// The map of a file; `None` if the format cannot map that much.
+    /// The map of a file; `None` if the format cannot map as many blocks.
     pub fn new(ranges: Ranges, pointers: Option<indirect::Geometry>, cluster: u32) -> Option<FileMap> {
         let fits = pointers.is_none_or(|geometry| Stream::new(geometry, &ranges).is_some());
         fits.then_some(FileMap { ranges, pointers, cluster })
@@ -78,7 +78,7 @@ impl FileMap {
         Stream::new(self.pointers?, &self.ranges)
     }
 
-    /// The number of blocks in one piece: data, and the pointers between it. Whole clusters.
+    /// The number of blocks that the file takes on the line: data, and the pointers in between. Whole clusters.
     pub fn blocks(&self) -> u64 {
         match self.stream() {
             Some(stream) => stream.blocks(),
@@ -86,11 +86,11 @@ impl FileMap {
         }
     }
 
-    /// The ranges of a file with extents, each with the position of its first block. A block of a cluster that has no
-    /// data has a position, too.
+    /// The ranges of a file with extents, each with the position of its first block. A block without data in a cluster
+    /// has a position, too.
     fn places(&self) -> impl Iterator<Item = (Range<u32>, u64)> + '_ {
         let cluster = self.cluster;
-        // The cluster behind the last one that was taken, and the position behind it.
+        // The cluster after the last one that was used, and the position after it.
         let (mut next, mut taken) = (0, 0);
         self.ranges.iter().map(move |range| {
             let (first, end) = (range.start / cluster, range.end.div_ceil(cluster));
@@ -106,7 +106,7 @@ impl FileMap {
         self.places().map(|(range, position)| position..position + u64::from(range.end - range.start))
     }
 
-    /// The parts of these blocks from a position on.
+    /// The parts of these blocks, from a position on.
     pub fn parts(&self, position: u64) -> impl Iterator<Item = Part> + '_ {
         let stream = self.stream();
         let extents = self.places().filter(move |_| stream.is_none()).filter_map(move |(range, at)| {
@@ -140,7 +140,7 @@ impl FileMap {
         })
     }
 
-    /// The blocks of the extent tree besides the root, if the file's first block has number `at` on the line.
+    /// The number of blocks in the extent tree except the root, if the file's first block has number `at` on the line.
     pub fn nodes(&self, line: &Line, at: u64, block_size: u32) -> u64 {
         // So few blocks have at most that many extents.
         if self.pointers.is_some() || self.blocks() <= ROOT_EXTENTS {
@@ -155,5 +155,5 @@ impl FileMap {
     }
 }
 
-/// Extents that an inode holds.
+/// The number of extents that an inode can contain.
 const ROOT_EXTENTS: u64 = capacity(ROOT_BYTES) as u64;

@@ -1,12 +1,12 @@
 //! The plan of a tree on a skeleton.
 //!
-//! Main types: [`ContentPlan`], [`Key`] (the contents of a piece). Main functions: [`add_lost_found`] (must run on each
-//! tree first).
+//! Main types: [`ContentPlan`], [`Key`] (the content of a piece). Main function: [`add_lost_found`] (must be called for
+//! each tree first).
 //!
-//! Memory: 40 bytes an inode, and the layout of one directory. Pieces are made when they are needed.
+//! Memory: 40 bytes per inode, and the layout of one directory. Pieces are created when they are needed.
 //!
 //! # Locking
-//! `build directory`: the layout of the directory whose blocks were made last. Nothing is called under it.
+//! `build directory` protects the layout of the directory whose blocks were created last. Nothing is called under it.
 
 mod attributes;
 mod digest;
@@ -51,17 +51,17 @@ use place::{Placed, Record};
 
 static DIRECTORY: LockClass = LockClass::new("build directory", 772);
 
-/// The largest file without `large_file`.
+/// The maximum size of a file without `large_file`.
 const SMALL_FILE_MAX: u64 = i32::MAX as u64;
-/// lost+found has this many bytes, in 2 to 12 blocks, for the inodes that e2fsck finds.
+/// The size of lost+found in bytes, in 2 to 12 blocks, for the inodes that e2fsck finds.
 const LOST_FOUND_BYTES: u32 = 16 << 10;
-/// The project of all inodes: no source names another.
+/// The project of all inodes, because no source specifies another.
 const PROJECT: u32 = 0;
 
-/// Gives a tree a lost+found, unless it has one.
+/// Adds a lost+found to a tree, unless it has one.
 ///
 /// # Errors
-/// An entry of that name is no directory.
+/// An entry with that name is not a directory.
 pub fn add_lost_found(tree: &mut Tree) -> Result<()> {
     numbers::add_lost_found(tree)
 }
@@ -93,12 +93,12 @@ struct Placement<'a> {
     placed: Placed,
 }
 
-/// The findings of another placement of the same tree.
+/// The results of another placement of the same tree.
 #[derive(Default)]
 struct Known {
-    /// The order of the inodes, reused where names are hashed the same way.
+    /// The order of the inodes, reused if names are hashed the same way.
     order: Option<Order>,
-    /// The records, reused as they are; empty if nothing is known.
+    /// The records, reused without change; empty if nothing is known.
     records: Vec<Record>,
 }
 
@@ -111,7 +111,7 @@ pub enum Key {
     Tree {
         /// The part.
         object: Object,
-        /// How many of its blocks lie before the piece.
+        /// The number of its blocks before the piece.
         from: u64,
     },
 }
@@ -120,8 +120,8 @@ impl<'a> ContentPlan<'a> {
     /// Plans a tree that has a lost+found ([`add_lost_found`]).
     ///
     /// # Errors
-    /// The options do not fit each other or the size, an entry cannot be stored in such a file system, or there are
-    /// too few blocks or inodes.
+    /// The options contradict each other or the size, an entry cannot be stored in such a file system, or there are too
+    /// few blocks or inodes.
     pub fn new(options: &Options, tree: &'a Tree, content: &'a dyn Content) -> Result<ContentPlan<'a>> {
         let skeleton = Skeleton::plan(options, &owners(tree, options))?;
         let placement = Placement::new(&skeleton, tree, Known::default())?;
@@ -135,12 +135,12 @@ impl<'a> ContentPlan<'a> {
         self.finished.superblock()
     }
 
-    /// A warning for the user about times that the inodes cannot hold, so that the image differs from the tree.
+    /// A warning for the user about times that the inodes cannot store, so that the image differs from the tree.
     pub fn warning(&self) -> Option<String> {
         self.placement.times_moved()
     }
 
-    /// The layout of a directory whose blocks are made now.
+    /// The layout of a directory whose blocks are being created.
     fn layout_for_blocks(&self, id: Id) -> Result<Arc<Whole>> {
         if self.placement.placed.records[id.0 as usize].blocks > 1
             && let Some((_, whole)) = self.last.lock().as_ref().filter(|(last, _)| *last == id)
@@ -156,7 +156,7 @@ impl<'a> ContentPlan<'a> {
 }
 
 impl<'a> Placement<'a> {
-    /// Places a tree, even if there is no room for it.
+    /// Places a tree, even if there is not enough room for it.
     fn new(skeleton: &Skeleton, tree: &'a Tree, known: Known) -> Result<Placement<'a>> {
         let (geo, sb) = (skeleton.geometry(), skeleton.superblock());
         let hash = HashVersion::from_disk(sb.default_hash_version(), sb.hash_unsigned());
@@ -190,7 +190,8 @@ impl<'a> Placement<'a> {
         Ok(placement)
     }
 
-    /// The number of blocks that a file system with this content lacks; if negative, the number of free blocks.
+    /// The number of blocks that are missing in a file system with this content; if negative, the number of free
+    /// blocks.
     fn blocks_missing(&self) -> i64 {
         self.placed.end as i64 - self.line.len() as i64
     }
@@ -241,7 +242,7 @@ impl<'a> Placement<'a> {
         Ok(Usage { blocks, last_ino: self.numbers.last(), directories, owned })
     }
 
-    /// Refuses inodes that the file system cannot store.
+    /// Rejects inodes that the file system cannot store.
     fn check(&self, id: Id) -> Result<()> {
         let (geo, node) = (self.geometry(), self.tree.node(id));
         let ro_compat = self.superblock.ro_compat();
@@ -305,7 +306,7 @@ impl<'a> Placement<'a> {
         map.ok_or_else(|| self.entry(id, "has more blocks than can be mapped; use larger blocks (-b) or extents"))
     }
 
-    /// Where the entries of a directory are in the tree's list.
+    /// The range of a directory's entries in the tree's list.
     fn entries(&self, id: Id) -> Range<u32> {
         match &self.tree.node(id).body {
             Body::Directory { entries, .. } => entries.clone(),
@@ -362,7 +363,7 @@ impl<'a> Placement<'a> {
         })
     }
 
-    /// An error of an entry, named by its path.
+    /// An error about an entry, with its path.
     fn entry(&self, id: Id, why: impl ToString) -> Error {
         Error::Entry { entry: self.tree.path(id), why: why.to_string() }
     }
@@ -409,7 +410,7 @@ impl Plan for ContentPlan<'_> {
     }
 }
 
-/// A run as pieces, of which each counts its blocks in 32 bits.
+/// Splits a run into pieces, each of which counts its blocks with 32 bits.
 fn pieces_of(start: u64, len: u64, object: Object, first: u64) -> impl Iterator<Item = Piece<Key>> {
     const MOST: u64 = 1 << 31;
     (0..len.div_ceil(MOST)).map(move |i| {

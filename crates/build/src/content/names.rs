@@ -12,7 +12,7 @@ impl Tree {
         self.xattrs.len()
     }
 
-    /// The first path of an inode, for messages. It is searched for.
+    /// The first path of an inode, for messages. It is found by a search.
     pub(super) fn path(&self, id: Id) -> String {
         let mut names: Vec<&[u8]> = Vec::new();
         let mut id = id;

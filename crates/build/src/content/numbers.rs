@@ -1,7 +1,7 @@
 //! The numbers of a tree's inodes.
 //!
-//! Main type: [`Numbers`]. The root is 2 and lost+found the first that is not reserved, as mke2fs has it; the others
-//! follow in the order of a listing ([`Order`]) behind the inodes of the skeleton.
+//! Main type: [`Numbers`]. The root is 2, and lost+found is the first inode that is not reserved, as with mke2fs. The
+//! others follow in the order of a listing ([`Order`]), after the inodes of the skeleton.
 //!
 //! # Locking
 //! None.
@@ -17,7 +17,7 @@ use crate::{Error, Result};
 
 /// The directory where e2fsck puts inodes that have lost their names.
 pub(super) const LOST_FOUND: &[u8] = b"lost+found";
-/// Only root may look into lost+found.
+/// Only root may access lost+found.
 const LOST_FOUND_MODE: u16 = 0o040700;
 
 /// The numbers of a tree's inodes.
@@ -25,7 +25,7 @@ pub(super) struct Numbers {
     order: Order,
     /// The number of lost+found.
     lost_found: InodeNr,
-    /// The number of the inode behind lost+found in the order.
+    /// The number of the inode after lost+found in the order.
     first: u32,
 }
 
@@ -69,11 +69,11 @@ impl Numbers {
 
     /// The highest number.
     pub fn last(&self) -> u32 {
-        // The root and lost+found have numbers of their own.
+        // The root and lost+found have separate numbers.
         self.first + self.ids().len() as u32 - 3
     }
 
-    /// Whether it is lost+found, which keeps empty blocks in reserve.
+    /// Whether this is lost+found, which keeps empty blocks in reserve.
     pub fn is_lost_found(&self, id: Id) -> bool {
         self.order.place(id) == 1
     }
@@ -91,7 +91,7 @@ fn entry(entry: &str, why: &str) -> Error {
 /// The lost+found of a tree.
 ///
 /// # Errors
-/// It is no directory.
+/// It is not a directory.
 fn lost_found(tree: &Tree) -> Result<Option<Id>> {
     let Some((_, id)) = tree.entries(Id(0)).find(|(name, _)| *name == LOST_FOUND) else { return Ok(None) };
     match tree.node(id).body {
@@ -100,10 +100,10 @@ fn lost_found(tree: &Tree) -> Result<Option<Id>> {
     }
 }
 
-/// Gives a lost+found to a tree that has none: the last inode, with the time of the root.
+/// Adds a lost+found to a tree that has none, as the last inode, with the time of the root.
 ///
 /// # Errors
-/// An entry of that name is no directory.
+/// An entry with that name is not a directory.
 pub(super) fn add_lost_found(tree: &mut Tree) -> Result<()> {
     if tree.is_empty() || lost_found(tree)?.is_some() {
         return Ok(());

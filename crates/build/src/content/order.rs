@@ -1,9 +1,9 @@
-//! The order in which a listing meets the inodes of a tree.
+//! The order in which a listing visits the inodes of a tree.
 //!
 //! Main type: [`Order`]. If the file system has directory indexes, Linux lists every directory by the hashes of its
-//! names, also one of a single block, which has no index (`is_dx_dir`, fs/ext4/dir.c). Otherwise it lists them in the
-//! order of their blocks. find(1) and tar(1) take names in that order, and descend into a directory where they meet it.
-//! If inodes and data have the same order, they read forwards.
+//! names, even one of a single block, which has no index (`is_dx_dir`, fs/ext4/dir.c). Otherwise it lists them in the
+//! order of their blocks. find(1) and tar(1) process names in that order, and descend into a directory when they meet
+//! it. If inodes and data have the same order, these programs read forwards.
 //!
 //! # Locking
 //! None.
@@ -12,20 +12,20 @@ use extant_ondisk::htree::Hasher;
 
 use crate::tree::{Body, Id, Tree};
 
-/// Stands for no place.
+/// The number that stands for no place.
 const NONE: u32 = u32::MAX;
 
-/// The inodes of a tree in the order of a listing. Only lost+found comes first, behind the root: mke2fs gives it a
-/// number of its own.
+/// The inodes of a tree in the order of a listing. Only lost+found is an exception: it is first, after the root,
+/// because mke2fs gives it a fixed number.
 pub(super) struct Order {
     hasher: Option<Hasher>,
     ids: Vec<Id>,
-    /// Where in `ids` each inode is.
+    /// The index of each inode in `ids`.
     places: Vec<u32>,
 }
 
 impl Order {
-    /// The order of a tree in a file system with this hash; `None`: it has no indexes.
+    /// The order of a tree in a file system with this hash; `None` if it has no indexes.
     pub fn new(tree: &Tree, lost_found: Id, hasher: Option<Hasher>) -> Order {
         let mut order = Order { hasher, ids: Vec::with_capacity(tree.len()), places: vec![NONE; tree.len()] };
         order.meet(Id(0));
@@ -44,7 +44,7 @@ impl Order {
         order
     }
 
-    /// Appends an inode at its first name.
+    /// Appends an inode when its first name is met.
     fn meet(&mut self, id: Id) {
         if self.places[id.0 as usize] == NONE {
             self.places[id.0 as usize] = self.ids.len() as u32;
@@ -62,7 +62,7 @@ impl Order {
         &self.ids
     }
 
-    /// Where in [`Order::ids`] an inode is.
+    /// The index of an inode in [`Order::ids`].
     pub fn place(&self, id: Id) -> u32 {
         self.places[id.0 as usize]
     }

@@ -1,11 +1,11 @@
 //! The places of all parts of a tree on the line of free blocks.
 //!
-//! Main types: [`Placed`], [`Object`] (a part that lies in one piece of the line).
+//! Main types: [`Placed`], [`Object`] (a part that is contiguous on the line).
 //!
-//! Everything that a walk needs comes first: directories, each with its extent nodes behind it, then attribute blocks,
-//! long symbolic links and the extent nodes of files. Data comes behind. All of them are in the order of the inodes'
+//! Everything that a walk needs comes first: directories, each followed by its extent nodes, then attribute blocks,
+//! long symbolic links and the extent nodes of files. Data comes last. All of them are in the order of the inodes'
 //! numbers, which is that of a listing. So a cold `find` and a cold `tar` read forwards. The pointer blocks of ext2 and
-//! ext3 lie in the data ([`extant_ondisk::indirect::Stream`]): only reading the file needs them.
+//! ext3 are among the data ([`extant_ondisk::indirect::Stream`]), because only reading the file needs them.
 //!
 //! # Locking
 //! None.
@@ -21,13 +21,13 @@ use crate::tree::{Body, Id};
 /// The places of the parts of one inode.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Record {
-    /// The number, on the line, of its first block.
+    /// The number of its first block on the line.
     pub at: u64,
     /// The number of its first extent node.
     pub nodes: u64,
-    /// Blocks of a directory.
+    /// The number of blocks of a directory.
     pub blocks: u32,
-    /// One more than the number of its attribute block; 0: it has none.
+    /// One more than the number of its attribute block; 0 if it has none.
     attributes: u32,
     /// Whether a directory has an index.
     pub indexed: bool,
@@ -40,13 +40,13 @@ pub(super) struct Record {
 pub(super) struct AttributeBlock {
     /// The set's number in the tree.
     pub set: u32,
-    /// Inodes that share it.
+    /// The number of inodes that share it.
     pub references: u32,
     /// Its number on the line.
     pub at: u64,
 }
 
-/// A part of a tree that lies in one piece of the line.
+/// A part of a tree that is contiguous on the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Object {
     /// The blocks of a directory, with the pointers between them.
@@ -57,7 +57,7 @@ pub enum Object {
     Attributes(u32),
     /// A symbolic link that is too long for its inode.
     Symlink(Id),
-    /// The data of a file, with the pointers between it.
+    /// The data of a file, with the pointers in between.
     File(Id),
 }
 
@@ -115,8 +115,8 @@ impl Placement<'_> {
             }
         }
         self.share_attributes()?;
-        // The length of the metadata depends on how the data is fragmented, which depends on where the data begins; and
-        // more metadata moves that beginning. So the loop moves the beginning back until the metadata fits in front.
+        // The length of the metadata depends on how the data is fragmented, which depends on where the data begins, and
+        // more metadata moves that point. So the loop moves it back until the metadata fits before the data.
         let mut end = self.place_metadata(0)?;
         loop {
             self.placed.data = end;
@@ -130,9 +130,9 @@ impl Placement<'_> {
         Ok(())
     }
 
-    /// Gives the inodes of each set that does not fit into them blocks to share.
+    /// For each set that does not fit into the inodes, assigns blocks that they share.
     fn share_attributes(&mut self) -> Result<()> {
-        // For each set: the number of the block that the next inode shares, and how many more it takes.
+        // For each set: the number of the block that the next inode shares, and how many more inodes it can have.
         let mut open: Vec<Option<(u32, u32)>> = vec![None; self.tree.xattr_sets()];
         let mut sharers: Vec<Option<u32>> = vec![None; self.tree.xattr_sets()];
         for place in 0..self.tree.len() {
@@ -218,16 +218,16 @@ impl Placement<'_> {
     }
 
     /// The written blocks of the tree in the order of the line: each part of the tree with the number of its first
-    /// block and the range of its blocks. Behind an extent node or attributes, the rest of a cluster is not written.
+    /// block and the range of its blocks. After an extent node or attributes, the rest of a cluster is not written.
     pub(super) fn objects(&self) -> impl Iterator<Item = (Object, u64, Range<u64>)> + Send + '_ {
         let record = |id: Id| self.placed.records[id.0 as usize];
         let block_size = self.geometry().block_size;
         let cluster = u64::from(self.geometry().blocks_per_cluster());
-        // `check` has refused each inode that cannot be mapped.
+        // `check` has rejected each inode that cannot be mapped.
         let map = move |id: Id| self.map(id).ok();
         let nodes = move |id: Id| {
             let count = map(id).map_or(0, |map| map.nodes(&self.line, record(id).at, block_size));
-            // Each of them has a cluster of its own.
+            // Each of them has its own cluster.
             let (each, runs) = if cluster > 1 { (1, count) } else { (count, u64::from(count > 0)) };
             (0..runs).map(move |run| (Object::Nodes(id), record(id).nodes + run * (cluster - 1), run..run + each))
         };

@@ -1,9 +1,9 @@
 //! The size of the file system that a tree needs.
 //!
-//! Main types: [`Spare`] (room that stays free). Main function: [`fit`].
+//! Main types: [`Spare`] (room that is left free). Main function: [`fit`].
 //!
-//! A file system's own structures (tables, journal, backups) grow with its size, and its defaults (block size,
-//! inodes) change with it. So sizes are tried: each attempt plans a whole skeleton and places the tree on it.
+//! A file system's own structures (tables, journal, backups) grow with its size, and its defaults (block size, inodes)
+//! depend on it. So several sizes are tried: each attempt plans a whole skeleton and places the tree on it.
 //!
 //! # Locking
 //! None.
@@ -18,26 +18,26 @@ use crate::{Error, Result};
 
 /// The smallest size that is tried.
 const START_BYTES: u64 = 512 << 10;
-/// The largest size: the limit of ext4 with blocks of 64 KiB.
+/// The maximum size: the limit of ext4 with blocks of 64 KiB.
 const END_BYTES: u64 = 1 << 60;
-/// Options that are refused at this size, and at four times the bytes of the files, are refused at any.
+/// Options that are rejected at this size, and at four times the bytes of the files, are rejected at any size.
 const ABSURD_BYTES: u64 = 1 << 40;
-/// mke2fs's type `small`, with blocks of 1 KiB, ends here.
+/// The maximum size of mke2fs's type `small`, with blocks of 1 KiB.
 const SMALL_BYTES: u64 = 512 << 20;
-/// The first attempts narrow the size down; the rest find the last block.
+/// The first attempts narrow down the size; the others find the last block.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// Room that stays free besides the content.
+/// Room that is left free in addition to the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spare {
-    /// Percent of the blocks that the content takes.
+    /// The percentage of the blocks that the content takes.
     pub percent: u32,
-    /// Bytes in addition to that.
+    /// The number of bytes in addition to that.
     pub bytes: u64,
 }
 
 impl Spare {
-    /// Nothing: the smallest file system that holds the content.
+    /// Nothing: the smallest file system that has room for the content.
     pub const NONE: Spare = Spare { percent: 0, bytes: 0 };
     /// The room that `--size auto` leaves.
     pub const DEFAULT: Spare = Spare { percent: 10, bytes: 0 };
@@ -47,21 +47,21 @@ impl Spare {
 struct Attempt {
     options: Options,
     block_size: u64,
-    /// The bytes of the whole file system, which may be less than requested: a last group that is too small is left
-    /// out.
+    /// The number of bytes of the whole file system, which may be less than requested, because a last group that is too
+    /// small is left out.
     bytes: u64,
-    /// Blocks that the content takes.
+    /// The number of blocks that the content takes.
     content: u64,
-    /// Missing blocks; if negative, blocks that are left.
+    /// The number of missing blocks; if negative, the number of blocks that are left.
     missing: i64,
 }
 
 /// The options for the smallest file system that has room for the tree, which has a lost+found, and for the spare room;
-/// and its bytes. It has room for its journal, if the options include one. If the defaults give too few inodes, there
-/// are as many as the tree needs.
+/// and its size in bytes. It has room for its journal, if the options include one. If the defaults result in too few
+/// inodes, there are as many as the tree needs.
 ///
 /// # Errors
-/// An entry cannot be stored, or the options do not fit each other.
+/// An entry cannot be stored, or the options contradict each other.
 pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<(Options, u64)> {
     let mut search =
         Search { request: request.clone(), fact: *fact, tree, spare, owned: None, known: Default::default() };
@@ -77,8 +77,8 @@ pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<
         }
         let attempt = match search.attempt(bytes) {
             Ok(attempt) => attempt,
-            // Not even the file system's own structures may fit; a larger size shows the other errors. And small file
-            // systems have small blocks, in which not every entry has room.
+            // There may not even be room for the file system's own structures; a larger size shows the other errors.
+            // Also, small file systems have small blocks, in which not every entry has room.
             Err(error) if matches!(error, Error::Options(_)) || bytes < SMALL_BYTES && request.block_size.is_none() => {
                 low = low.max(bytes);
                 bytes = match &high {
@@ -126,7 +126,7 @@ pub fn fit(request: &Request, fact: &Fact, tree: &Tree, spare: Spare) -> Result<
     }
 }
 
-/// A size between one that is too small and one that is enough; the latter if there is none between.
+/// A size between one that is too small and one that is large enough; the latter if there is none in between.
 fn middle(low: u64, high: &Attempt, block_size: u64) -> u64 {
     let middle = (low / block_size).midpoint(high.bytes / block_size) * block_size;
     if middle > low { middle } else { high.bytes }
@@ -139,7 +139,7 @@ struct Search<'a> {
     spare: Spare,
     /// The result of [`owners`], which is called once.
     owned: Option<Owned>,
-    /// The findings of the last attempt, and the size of its blocks.
+    /// The results of the last attempt, and its block size.
     known: (u64, Known),
 }
 

@@ -14,7 +14,7 @@ use crate::Result;
 
 /// The largest descriptor that Linux reads.
 const DESC_SIZES: std::ops::RangeInclusive<u64> = 64..=1024;
-/// All bits of a mode but the type.
+/// All bits of a mode except the type.
 const PERMISSIONS: u32 = 0o7777;
 
 /// The extended options (-E) and the journal options (-J).
@@ -35,7 +35,7 @@ pub(super) struct Extended {
     /// The SELinux label of the root directory.
     pub root_selinux: Option<String>,
     pub revision: Option<u64>,
-    /// Bytes of a descriptor.
+    /// The size of a descriptor in bytes.
     pub desc_size: Option<u16>,
     pub no_copy_xattrs: bool,
     pub android_sparse: bool,
@@ -52,7 +52,7 @@ pub(super) struct Extended {
     pub journal_megabytes: Option<u64>,
     pub journal_location: Option<String>,
     pub fast_commit_kilobytes: Option<u64>,
-    /// The device of the journal, which is not in the file system.
+    /// The device of the journal, if it is not in the file system.
     pub journal_device: Option<String>,
 }
 
@@ -111,7 +111,7 @@ impl Extended {
             "assume_storage_prezeroed" => self.zeroed = flag()?,
             "discard" => self.keeps_storage = false,
             "nodiscard" => self.keeps_storage = true,
-            // Unwritten blocks are zeroes in any case.
+            // Unwritten blocks are always zeros.
             "lazy_journal_init" => {
                 flag()?;
             }
@@ -211,7 +211,8 @@ impl Extended {
         }
     }
 
-    /// Blocks of the orphan file (`-E orphan_file_size`); 0: by the size of the file system.
+    /// The number of blocks in the orphan file (`-E orphan_file_size`); 0 for a default that depends on the file
+    /// system's size.
     pub fn orphan_blocks(&self, block_size: u64) -> Result<u32> {
         match &self.orphan_file {
             None => Ok(0),
@@ -228,7 +229,7 @@ fn split(word: &str) -> (&str, Option<&str>) {
 }
 
 fn parse_owner(value: Option<&str>) -> Result<(u32, u32)> {
-    // Without a value, the caller's own user and group.
+    // Without a value, the caller's own user and group are used.
     let Some(text) = value else { return Ok((u32::MAX, u32::MAX)) };
     let both = text.split_once(':').and_then(|(user, group)| Some((parse_number(user)?, parse_number(group)?)));
     match both.and_then(|(user, group)| Some((u32::try_from(user).ok()?, u32::try_from(group).ok()?))) {

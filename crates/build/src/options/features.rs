@@ -9,7 +9,7 @@ use extant_ondisk::features::{Compat, Incompat, RoCompat};
 
 use crate::{Error, Result};
 
-/// Features that mke2fs and Extant can make.
+/// The features that mke2fs and Extant can create.
 const COMPAT: Compat = Compat::HAS_JOURNAL
     .union(Compat::RESIZE_INODE)
     .union(Compat::DIR_INDEX)
@@ -52,7 +52,7 @@ const ALIASES: [(&str, &str); 5] = [
     ("has_snapshot", "snapshot"),
 ];
 
-/// The names of all features that can be made, in the order of their bits: compat, incompat, ro_compat.
+/// The names of all features that can be created, in the order of their bits: compat, incompat, ro_compat.
 pub fn makeable() -> Vec<String> {
     [COMPAT.names(), INCOMPAT.names(), RO_COMPAT.names()].concat()
 }

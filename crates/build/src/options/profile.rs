@@ -45,7 +45,7 @@ const TYPES: [Type; 11] = [
     Type { name: "hurd", features: "", block_size: Some(4096), inode_size: Some(128), inode_ratio: None },
 ];
 
-/// The settings of several types; the last type that has a setting decides it.
+/// The settings of several types. If several types have a setting, the last one is used.
 pub(super) struct Profile {
     pub features: Vec<&'static str>,
     pub block_size: u32,
@@ -53,7 +53,7 @@ pub(super) struct Profile {
     pub inode_ratio: u64,
 }
 
-/// Whether it is a type of file system, as -t takes it.
+/// Whether this is a type of file system, as in -t.
 pub(super) fn is_fs_type(name: &str) -> bool {
     ["ext2", "ext3", "ext4"].contains(&name)
 }

@@ -17,11 +17,11 @@ use crate::{Error, Result};
 
 const BLOCK_SIZES: std::ops::RangeInclusive<u64> = 1024..=65536;
 const CLUSTER_SIZE_MAX: u64 = 1 << 29;
-/// Bytes for each inode.
+/// The allowed numbers of bytes per inode.
 const INODE_RATIOS: std::ops::RangeInclusive<u64> = 1024..=65536 * 1024;
 const BLOCKS_32BIT_MAX: u64 = u32::MAX as u64;
 const INODE_SIZE_SMALL: u32 = 128;
-/// A page: a default size is cut to a multiple of it.
+/// The size of a page. A default size is truncated to a multiple of it.
 const PAGE: u64 = 4096;
 const RESERVED_PERCENT: f64 = 5.0;
 const FLEX_BG_SIZE: u64 = 16;
@@ -29,10 +29,10 @@ const FLEX_BG_SIZE: u64 = 16;
 const ENCODING: (u16, u16) = (1, 0);
 /// Refuse names that are not UTF-8.
 const ENCODING_STRICT: u16 = 1;
-/// The names of systems that may have made a file system, and the values of `s_creator_os`.
+/// The names of systems that may have created a file system, and the values of `s_creator_os`.
 const SYSTEMS: [(&str, u32); 5] = [("linux", 0), ("hurd", HURD), ("GNU", HURD), ("freebsd", 3), ("lites", 4)];
 const HURD: u32 = 1;
-/// Features of the defaults that the Hurd has no support for.
+/// The features of the defaults that the Hurd does not support.
 const NOT_IN_HURD: [&str; 3] = ["filetype", "huge_file", "metadata_csum"];
 /// `errors=continue`.
 const ERRORS_CONTINUE: u16 = 1;
@@ -47,7 +47,7 @@ pub enum UuidAsked {
     Clear,
     /// The given one.
     Given([u8; 16]),
-    /// Made of the time and of random numbers (version 1).
+    /// Created from the time and random numbers (version 1).
     Time,
 }
 
@@ -59,18 +59,18 @@ pub enum SizeAsked {
     Device,
     /// This many bytes.
     Bytes(u64),
-    /// This many blocks; of 1 KiB if no size of blocks is given.
+    /// This many blocks, of 1 KiB if no block size is given.
     Blocks(u64),
 }
 
-/// Facts about the device and the moment, which a request does not have.
+/// Facts about the device and the current time, which a request does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct Fact {
-    /// Bytes of the device, from where the file system begins; 0 for a file that is yet to be made.
+    /// The number of bytes of the device, from where the file system begins; 0 for a file that does not exist yet.
     pub device_bytes: u64,
-    /// Bytes that the device writes at once; 0: any.
+    /// The number of bytes that the device writes at once; 0 for any.
     pub sector_size: u32,
-    /// Whether all unwritten bytes read as zeroes.
+    /// Whether all unwritten bytes read as zeros.
     pub zeroed: bool,
     /// Seconds since 1970.
     pub now: i64,
@@ -85,29 +85,29 @@ pub struct Fact {
 pub struct Request {
     /// -t: the type, `ext2`, `ext3` or `ext4`.
     pub fs_type: Option<String>,
-    /// -T: usage types, with commas; else by the size.
+    /// -T: usage types, separated by commas; otherwise by the size.
     pub usage: Option<String>,
     /// -b: the size of a block in bytes.
     pub block_size: Option<u64>,
-    /// -b with a minus: at least this many bytes.
+    /// -b with a minus: the minimum size of a block in bytes.
     pub block_size_least: Option<u64>,
     /// -C: the size of a cluster in bytes.
     pub cluster_size: Option<u64>,
-    /// -E: extended options, each a list with commas.
+    /// -E: extended options, each a list separated by commas.
     pub extended: Vec<String>,
     /// -e: the reaction to errors, `continue`, `remount-ro` or `panic`.
     pub errors: Option<String>,
-    /// -g: blocks of a group.
+    /// -g: the number of blocks in a group.
     pub blocks_per_group: Option<u64>,
-    /// -G: groups in each flexible group.
+    /// -G: the number of groups in each flexible group.
     pub flex_bg_size: Option<u64>,
-    /// -i: bytes for each inode.
+    /// -i: the number of bytes per inode.
     pub inode_ratio: Option<u64>,
     /// -I: the size of an inode in bytes.
     pub inode_size: Option<u64>,
     /// -j: a journal.
     pub journal: bool,
-    /// -J: journal options, each a list with commas.
+    /// -J: journal options, each a list separated by commas.
     pub journal_options: Vec<String>,
     /// -L: the label.
     pub label: Option<Vec<u8>>,
@@ -117,9 +117,9 @@ pub struct Request {
     pub last_mounted: Option<Vec<u8>>,
     /// -N: the number of inodes.
     pub inodes: Option<u64>,
-    /// -o: the name or number of the system that made it.
+    /// -o: the name or number of the system that created it.
     pub creator_os: Option<String>,
-    /// -O: features, each a list with commas.
+    /// -O: features, each a list separated by commas.
     pub features: Vec<String>,
     /// -r: the revision of the format.
     pub revision: Option<u64>,
@@ -127,7 +127,7 @@ pub struct Request {
     pub uuid: UuidAsked,
     /// The size of the file system.
     pub size: SizeAsked,
-    /// The journal that `-J device=` names, which the caller has opened.
+    /// The journal of `-J device=`, which the caller has opened.
     pub external_journal: Option<ExternalJournal>,
 }
 
@@ -140,7 +140,7 @@ pub(super) fn block_count(text: &str, block_size: u64) -> Option<u64> {
     parse_number(text).or_else(|| parse_bytes(text, 0).map(|bytes| bytes / block_size)).filter(|n| *n > 0)
 }
 
-/// A number with a suffix as mke2fs takes it, in bytes; without one, of `unit` bytes.
+/// Parses a number with a suffix, as in mke2fs, in bytes; without a suffix, in units of `unit` bytes.
 pub fn parse_bytes(text: &str, unit: u64) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 = parse_number(digits)?;
@@ -163,23 +163,23 @@ pub(super) fn parse_number(text: &str) -> Option<u64> {
     }
 }
 
-/// Features, sizes and counts of a request: the values that the others follow from.
+/// Features, sizes and counts of a request, from which the other values follow.
 struct Basis {
     extended: Extended,
     features: Features,
     revision: u64,
-    /// Bytes of a block.
+    /// The size of a block in bytes.
     block_size: u64,
     blocks: u64,
     /// The percentage of blocks that are reserved.
     percent: f64,
-    /// Bytes of a cluster.
+    /// The size of a cluster in bytes.
     cluster_size: u64,
-    /// Blocks of a group; 0: by the size of a block.
+    /// The number of blocks in a group; 0 for a default by the block size.
     per_group: u64,
-    /// The binary logarithm of the groups in each flexible one.
+    /// log2 of the number of groups in each flexible group.
     flex: u8,
-    /// Bytes of an inode.
+    /// The size of an inode in bytes.
     inode_size: u32,
     inodes: u32,
     reserved_gdt_blocks: Option<u16>,
@@ -205,15 +205,15 @@ pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
 }
 
 impl Request {
-    /// Bytes before the file system, as -E has it.
+    /// The number of bytes before the file system, from -E.
     ///
     /// # Errors
-    /// -E or -J cannot be understood.
+    /// -E or -J is invalid.
     pub fn offset(&self) -> Result<u64> {
         Ok(Extended::parse(self)?.offset)
     }
 
-    /// Whether a device may free the storage of ranges that become zeroes (`-E discard`, the default).
+    /// Whether a device may free the storage of ranges that are zeroed (`-E discard`, the default).
     ///
     /// # Errors
     /// As [`Request::offset`].
@@ -263,7 +263,7 @@ impl Request {
         Ok(Extended::parse(self)?.journal_device)
     }
 
-    /// Whether a journal's device is to be made and no file system (`-O journal_dev`).
+    /// Whether to create a journal's device instead of a file system (`-O journal_dev`).
     ///
     /// # Errors
     /// A feature is not known.
@@ -284,11 +284,11 @@ impl Request {
         }
         let mut features = Features::default();
         self.features.iter().try_for_each(|list| features.edit(list))?;
-        // Warnings are about mounts of file systems.
+        // The warnings are about mounts of file systems, so they do not apply.
         let asked = self.asked_block_size(fact, &mut Vec::new())?;
         let block_size = asked.unwrap_or(PAGE.max(fact.sector_size.into()));
         let blocks = self.bytes(fact, asked.unwrap_or(1024))? / block_size;
-        // Linux counts the log, which begins behind the journal's own superblock; mke2fs makes smaller ones, too.
+        // Linux counts only the log, which begins after the journal's own superblock; mke2fs also creates smaller ones.
         let least = MIN_LOG_BLOCKS + JournalDevice::journal_super(block_size as u32);
         let Some(blocks_count) = u32::try_from(blocks).ok().filter(|blocks| *blocks >= least) else {
             let most = u32::MAX;
@@ -349,7 +349,7 @@ impl Request {
         })
     }
 
-    /// The journal that `-J device=` names.
+    /// The journal of `-J device=`.
     fn external(&self, extended: &Extended, block_size: u64) -> Result<Option<ExternalJournal>> {
         let Some(name) = &extended.journal_device else { return Ok(None) };
         match self.external_journal {
@@ -366,7 +366,7 @@ impl Request {
     /// Decides features, sizes and counts, which depend on each other.
     fn basis(&self, fact: &Fact) -> Result<Basis> {
         let mut warnings = Vec::new();
-        // As mke2fs, which takes the size of the journal's blocks.
+        // This is as in mke2fs, which takes the block size of the journal.
         let asked_block_size = self.asked_block_size(fact, &mut warnings)?.or_else(|| {
             self.external_journal.filter(|_| self.block_size_least.is_none()).map(|journal| journal.block_size.into())
         });
@@ -502,7 +502,7 @@ impl Request {
         Ok(percent)
     }
 
-    /// Bytes for each inode (`-i`).
+    /// The number of bytes per inode (`-i`).
     fn ratio(&self, profile: &Profile, block_size: u64, cluster_size: u64) -> Result<u64> {
         match self.inode_ratio {
             None => Ok(profile.inode_ratio.max(block_size).max(cluster_size)),
@@ -537,7 +537,7 @@ impl Request {
         Ok(quota)
     }
 
-    /// Blocks in each group (`-g`); 0: by the size of a block.
+    /// The number of blocks in each group (`-g`); 0 for a default by the block size.
     fn per_group(&self, block_size: u64) -> Result<u64> {
         let per_group = self.blocks_per_group.unwrap_or(0);
         if self.blocks_per_group.is_some()
@@ -603,7 +603,7 @@ impl Request {
         Ok(features)
     }
 
-    /// The number of the system that made it (`-o`).
+    /// The number of the system that created it (`-o`).
     fn creator_os(&self) -> Result<u32> {
         let Some(name) = &self.creator_os else { return Ok(0) };
         if let Some((_, number)) = SYSTEMS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
@@ -767,7 +767,7 @@ fn check_features(features: &Features) -> Result<()> {
     Ok(())
 }
 
-/// A UUID of version 1. `now`: seconds since 1970.
+/// A UUID of version 1. `now` is in seconds since 1970.
 pub fn time_uuid(now: i64, random: [u8; 16]) -> [u8; 16] {
     /// The time from the beginning of the Gregorian calendar to 1970, in seconds.
     const GREGORIAN: i64 = 12_219_292_800;
@@ -777,7 +777,7 @@ pub fn time_uuid(now: i64, random: [u8; 16]) -> [u8; 16] {
     uuid[4..6].copy_from_slice(&((ticks >> 32) as u16).to_be_bytes());
     uuid[6..8].copy_from_slice(&((ticks >> 48) as u16 & 0x0fff | 0x1000).to_be_bytes());
     uuid[8] = uuid[8] & 0x3f | 0x80;
-    // The multicast bit: the node is not the address of a network card.
+    // The multicast bit shows that the node is not the address of a network card.
     uuid[10] |= 1;
     uuid
 }

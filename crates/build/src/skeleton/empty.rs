@@ -1,4 +1,4 @@
-//! A file system without files: the skeleton, its root and lost+found; byte for byte that of mke2fs.
+//! A file system without files: the skeleton, its root and lost+found; identical to that of mke2fs, byte for byte.
 //!
 //! Main type: [`Empty`].
 //!
@@ -21,11 +21,11 @@ use crate::plan::{Piece, Plan};
 use crate::{Error, Result};
 
 const LOST_FOUND: &[u8] = b"lost+found";
-/// Bytes of lost+found, so that e2fsck need not allocate...
+/// The size of lost+found in bytes, so that e2fsck need not allocate blocks for it...
 const LOST_FOUND_BYTES: u64 = 16 << 10;
-/// ...but no more blocks than have direct pointers.
+/// ...but at most as many blocks as there are direct pointers.
 const LOST_FOUND_BLOCKS_MAX: u64 = 12;
-/// Bytes of the entries `.` and `..`.
+/// The number of bytes of the entries `.` and `..`.
 const DOT_BYTES: usize = 12;
 const ROOT_MODE: u16 = 0o040_755;
 const LOST_FOUND_MODE: u16 = 0o040_700;
@@ -33,7 +33,7 @@ const LOST_FOUND_MODE: u16 = 0o040_700;
 /// The first bytes of extended attributes within an inode (Linux: `EXT4_XATTR_MAGIC`).
 const XATTR_MAGIC: [u8; 4] = 0xea02_0000u32.to_le_bytes();
 
-/// An empty file system, planned.
+/// The plan of an empty file system.
 pub struct Empty {
     finished: Finished,
     pieces: Vec<Piece<EmptyKey>>,
@@ -55,7 +55,7 @@ pub struct Run {
     first_lblk: u32,
 }
 
-/// Blocks of lost+found.
+/// The number of blocks of lost+found.
 fn lost_found_blocks(block_size: u64) -> u64 {
     (LOST_FOUND_BYTES.div_ceil(block_size)).clamp(2, LOST_FOUND_BLOCKS_MAX)
 }
@@ -64,7 +64,7 @@ impl Empty {
     /// Plans an empty file system.
     ///
     /// # Errors
-    /// The options do not fit each other or the size.
+    /// The options contradict each other or the size.
     pub fn plan(options: &Options) -> Result<Empty> {
         let mut lost_found = lost_found_blocks(options.block_size().into());
         if options.wanted.incompat.contains(Incompat::INLINE_DATA) {
@@ -119,7 +119,7 @@ impl Empty {
             if run.first_lblk + first + i as u32 == 0 {
                 format.init_dots(block, ino.0, InodeNr::ROOT.0);
                 if geo.inline_data && run.directory != 0 {
-                    // Behind the two names, mke2fs leaves a free entry from the time when the data was in the inode.
+                    // After the two names, mke2fs leaves a free entry from the time when the data was in the inode.
                     let rest = rec_len_to_disk(format.limit(block.len()) - 2 * DOT_BYTES, block.len());
                     block[DOT_BYTES + 4..DOT_BYTES + 6].copy_from_slice(&(DOT_BYTES as u16).to_le_bytes());
                     block[2 * DOT_BYTES + 4..2 * DOT_BYTES + 6].copy_from_slice(&rest.to_le_bytes());
@@ -179,7 +179,7 @@ impl Inodes for Directories<'_> {
         let Some(mapped) = self.0.directories.get(usize::from(!root)) else { return Ok(()) };
         let desc = inode(self.0.options(), geo, mapped, root);
         if geo.inline_data && !root {
-            // The data was in the inode before the directory got blocks; this is the rest of it.
+            // The data was in the inode before the directory got blocks, and this is the rest of it.
             let at = GOOD_OLD_INODE_SIZE + usize::from(desc.extra_isize);
             out[at..at + XATTR_MAGIC.len()].copy_from_slice(&XATTR_MAGIC);
         }

@@ -25,7 +25,7 @@ const MODE: u16 = 0o100_600;
 /// The purpose of a file.
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
-    /// The inode of bad blocks: no blocks.
+    /// The inode of bad blocks, which has no blocks.
     BadBlocks,
     /// The double indirect block and, behind the descriptors, the reserved ones.
     Resize {
@@ -40,7 +40,7 @@ pub(super) enum Kind {
         kind: QuotaKind,
         bytes: Vec<u8>,
     },
-    /// The block of multi-mount protection: no inode.
+    /// The block of multi-mount protection, which has no inode.
     Mmp {
         block: u64,
     },
@@ -48,12 +48,12 @@ pub(super) enum Kind {
 
 #[derive(Clone, Debug)]
 pub(super) struct SystemFile {
-    /// The number of its inode; 0: it has none.
+    /// The number of its inode; 0 if it has none.
     pub ino: InodeNr,
     pub kind: Kind,
     pub mapped: Mapped,
     size: u64,
-    /// Sectors of 512 bytes.
+    /// The size in sectors of 512 bytes.
     sectors: u64,
     time: Timestamp,
 }
@@ -69,7 +69,7 @@ impl SystemFile {
         SystemFile { size, ..SystemFile::new(ino, kind, mapped, 0, time, geo) }
     }
 
-    /// Fills the file of a quota with the usage of each owner.
+    /// Fills the quota file with the usage of each owner.
     pub fn set_usage(&mut self, owned: &Owned) {
         if let Kind::Quota { kind, bytes } = &mut self.kind {
             let now = quota::file(*kind, owned.of(*kind));
@@ -121,13 +121,13 @@ impl SystemFile {
         (inode.atime, inode.ctime, inode.mtime) = (self.time, self.time, self.time);
         inode.crtime = inode.crtime.map(|_| self.time);
         if matches!(self.kind, Kind::BadBlocks) {
-            // The inode of bad blocks stays as it was: zeroes.
+            // The inode of bad blocks stays zeroed.
             inode = InodeDesc { mode: 0, links: 0, flags: InodeFlags::empty(), extra_isize: 0, crtime: None, ..inode };
         }
         inode
     }
 
-    /// The parts that are written: first block, blocks, and which part it is.
+    /// The parts that are written: first block, number of blocks, and the kind of part.
     pub fn parts(&self, geo: &Geometry) -> Vec<(u64, u32, Part)> {
         let mut parts = Vec::new();
         match &self.kind {
@@ -139,7 +139,7 @@ impl SystemFile {
                 parts.extend(first.map(|first| (first.0, geo.reserved_gdt_blocks, Part::Run(0))));
             }
             Kind::Journal { .. } => {
-                // The rest is zeroes.
+                // The rest is zeros.
                 parts.extend(self.mapped.runs.first().map(|(start, _)| (*start, 1, Part::Run(0))));
             }
             Kind::Orphans | Kind::Quota { .. } => {

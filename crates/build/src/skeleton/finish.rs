@@ -20,25 +20,25 @@ use crate::{Error, Result};
 
 const FLAGS_AT: usize = std::mem::offset_of!(RawGroupDesc, bg_flags);
 
-/// The blocks and inodes that files take of a skeleton.
+/// The blocks and inodes of a skeleton that files use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Blocks, in ascending order, not adjacent, all of [`Skeleton::free_runs`].
+    /// The blocks, in ascending order, not adjacent, all from [`Skeleton::free_runs`].
     pub blocks: Vec<Range<u64>>,
-    /// The highest inode number in use; all below it are in use, too.
+    /// The highest inode number in use. All lower ones are in use, too.
     pub last_ino: u32,
-    /// The inodes that are directories, in ascending order; the root and lost+found among them.
+    /// The inodes that are directories, in ascending order, including the root and lost+found.
     pub directories: Vec<InodeNr>,
-    /// The owners for which the skeleton was planned. Without quota files, nothing.
+    /// The owners for which the skeleton was planned; empty without quota files.
     pub owned: Owned,
 }
 
-/// Makes the bytes of inodes that do not belong to the skeleton.
+/// Creates the bytes of inodes that do not belong to the skeleton.
 pub trait Inodes {
     /// Fills the `inode_size` bytes of an inode, with its checksum. `out` is zeroed.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The inode cannot be created.
     fn fill(&self, ino: InodeNr, out: &mut [u8]) -> Result<()>;
 }
 
@@ -47,7 +47,7 @@ pub trait Inodes {
 pub enum Key {
     /// The block with a group's copy of the superblock.
     SuperBlock(GroupNr),
-    /// The descriptors of a group, behind its copy of the superblock.
+    /// The descriptors of a group, after its copy of the superblock.
     Descriptors(GroupNr),
     /// A block bitmap.
     BlockBitmap(GroupNr),
@@ -203,10 +203,10 @@ impl Finished {
         pieces
     }
 
-    /// Makes the bytes of `buf.len()` bytes of a piece, from its block `first` on. `buf` is zeroed.
+    /// Creates `buf.len()` bytes of a piece, from its block `first` on. `buf` is zeroed.
     ///
     /// # Errors
-    /// An inode cannot be made.
+    /// An inode cannot be created.
     pub fn fill(&self, key: Key, first: u32, buf: &mut [u8], inodes: &dyn Inodes) -> Result<()> {
         let block_size = self.skeleton.geometry().block_size as usize;
         match key {
@@ -242,7 +242,7 @@ impl Finished {
             if let Some(desc) = self.descs.get(group.0 as usize) {
                 desc.encode_into(bytes, group, geo);
                 if geo.desc_checksum == DescChecksum::None {
-                    // No program reads the flags without checksums, but mke2fs sets them.
+                    // Without checksums, no program reads the flags, but mke2fs sets them.
                     bytes[FLAGS_AT..FLAGS_AT + 2].copy_from_slice(&desc.flags.bits().to_le_bytes());
                 }
             }

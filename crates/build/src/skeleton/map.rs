@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// The longest written extent.
 const EXTENT_LEN_MAX: u64 = WRITTEN_LEN_MAX as u64;
 const EXTENT_BYTES: usize = 12;
-/// Extents that the inode itself holds.
+/// The number of extents in the inode itself.
 const ROOT_EXTENTS: usize = 4;
 
 /// A file's blocks.
@@ -30,7 +30,7 @@ pub(super) struct Mapped {
     pub nodes: Vec<(BlockNr, Vec<u8>)>,
     pub i_block: [u8; 60],
     pub flags: InodeFlags,
-    /// Clusters in use, those of nodes included.
+    /// The number of clusters in use, including those of nodes.
     pub clusters: u64,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// The goal with which e2fsprogs search for the first block of an inode.
+    /// The goal from which e2fsprogs search for the first block of an inode.
     pub fn goal(&self) -> u64 {
         let group = (self.ino.0 - 1) / self.geo.inodes_per_group;
         let group = if self.geo.groups_per_flex > 1 { group & !(self.geo.groups_per_flex - 1) } else { group };
@@ -104,7 +104,7 @@ impl Mapped {
         Ok(mapped)
     }
 
-    /// Moves the second block of a file in one run behind the sixth, because mke2fs writes it after that one.
+    /// Moves the second block of a file in one run after the sixth, because mke2fs writes it after that one.
     pub fn put_second_behind_sixth(&mut self, owner: &Owner<'_>) -> Result<()> {
         if let &[(start, len @ 6..)] = self.runs.as_slice() {
             self.runs = vec![(start, 1), (start + 5, 1), (start + 1, 4)];
@@ -114,7 +114,7 @@ impl Mapped {
         Ok(())
     }
 
-    /// Takes a block for a node once the extents are too many for the inode.
+    /// Takes a block for a node when there are too many extents for the inode.
     fn node_for_extents(&mut self, space: &mut Space, owner: &Owner<'_>, nodes: &mut Vec<u64>) -> Result<()> {
         let leaf = capacity(owner.geo.block_size as usize);
         let count = self.runs.len();
@@ -141,7 +141,7 @@ impl Mapped {
             .map_err(|e| Error::Options(format!("free space is in too many pieces: {e}")))?;
         self.i_block = tree.root;
         if !tree.blocks.is_empty() {
-            // Extents that have moved into a node stay behind in the inode, where they are not read.
+            // Extents that have been moved into a node are left in the inode, where they are not read.
             for (slot, extent) in self.i_block.as_chunks_mut::<EXTENT_BYTES>().0.iter_mut().skip(2).zip(&extents[1..]) {
                 *slot = extent.encode();
             }
@@ -150,8 +150,8 @@ impl Mapped {
         Ok(())
     }
 
-    /// `len` blocks, mapped by pointers; each is the first free block behind the one before. `first` is the start of
-    /// the search. (e2fsprogs: `ext2fs_bmap2`.)
+    /// Takes `len` blocks, mapped by pointers. Each is the first free block after the one before; `first` is the start
+    /// of the search (e2fsprogs: `ext2fs_bmap2`).
     pub fn with_pointers(space: &mut Space, owner: &Owner<'_>, len: u64, first: u64) -> Result<Mapped> {
         let geometry = indirect::Geometry::new(owner.geo.block_size);
         let mut mapped = Mapped::empty(InodeFlags::empty());

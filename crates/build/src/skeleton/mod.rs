@@ -1,9 +1,9 @@
 //! A file system without files: superblock, descriptors, bitmaps, inode tables, journal, resize inode, quota and orphan
-//! files, each where mke2fs puts it.
+//! files, each at the place that mke2fs chooses.
 //!
 //! Main types: [`Skeleton`] (the places of everything), [`Usage`] (the blocks and inodes of a tree's files), [`Owned`]
-//! (their owners), [`Finished`] (the skeleton's pieces with their bytes), [`Inodes`] (makes the bytes of inodes that do
-//! not belong to the skeleton). Its memory grows with the groups, not with the blocks.
+//! (their owners), [`Finished`] (the skeleton's pieces with their bytes), [`Inodes`] (creates the bytes of inodes that
+//! do not belong to the skeleton). The memory depends on the number of groups, not of blocks.
 //!
 //! # Locking
 //! None.
@@ -38,14 +38,14 @@ use map::{Mapped, Owner};
 use space::{Space, no_space};
 use tables::Tables;
 
-/// The inode of bad blocks; it has none here.
+/// The inode of bad blocks; there are none here.
 const BAD_BLOCKS: InodeNr = InodeNr(1);
 /// The inodes of user and group quota.
 const USER_QUOTA: InodeNr = InodeNr(3);
 const GROUP_QUOTA: InodeNr = InodeNr(4);
-/// The most blocks of a journal.
+/// The maximum number of blocks of a journal.
 const JOURNAL_BLOCKS_MAX: u32 = 10_240_000;
-/// The divisor for the part of the journal that fast commits get.
+/// The fraction of the journal that fast commits get is one over this.
 const FAST_COMMIT_PART: u32 = 64;
 
 /// The places of everything in a file system without files.
@@ -60,16 +60,16 @@ pub struct Skeleton {
 }
 
 impl Skeleton {
-    /// Places everything but directories. The quota files, if there are some, get room for these owners.
+    /// Places everything except directories. If there are quota files, they get room for these owners.
     ///
     /// # Errors
-    /// The options do not fit each other or the size.
+    /// The options contradict each other or the size.
     pub fn plan(options: &Options, owned: &Owned) -> Result<Skeleton> {
         Skeleton::plan_with_directories(options, &[], owned)
     }
 
     /// Places everything. The directories, as inodes and numbers of blocks, come before the structures that mke2fs
-    /// makes after its directories.
+    /// creates after its directories.
     fn plan_with_directories(options: &Options, directories: &[(InodeNr, u64)], owned: &Owned) -> Result<Skeleton> {
         let layout = Layout::compute(&options.wanted).map_err(|error| match error {
             LayoutError::TooSmall => no_space(),
@@ -152,7 +152,7 @@ impl Skeleton {
         ino
     }
 
-    /// Takes blocks one by one, mapped as the file system's files are.
+    /// Takes blocks one by one, mapped like those of the file system's files.
     fn map_blocks(&mut self, owner: &Owner<'_>, blocks: u64, goal: u64) -> Result<Mapped> {
         if owner.geo.extents {
             Mapped::by_blocks(&mut self.space, owner, blocks, goal)
@@ -211,7 +211,7 @@ impl Skeleton {
             let blocks = (bytes.len() as u64).div_ceil(geo.block_size.into());
             let mut mapped = self.map_blocks(&owner, blocks, owner.goal())?;
             if geo.extents && geo.cluster_bits == 0 && geo.block_size == BLOCK_BYTES as u32 {
-                // mke2fs writes the root of the tree last; within a cluster, it has its place.
+                // mke2fs writes the root of the tree last; within a cluster, its place is fixed.
                 mapped.put_second_behind_sixth(&owner)?;
             }
             mapped.flags |= InodeFlags::IMMUTABLE;
@@ -221,7 +221,7 @@ impl Skeleton {
         Ok(inodes)
     }
 
-    /// The default place of a journal: the group with most room near the middle.
+    /// The default place of a journal: the group with the most room near the middle.
     fn middle(&self, geo: &Geometry) -> u64 {
         let middle = (geo.blocks_count - geo.first_data_block) / 2;
         let middle = BlockNr(middle.max(geo.first_data_block));
@@ -256,12 +256,12 @@ impl Skeleton {
         &self.superblock
     }
 
-    /// The options that it was planned from.
+    /// The options from which it was planned.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// The number of lost+found, which every file system has.
+    /// The inode number of lost+found, which every file system has.
     pub fn lost_found_ino(&self) -> InodeNr {
         InodeNr(self.geometry().first_ino)
     }
@@ -271,7 +271,7 @@ impl Skeleton {
         self.first_free_ino
     }
 
-    /// Blocks that are not the skeleton's, in ascending order. With `bigalloc`, whole clusters.
+    /// The blocks that do not belong to the skeleton, in ascending order. With `bigalloc`, whole clusters.
     pub fn free_runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let geo = self.geometry();
         let mut at = geo.first_data_block;
@@ -286,13 +286,13 @@ impl Skeleton {
     /// Adds files.
     ///
     /// # Errors
-    /// Too many inodes or blocks.
+    /// There are too many inodes or blocks.
     pub fn finish(self, usage: Usage) -> Result<Finished> {
         Finished::new(self, usage)
     }
 }
 
-/// Blocks of the journal and of its fast-commit area.
+/// The numbers of blocks in the journal and in its fast-commit area.
 fn journal_blocks(options: &Options, geo: &Geometry) -> Result<Option<(u32, u32)>> {
     let Some(asked) = options.journal else { return Ok(None) };
     // A file system that is too small for a journal has none.

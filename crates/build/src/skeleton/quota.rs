@@ -1,4 +1,4 @@
-//! The usage of owners that a new file system begins with.
+//! The usage of owners with which a new file system begins.
 //!
 //! Main type: [`Owned`]. Main function: [`file`]. `extant_ondisk::quota::pack` makes the files.
 //!

@@ -1,7 +1,7 @@
-//! The allocated blocks, as ranges, and the searches that mke2fs makes in them.
+//! The allocated blocks, as ranges, and the searches of mke2fs in them.
 //!
-//! Main type: [`Space`]. Its size is that of the groups, not of the blocks: tables, backups and files are few ranges.
-//! The searches give the results of e2fsprogs', so that everything is in the same place.
+//! Main type: [`Space`]. Its size depends on the number of groups, not of blocks: tables, backups and files are few
+//! ranges. The searches have the same results as those of e2fsprogs, so that everything is in the same place.
 //!
 //! # Locking
 //! None.
@@ -14,17 +14,18 @@ use extant_ondisk::superblock::Geometry;
 use crate::{Error, Result};
 
 pub(super) struct Space {
-    /// Start and end of each allocated range; never adjacent.
+    /// The start and the end of each allocated range; never adjacent.
     taken: BTreeMap<u64, u64>,
     first: u64,
     end: u64,
-    /// Blocks that are allocated as one unit: 1 until [`Space::count_clusters`].
+    /// The number of blocks that are allocated as one unit: 1 until [`Space::count_clusters`].
     unit: u64,
     cluster: u64,
     per_group: u64,
     /// Whether something was allocated in a group after its superblock and descriptors.
     touched: Vec<bool>,
-    /// Free blocks of groups as mke2fs counts them in between: with `bigalloc`, neither blocks nor clusters.
+    /// The numbers of free blocks of the groups as mke2fs counts them in between: with `bigalloc`, neither blocks nor
+    /// clusters.
     pub counted: Vec<u32>,
 }
 
@@ -98,7 +99,7 @@ impl Space {
         }
     }
 
-    /// The end of the range that has the block; `None` if it is free.
+    /// The end of the range that contains the block; `None` if it is free.
     fn taken_until(&self, block: u64) -> Option<u64> {
         self.taken.range(..=block).next_back().map(|(_, end)| *end).filter(|end| *end > block)
     }
@@ -117,7 +118,7 @@ impl Space {
         (at < end).then_some(at)
     }
 
-    /// The first `num` free blocks from `start` on. The search ends at `finish`, or goes around if that is `start`
+    /// The first `num` free blocks from `start` on. The search ends at `finish`, or wraps around if that is `start`
     /// (e2fsprogs: `ext2fs_get_free_blocks2`).
     pub fn free_run(&self, start: u64, finish: u64, num: u64) -> Option<u64> {
         let num = num.max(1);
@@ -143,7 +144,7 @@ impl Space {
         }
     }
 
-    /// The first free block from `goal` on, else from the start (e2fsprogs: `ext2fs_new_block2`). It is not taken.
+    /// The first free block from `goal` on, otherwise from the start (e2fsprogs: `ext2fs_new_block2`). It is not taken.
     pub fn new_block(&self, goal: u64) -> Result<u64> {
         let goal = if goal == 0 || goal >= self.end { self.first } else { goal };
         let goal = goal & !(self.cluster - 1);
@@ -158,7 +159,7 @@ impl Space {
         Ok(block)
     }
 
-    /// The first free run from `goal` on, cut to `len` (e2fsprogs: `ext2fs_new_range`).
+    /// The first free run from `goal` on, truncated to `len` (e2fsprogs: `ext2fs_new_range`).
     pub fn new_range(&self, goal: u64, len: u64) -> Result<(u64, u64)> {
         let goal = if goal == 0 || goal >= self.end { self.first } else { goal };
         let start = self.first_free(goal, self.end).or_else(|| self.first_free(self.first, self.end));

@@ -1,4 +1,4 @@
-//! The places of bitmaps and inode tables: those of mke2fs.
+//! Places bitmaps and inode tables as mke2fs does.
 //!
 //! Main function: [`place`].
 //!
@@ -114,7 +114,7 @@ fn bitmap_from(space: &Space, start: u64, first: u64, last: u64) -> Result<u64> 
     space.free_run(start, last, 1).or_else(|| space.free_run(first, last, 1)).ok_or_else(no_space)
 }
 
-/// The start of the search for a bitmap or table of a flex group (e2fsprogs: `flexbg_offset`). 0: the beginning.
+/// The start of the search for a bitmap or table of a flex group (e2fsprogs: `flexbg_offset`). 0 for the beginning.
 fn flex_start(space: &Space, geo: &Geometry, group: GroupNr, goal: u64, left: u64, blocks: u64) -> u64 {
     let flex = u64::from(geo.groups_per_flex);
     let size = (left * blocks).min(u64::from(geo.blocks_per_group) / 4);

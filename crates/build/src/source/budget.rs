@@ -1,26 +1,26 @@
-//! A bound on the memory for names, attributes and sparse maps of archives.
+//! Limits the memory for names, attributes and sparse maps of archives.
 //!
-//! Compressed, they may be a thousand times smaller, and a record of a global header counts for each entry. So the
-//! stored bytes bound their memory and the number of entries: whether an archive is refused does not depend on the
-//! memory of the machine.
+//! If they are compressed, they may be a thousand times smaller, and a record of a global header counts for each entry.
+//! So the number of stored bytes limits their memory and the number of entries, and whether an archive is rejected does
+//! not depend on the memory of the machine.
 //!
 //! Main type: [`Budget`].
 //!
 //! # Locking
-//! None: three counters, which the threads that read the layers of an image share.
+//! None: there are three atomic counters, which the threads that read the layers of an image share.
 
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The bytes that any source may take, beside one for each stored byte.
+/// The number of bytes that any source may take, in addition to one for each stored byte.
 const FREE_BYTES: u64 = 64 << 20;
-/// The bytes that an entry may take uncounted: the blocks of an extended header have as many.
+/// The number of bytes of an entry that are not counted: the blocks of an extended header have as many.
 const ENTRY_BYTES: u64 = 1024;
-/// The entries that any source may have. A tree takes up to 400 bytes for each.
+/// The number of entries that any source may have. A tree takes up to 400 bytes for each.
 const FREE_ENTRIES: u64 = 2 << 20;
-/// One more entry for this many stored bytes. The best compression needs more for the header of an empty file whose
-/// name differs from the one before by a number.
+/// The number of stored bytes for each additional entry. Even with the best compression, the header of an empty file
+/// whose name differs from the previous one only in a number takes more.
 const BYTES_AN_ENTRY: u64 = 4;
 
 /// The memory that the entries of a source may take.
@@ -40,15 +40,15 @@ impl Budget {
         self.0.stored.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A reader of a stored archive, whose bytes are added as they are read.
+    /// A reader of a stored archive that adds the bytes as they are read.
     pub fn counted<R>(&self, reader: R) -> Counted<R> {
         Counted { reader, budget: self.clone() }
     }
 
-    /// Takes the memory of an entry.
+    /// Takes the memory of an entry from the budget.
     ///
     /// # Errors
-    /// The budget has less.
+    /// The budget is exhausted.
     pub fn take(&self, bytes: u64) -> Result<(), String> {
         let entries = self.0.entries.fetch_add(1, Ordering::Relaxed) + 1;
         let stored = self.0.stored.load(Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl Budget {
     }
 }
 
-/// See [`Budget::counted`].
+/// The reader that [`Budget::counted`] returns.
 pub struct Counted<R> {
     reader: R,
     budget: Budget,

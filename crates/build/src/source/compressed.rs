@@ -1,4 +1,4 @@
-//! Archives as they come: plain, or compressed in the way that their first bytes show.
+//! Archives as they are stored: plain, or with a compression that their first bytes show.
 //!
 //! # Locking
 //! None.
@@ -11,24 +11,24 @@ use flate2::bufread::GzDecoder;
 use liblzma::read::XzDecoder;
 use liblzma::stream::{CONCATENATED, Stream};
 
-/// How a stream is compressed.
+/// The compression of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     None,
     Gzip,
     Xz,
     Zstd,
-    /// Recognised, and refused.
+    /// A known compression that is not supported.
     Unsupported(&'static str),
 }
 
-/// The number of bytes that [`Compression::of`] looks at.
+/// The number of bytes that [`Compression::of`] examines.
 pub const MAGIC_BYTES: usize = 6;
-/// The most memory that xz's dictionary may take; its largest preset needs 65 MiB.
+/// The maximum memory of xz's dictionary; its largest preset needs 65 MiB.
 const XZ_MEMORY_BYTES: u64 = 256 << 20;
 
 impl Compression {
-    /// The compression that the first bytes show; there may be fewer than [`MAGIC_BYTES`].
+    /// The compression according to the first bytes, which may be fewer than [`MAGIC_BYTES`].
     pub fn of(start: &[u8]) -> Compression {
         match start {
             [0x1f, 0x8b, ..] => Compression::Gzip,
@@ -47,12 +47,12 @@ impl Compression {
     }
 }
 
-/// The bytes behind a compression. All members of a gzip and all frames of a zstd file count. Other bytes behind the
-/// last member of a gzip are read and ignored, as gzip(1) ignores them; afterwards `garbage` says whether there were
+/// The uncompressed bytes of a stream. All members of a gzip file and all frames of a zstd file count. Other bytes
+/// after the last member of a gzip file are read and ignored, as gzip(1) does; `garbage` then says whether there were
 /// any.
 ///
 /// # Errors
-/// The compression is not supported, or its decoder cannot be made.
+/// The compression is not supported, or its decoder cannot be created.
 pub fn decoder<'a>(
     compression: Compression,
     stream: impl BufRead + Send + 'a,
@@ -74,7 +74,7 @@ pub fn decoder<'a>(
     })
 }
 
-/// All members of a gzip file. Zeroes behind them, which tapes and devices leave, are skipped in silence.
+/// All members of a gzip file. Zeros after them, which tapes and devices leave, are skipped without a warning.
 struct Members<R> {
     /// The current member; `None` after the last one.
     member: Option<GzDecoder<Peeked<R>>>,
@@ -103,7 +103,7 @@ impl<R: BufRead> Read for Members<R> {
     }
 }
 
-/// Reads to the end; returns whether all bytes were zeroes.
+/// Reads to the end. Returns whether all bytes were zeros.
 fn only_zeroes(stream: &mut impl BufRead) -> io::Result<bool> {
     let mut zeroes = true;
     loop {
@@ -128,7 +128,7 @@ pub fn ignored_garbage(name: &str) -> String {
 /// A stream whose first bytes have been read.
 pub type Peeked<R> = io::Chain<Cursor<Vec<u8>>, R>;
 
-/// The compression by the first bytes of a stream, and the stream with them in front again.
+/// The compression according to the first bytes of a stream, and the stream including these bytes.
 pub fn peeked<R: Read>(mut stream: R) -> io::Result<(Compression, Peeked<R>)> {
     let mut start = Vec::new();
     stream.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut start)?;

@@ -1,6 +1,6 @@
-//! The bytes of files that lie one behind the other in archives, or in their unpacked bytes.
+//! The bytes of files that are stored one after the other in archives, or in their unpacked bytes.
 //!
-//! Main types: [`Contents`] (the files behind a tree's numbers), [`Part`] (those of one archive), [`Spool`] (a
+//! Main types: [`Contents`] (the files to which a tree's numbers refer), [`Part`] (those of one archive), [`Spool`] (a
 //! temporary file for bytes that cannot be read twice).
 //!
 //! # Locking
@@ -20,26 +20,26 @@ use super::{entry_error, plain};
 use crate::tree::{Content, ReadAt};
 use crate::{Error, Result};
 
-/// The bit of a file with holes, whose number is then an index of [`Part::sparse`]; other numbers are offsets.
+/// The bit for a file with holes, whose number is then an index of [`Part::sparse`]. Other numbers are offsets.
 const SPARSE: u64 = 1 << 63;
-/// The bits of a number below those of its part: a quarter of a pebibyte.
+/// The number of bits of a number below those of its part: a quarter of a pebibyte.
 const OFFSET_BITS: u32 = 48;
 
-/// The bytes that an archive gives a tree's files.
+/// The bytes of a tree's files that are in one archive.
 pub struct Part {
     /// The name for messages.
     pub name: String,
     pub file: File,
-    /// The state of the file when its entries were read; `None`: it is our own, and does not change.
+    /// The state of the file when its entries were read; `None` if it is our own file, which does not change.
     pub print: Option<Print>,
     /// Files with holes.
     pub sparse: Vec<Pieces>,
 }
 
-/// The data of a file with holes: its range in the file, and its place in the part. Ascending.
+/// The data of a file with holes: ranges in the file, and their places in the part. Ascending.
 pub type Pieces = Box<[(Range<u64>, u64)]>;
 
-/// The fields that change when a file is changed.
+/// The fields that change if a file is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Print {
     inode: (u64, u64),
@@ -74,25 +74,25 @@ pub fn number(sparse: &mut Vec<Pieces>, mut offset: u64, data: Option<&[Range<u6
     }
 }
 
-/// The place of a file's bytes in its part; `None`: it has holes.
+/// The place of a file's bytes in its part; `None` if it has holes.
 pub fn whole_file(number: u64, size: u64) -> Option<Range<u64>> {
     let start = number & (PART_BYTES_MAX - 1);
     (number & SPARSE == 0).then(|| start..start.saturating_add(size))
 }
 
-/// The same file, of part `part`.
+/// The number of the same file in part `part`.
 pub fn in_part(number: u64, part: usize) -> u64 {
     number | (part as u64) << OFFSET_BITS
 }
 
-/// The number of parts that numbers can distinguish.
+/// The maximum number of parts that can be distinguished.
 pub const PARTS_MAX: usize = 1 << (63 - OFFSET_BITS);
-/// The largest part.
+/// The maximum size of a part in bytes.
 pub const PART_BYTES_MAX: u64 = 1 << OFFSET_BITS;
 
-/// The files behind the numbers of a tree.
+/// The files to which the numbers of a tree refer.
 pub struct Contents {
-    /// The parts; `None`: all files of a part are empty.
+    /// The parts; `None` if all files of a part are empty.
     pub parts: Vec<Option<Part>>,
 }
 
@@ -129,7 +129,7 @@ struct Reader<'a> {
 }
 
 enum Stored<'a> {
-    /// All bytes from this place on.
+    /// All bytes from this offset on.
     Whole(u64),
     Pieces(&'a [(Range<u64>, u64)]),
 }
@@ -176,11 +176,11 @@ impl ReadAt for Reader<'_> {
     }
 }
 
-/// A file without a name that is written from its beginning on.
+/// An unnamed file that is written sequentially.
 pub struct Spool {
     file: File,
     buffer: Vec<u8>,
-    /// Bytes in the buffer.
+    /// The number of bytes in the buffer.
     used: usize,
     bytes: u64,
 }
@@ -189,21 +189,21 @@ impl Spool {
     /// The number of bytes that are written at once.
     const BUFFER: usize = 1 << 18;
 
-    /// Makes the file in a directory.
+    /// Creates the file in a directory.
     ///
     /// # Errors
-    /// The directory takes no files; the error names it.
+    /// No file can be created in the directory. The error contains its name.
     pub fn new(dir: &Path) -> Result<Spool> {
         let file = unnamed(dir).map_err(|e| wrong(dir, &e))?;
         Ok(Spool { file, buffer: vec![0; Spool::BUFFER], used: 0, bytes: 0 })
     }
 
-    /// The place of the next byte.
+    /// The offset of the next byte.
     pub fn end(&self) -> u64 {
         self.bytes
     }
 
-    /// Memory for the next bytes, at least one.
+    /// Memory for the next bytes, at least one byte.
     pub fn room(&mut self) -> io::Result<&mut [u8]> {
         if self.used == self.buffer.len() {
             self.file.write_all(&self.buffer)?;
@@ -212,20 +212,20 @@ impl Spool {
         Ok(&mut self.buffer[self.used..])
     }
 
-    /// Takes the first `len` bytes of the memory that [`Spool::room`] gave.
+    /// Adds the first `len` bytes of the memory that [`Spool::room`] returned.
     pub fn add(&mut self, len: usize) {
         self.used += len;
         self.bytes += len as u64;
     }
 
-    /// Writes the rest of the buffer; returns the file.
+    /// Writes the rest of the buffer. Returns the file.
     pub fn finish(mut self) -> io::Result<File> {
         self.file.write_all(&self.buffer[..self.used])?;
         Ok(self.file)
     }
 }
 
-/// A failure of the file in `dir`.
+/// An error of the file in `dir`.
 pub fn wrong(dir: &Path, error: &io::Error) -> Error {
     use std::os::unix::ffi::OsStrExt;
     let name = crate::error::shown(dir.as_os_str().as_bytes());

@@ -1,15 +1,15 @@
 //! A directory of the host as a source.
 //!
-//! No symbolic link below it is followed: everything is reached through the descriptor of its root, and each opened
-//! file is compared with the entry that the walk met. Linux reads extended attributes by a path or by an open file
-//! only. So a thread enters each directory through its descriptor, and reads them by the bare name. Where the system
-//! gives threads no working directory of their own, it names the descriptor as a path below /proc. Calls go through the
-//! C library (rustix's `use-libc`), so that fakeroot(1) can answer them.
+//! No symbolic link below it is followed: everything is accessed through the descriptor of its root, and each opened
+//! file is compared with the entry that the walk found. Linux reads extended attributes only by a path or of an open
+//! file. So a thread enters each directory through its descriptor, and reads them by the bare name. If the system does
+//! not allow threads to have their own working directory, the descriptor is used as a path below /proc. Calls go
+//! through the C library (rustix's `use-libc`), so that fakeroot(1) can intercept them.
 //!
-//! Threads list directories; one thread makes the tree of their entries, whose order makes no difference there.
+//! Threads list directories. One thread builds the tree from their entries, for which the order does not matter.
 //!
 //! # Locking
-//! None: the threads talk through channels.
+//! None: the threads communicate through channels.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -38,21 +38,21 @@ use crate::error::shown;
 use crate::tree::{Attributes, Builder, Content, ReadAt, Xattr, stored_name};
 use crate::{Error, Result};
 
-/// The longest path that the kernel takes at once, with room to spare (`PATH_MAX` is 4096).
+/// The maximum length of a path that is passed to the kernel, with some margin (`PATH_MAX` is 4096).
 const PATH_BYTES: usize = 4000;
-/// The longest value or list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+/// The maximum size of a value or list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const XATTR_BYTES: usize = 65536;
 
-/// A directory that was met: the end of its path in [`Names::bytes`], and the directory above.
+/// A directory that was found: the end of its path in [`Names::bytes`], and its parent.
 struct Place {
     parent: u32,
     name: Range<u64>,
 }
 
-/// A regular file that was met.
+/// A regular file that was found.
 struct Met {
     dir: u32,
-    /// The place of its name in [`Names::bytes`], times 256, and its length.
+    /// The offset of its name in [`Names::bytes`], times 256, plus its length.
     name: u64,
     /// A fingerprint of the fields that [`Below::fingerprint`] reads.
     fingerprint: u64,
@@ -63,7 +63,7 @@ struct Below {
     /// The source's own path, for messages.
     path: Vec<u8>,
     root: OwnedFd,
-    /// Whether /proc shows the descriptors of this process.
+    /// Whether the descriptors of this process are visible in /proc.
     has_proc: bool,
     hasher: RandomState,
 }
@@ -76,7 +76,7 @@ struct Names {
     files: Vec<Met>,
 }
 
-/// A directory that is still to be listed.
+/// A directory that has not been listed yet.
 struct Job {
     dir: u32,
     /// The path from the root on.
@@ -88,7 +88,7 @@ struct Job {
 struct Chunk {
     worker: usize,
     dir: u32,
-    /// The path in front of the names.
+    /// The path before the names.
     prefix: Vec<u8>,
     found: Vec<Found>,
     left_out: LeftOut,
@@ -96,7 +96,7 @@ struct Chunk {
     last: bool,
 }
 
-/// An entry as a thread reports it.
+/// An entry that a thread reports.
 struct Found {
     name: Box<[u8]>,
     attributes: Attributes,
@@ -114,13 +114,13 @@ enum What {
     Special,
 }
 
-/// Entries that are sent in one message.
+/// The number of entries that are sent in one message.
 const CHUNK_ENTRIES: usize = 128;
-/// Chunks that may wait for the tree to take them.
+/// The maximum number of chunks that wait until they are added to the tree.
 const CHUNKS: usize = 16;
-/// Directories that wait for a thread: as few as keep it busy, because others may be faster.
+/// The number of directories that wait for a thread: only enough to keep it busy, because others may be faster.
 const JOBS: usize = 4;
-/// More threads than this only wait for each other in the kernel.
+/// More threads than this would only wait for each other in the kernel.
 const THREADS_MAX: usize = 8;
 
 pub(super) fn read(path: &Path, options: Options) -> Result<Source> {
@@ -152,15 +152,15 @@ pub(super) fn read(path: &Path, options: Options) -> Result<Source> {
     Ok(Source { tree: builder.finish()?, content, warnings })
 }
 
-/// Makes the tree, on one thread.
+/// Builds the tree, on one thread.
 struct Walk {
     builder: Builder,
-    /// The names, as in [`Names`].
+    /// The names, stored as in [`Names`].
     bytes: Vec<u8>,
     dirs: Vec<Place>,
     files: Vec<Met>,
     waiting: Vec<Job>,
-    /// The numbers in the builder of files with several names.
+    /// The builder's numbers of files with several names.
     linked: HashMap<(u64, u64), u32>,
     left_out: LeftOut,
 }
@@ -169,7 +169,7 @@ impl Walk {
     /// Starts threads that list directories, and takes their entries in any order.
     fn run(&mut self, below: &Below) -> Result<()> {
         std::thread::scope(|threads| {
-            // Both ends of all channels go with this closure, also when it fails: then the threads end.
+            // Both ends of all channels are dropped with this closure, even if it fails. Then the threads end.
             let (results, found) = mpsc::sync_channel(CHUNKS);
             let mut workers = Vec::new();
             for number in 0..extant_base::task::processors().min(THREADS_MAX) {
@@ -194,7 +194,7 @@ impl Walk {
                         break;
                     }
                     *busy += 1;
-                    // A thread that is gone has panicked; the end of the scope passes the panic on.
+                    // A thread that has ended has panicked; the end of the scope passes the panic on.
                     if jobs.send(job).is_err() {
                         return Ok(());
                     }
@@ -264,7 +264,7 @@ fn work(lister: &mut Lister<'_>, worker: usize, jobs: &mpsc::Receiver<Job>, resu
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => {
-                // The receiver has gone only when another error ended the walk.
+                // The receiver is dropped only if another error ended the walk.
                 let _ = results.send(Err(error));
                 return;
             }
@@ -275,7 +275,7 @@ fn work(lister: &mut Lister<'_>, worker: usize, jobs: &mpsc::Receiver<Job>, resu
 /// The state of a thread that lists.
 struct Lister<'a> {
     below: &'a Below,
-    /// Whether this thread has a working directory of its own: that of [`Lister::list`].
+    /// Whether this thread has its own working directory, which is that of [`Lister::list`].
     enters: bool,
     left_out: LeftOut,
     list: Vec<u8>,
@@ -293,7 +293,7 @@ impl Lister<'_> {
         }
     }
 
-    /// Lists a directory. `false`: the walk has ended, and takes no more entries.
+    /// Lists a directory. Returns `false` if the walk has ended, and takes no more entries.
     fn list(&mut self, job: Job, worker: usize, send: &mut dyn FnMut(Chunk) -> bool) -> Result<bool> {
         let Job { dir, path, id } = job;
         let below = self.below;
@@ -372,7 +372,7 @@ impl Lister<'_> {
         Ok(Found { name: name.into(), attributes, id: id(&stat), several, what })
     }
 
-    /// The ranges with data of a file with holes; `None`: everywhere, as far as the host knows.
+    /// The ranges with data of a file with holes; `None` if it has data everywhere, according to the host.
     fn data(&self, fd: &OwnedFd, name: &[u8], path: &[u8], stat: &Stat) -> Result<Option<Vec<Range<u64>>>> {
         let wrong = |e: Errno| entry_error(self.below.shown(path), "cannot be opened", e);
         let file = openat(fd, os(name), OPEN, Mode::empty()).map_err(wrong)?;
@@ -398,19 +398,19 @@ impl Lister<'_> {
         Ok(Some(ranges))
     }
 
-    /// The attributes that an image can hold, of a name in a directory. `path` is for messages.
+    /// The attributes of a name in a directory that an image can contain. `path` is for messages.
     fn xattrs(&mut self, dir: &OwnedFd, name: &[u8], path: &[u8]) -> Result<Vec<Xattr>> {
         if self.enters {
             let name = os(name);
             return self.xattrs_by(path, |list| llistxattr(name, list), |key, value| lgetxattr(name, key, value));
         }
         if self.below.has_proc {
-            // The directory is the one that was opened, whatever its path leads to by now; its entry is not followed.
+            // The directory is the opened one, regardless of where its path leads by now; its entry is not followed.
             let host = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
             let host = os(&host);
             return self.xattrs_by(path, |list| llistxattr(host, list), |name, value| lgetxattr(host, name, value));
         }
-        // To open a device may change it. Only files and directories usually have attributes.
+        // Opening a device may change it. Only files and directories usually have attributes.
         let wrong = |e: Errno| entry_error(self.below.shown(path), "cannot be opened", e);
         let kind = FileType::from_mode(statat(dir, os(name), AtFlags::SYMLINK_NOFOLLOW).map_err(wrong)?.st_mode as u16);
         if !matches!(kind, Some(FileType::Regular | FileType::Directory)) {
@@ -440,7 +440,7 @@ impl Lister<'_> {
             }
             match get(os(name), &mut self.value[..]) {
                 Ok(len) => xattrs.push((name.into(), self.value[..len].into())),
-                // The attribute is listed, but not for this caller.
+                // The attribute is listed, but this caller has no access to it.
                 Err(Errno::OPNOTSUPP) => {}
                 Err(e) => return Err(wrong(e)),
             }
@@ -449,7 +449,7 @@ impl Lister<'_> {
     }
 }
 
-/// These flags prevent a wait for a FIFO that has taken a file's place.
+/// These flags prevent waiting for a FIFO that has replaced a file.
 const OPEN: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
@@ -481,7 +481,7 @@ impl Below {
         shown(&[&self.path, slash, path].concat())
     }
 
-    /// Opens a path below the root, however long it is.
+    /// Opens a path below the root, regardless of its length.
     fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
         if path.is_empty() {
             return openat(&self.root, ".", flags, Mode::empty());

@@ -1,4 +1,4 @@
-//! Attributes and flags of a source that an image has no place for.
+//! Attributes and flags of a source that an image cannot contain.
 //!
 //! Main type: [`LeftOut`].
 //!
@@ -10,14 +10,14 @@ use std::collections::btree_map::Entry;
 
 use crate::error::shown;
 
-/// Names in the warning. Sources of other systems have one or two kinds.
+/// The maximum number of names in the warning. Sources of other systems have one or two kinds.
 const NAMES_MAX: usize = 8;
 
 /// Attributes and flags that are left out, counted by name.
 #[derive(Debug, Default)]
 pub struct LeftOut {
     names: BTreeMap<String, u64>,
-    /// There are other names.
+    /// Whether there are other names.
     more: bool,
 }
 
@@ -41,13 +41,13 @@ impl LeftOut {
         }
     }
 
-    /// Adds what another part of the source counted.
+    /// Adds the counts of another part of the source.
     pub fn add(&mut self, other: LeftOut) {
         other.names.into_iter().for_each(|(name, entries)| self.count(name, entries));
         self.more |= other.more;
     }
 
-    /// The warning about the source `name`; `None`: everything is stored.
+    /// The warning about the source `name`; `None` if everything is stored.
     pub fn warning(&self, name: &str) -> Option<String> {
         let of = |(name, count): (&String, &u64)| match count {
             1 => format!("{name} (1 entry)"),

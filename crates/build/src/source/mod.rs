@@ -1,13 +1,13 @@
 //! The sources of trees: directories of the host, tar archives, and images of layers in either.
 //!
-//! Main types: [`Source`] (a tree and the bytes of its files), [`Word`] (a source as a command line names it),
+//! Main types: [`Source`] (a tree and the bytes of its files), [`Word`] (a source as an argument of a command line),
 //! [`Options`].
 //!
 //! What it does not do: fetch anything from elsewhere, or write anything except the unnamed files for bytes that cannot
 //! be read twice.
 //!
 //! # Locking
-//! None. Threads that write an image read files of one source side by side, each through a reader of its own.
+//! None. Threads that write an image read files of one source concurrently, each with a separate reader.
 
 mod budget;
 mod compressed;
@@ -41,7 +41,7 @@ use crate::error::shown;
 use crate::tree::{self, Builder, Content, Tree};
 use crate::{Error, Result};
 
-/// A tree, and the origin of its files' bytes.
+/// A tree, and the source of its files' bytes.
 pub struct Source {
     /// The directories, the files and their attributes.
     pub tree: Tree,
@@ -51,9 +51,9 @@ pub struct Source {
     pub warnings: Vec<String>,
 }
 
-/// How a source is read.
+/// The options for reading a source.
 pub struct Options {
-    /// Changes of all entries.
+    /// Changes to all entries.
     pub tree: tree::Options,
     /// The directory for contents that cannot be read twice: those of pipes and of compressed archives.
     pub spool: PathBuf,
@@ -75,19 +75,19 @@ impl Source {
         Ok(Source { tree: Builder::new(options.tree).finish()?, content, warnings: Vec::new() })
     }
 
-    /// The tree below a directory of the host, other file systems that are mounted below it included.
+    /// The tree below a directory of the host, including other file systems that are mounted below it.
     ///
     /// # Errors
-    /// Something cannot be read or stored; the error names it.
+    /// Something cannot be read or stored. The error contains its name.
     pub fn directory(path: &Path, options: Options) -> Result<Source> {
         directory::read(path, options)
     }
 
-    /// The source that a [`Word`] names. Without a form, a directory or an archive that is an image layout or a
-    /// `docker save` gives the tree of its layers, and any other its files.
+    /// The source of a [`Word`]. Without a form, a directory or an archive that is an image layout or a `docker save`
+    /// becomes the tree of its layers, and any other the tree of its files.
     ///
     /// # Errors
-    /// As the function of that source.
+    /// Those of the function for that source.
     pub fn open(word: &Word, options: Options) -> Result<Source> {
         let Word { form, path } = word;
         let Some(path) = path else {
@@ -110,16 +110,17 @@ impl Source {
     /// several, that of the host's platform.
     ///
     /// # Errors
-    /// It is no layout, a blob is missing or not what its digest says, or an entry cannot be stored.
+    /// It is not a layout, a blob is missing or does not match its digest, or an entry cannot be stored.
     pub fn oci(layout: &Path, tag: Option<&str>, options: Options) -> Result<Source> {
         oci::read(&oci::Directory(layout.to_owned()), tag, options)
     }
 
-    /// The tree in a tar archive, or of the image in it. Contents of a plain one are read in place; those of others are
-    /// stored in [`Options::spool`].
+    /// The tree in a tar archive, or of the image in it. The contents of a plain archive are read in place; those of
+    /// others are stored in [`Options::spool`].
     ///
     /// # Errors
-    /// It cannot be read, is damaged or cut off, or has no entries, or an entry cannot be stored; the error names it.
+    /// It cannot be read, is damaged or cut off, or has no entries, or an entry cannot be stored. The error contains
+    /// its name.
     pub fn tar(path: &Path, options: Options) -> Result<Source> {
         Source::tar_as(path, &Form::Any, options)
     }
@@ -128,7 +129,7 @@ impl Source {
         let name = shown(path.as_os_str().as_bytes());
         match File::open(path) {
             Ok(file) => Source::tar_file(name, file, form, options),
-            // The system's own error for a socket is that there is no such device.
+            // For a socket, the system's own error would be that there is no such device.
             Err(_) if path.metadata().is_ok_and(|there| there.file_type().is_socket()) => {
                 Err(Error::Source { name, why: "is a socket, and no tar archive".into() })
             }
@@ -136,8 +137,8 @@ impl Source {
         }
     }
 
-    /// As [`Source::tar`], of an open file, such as standard input; `name` is for messages. Bytes that have been read
-    /// are not read again.
+    /// The same as [`Source::tar`], for an open file, such as standard input; `name` is for messages. Bytes that have
+    /// been read are not read again.
     fn tar_file(name: String, file: File, form: &Form, options: Options) -> Result<Source> {
         let wrong = |e: &io::Error| source_error(name.clone(), e);
         let there = file.metadata().map_err(|e| wrong(&e))?;
@@ -145,7 +146,7 @@ impl Source {
             return Err(Error::Source { name, why: "is a directory, and no tar archive".into() });
         }
         if !there.is_file() {
-            // With a larger pipe, its writer wakes us less often. If the kernel refuses, the pipe stays as it is.
+            // With a larger pipe, its writer wakes us less often. If the kernel refuses, the pipe is not changed.
             let _ = rustix::pipe::fcntl_setpipe_size(&file, PIPE_BYTES);
             return Source::tar_stream_as(name, Box::new(file), form, options);
         }
@@ -162,7 +163,7 @@ impl Source {
         Source::tar_stream_as(name, Box::new(file), form, options)
     }
 
-    /// As [`Source::tar`], of anything that can be read.
+    /// The same as [`Source::tar`], for anything that can be read.
     ///
     /// # Errors
     /// As [`Source::tar`].
@@ -186,11 +187,11 @@ impl Source {
     }
 }
 
-/// The largest pipe without privileges (`/proc/sys/fs/pipe-max-size`).
+/// The maximum size of a pipe without privileges (`/proc/sys/fs/pipe-max-size`).
 const PIPE_BYTES: usize = 1 << 20;
-/// Where the magic of a superblock lies behind two blocks of zeroes.
+/// The offset of the magic of a superblock after two blocks of zeros.
 const MAGIC_AT: usize = 56;
-/// The bytes that are read of a stream at once.
+/// The number of bytes of a stream that are read at once.
 const STREAM_BUFFER: usize = 1 << 17;
 
 fn archive(mut input: tar::Input<'_>, form: &Form, options: Options) -> Result<Source> {
@@ -223,8 +224,8 @@ fn archive(mut input: tar::Input<'_>, form: &Form, options: Options) -> Result<S
     Ok(Source { tree, content: Box::new(Contents { parts: vec![part] }), warnings })
 }
 
-/// An archive without entries has only zeroes, like much that is no archive. It is accepted only if the user calls it
-/// an archive.
+/// An archive without entries contains only zeros, like many files that are no archives. It is accepted only if the
+/// user says that it is an archive.
 fn refuse_empty(input: &mut tar::Input<'_>, seen: &tar::Seen, form: &Form) -> Result<()> {
     if !seen.is_marked {
         return Err(input.refused("it is empty"));

@@ -1,4 +1,4 @@
-//! The words by which a command line names a source.
+//! The arguments by which a command line specifies a source.
 //!
 //! Main type: [`Word`].
 //!
@@ -12,22 +12,23 @@ use std::path::{Path, PathBuf};
 use crate::error::shown;
 use crate::{Error, Result};
 
-/// The prefixes for an image of layers. The kinds are told apart by their content.
+/// The prefixes for an image of layers. Their kinds are distinguished by the content.
 const IMAGES: [&[u8]; 3] = [b"oci:", b"oci-archive:", b"docker-archive:"];
 
-/// A source as it is named: `PATH` or `-` by content, `tar:`, `dir:` and `oci:` in front as such.
+/// A source as it is specified: `PATH` or `-`, whose kind depends on the content; or with `tar:`, `dir:` or `oci:`
+/// before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
-    /// The kind that it must be of.
+    /// The required kind.
     pub form: Form,
-    /// The file or directory; `None`: standard input.
+    /// The file or directory; `None` for standard input.
     pub path: Option<PathBuf>,
 }
 
-/// The kind that a source must be of.
+/// The required kind of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Its content decides.
+    /// The content decides.
     Any,
     /// A tar archive, whose entries are the files, even if they form an image.
     Archive,
@@ -38,10 +39,10 @@ pub enum Form {
 }
 
 impl Word {
-    /// Splits a word. A file whose name begins like a form is named with `./` in front.
+    /// Splits a word. A file whose name begins like a form is specified with `./` before it.
     ///
     /// # Errors
-    /// A tag is no text.
+    /// A tag is not text.
     pub fn parse(word: &OsStr) -> Result<Word> {
         let bytes = word.as_bytes();
         let place = |bytes: &[u8]| (bytes != b"-").then(|| PathBuf::from(OsStr::from_bytes(bytes)));
@@ -62,7 +63,8 @@ impl Word {
     }
 }
 
-/// `PATH[:TAG]`, where both may have colons: the longest path that is there; if there is none, up to the last colon.
+/// Splits `PATH[:TAG]`, where both may contain colons: at the longest path that exists; if there is none, at the last
+/// colon.
 fn split(word: &[u8]) -> (&[u8], Option<&[u8]>) {
     let is_there = |path: &[u8]| path == b"-" || Path::new(OsStr::from_bytes(path)).exists();
     if is_there(word) {

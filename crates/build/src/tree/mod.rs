@@ -1,15 +1,15 @@
-//! The content of a file system to be made: directories, files and their attributes.
+//! The content of a new file system: directories, files and their attributes.
 //!
-//! Main types: [`Tree`], [`Node`] (an inode that will be made), [`Body`] (the part of its type), [`Content`] (the
-//! origin of the files' bytes), [`Builder`] (makes a tree of entries in any order), [`Owners`] (the owners of its
+//! Main types: [`Tree`], [`Node`] (a future inode), [`Body`] (the part that depends on its type), [`Content`] (the
+//! source of the files' bytes), [`Builder`] (builds a tree from entries in any order), [`Owners`] (the owners of its
 //! entries).
 //!
-//! The order is fixed. The names of a directory ascend as bytes. Inodes are numbered in the order in which a walk meets
-//! them first: all entries of a directory, then its first subdirectory with everything below it, then the second. So
-//! two sources with the same content make the same tree. These are not the numbers in the file system.
+//! The order is fixed. The names of a directory ascend as bytes. Inodes are numbered in the order in which a walk first
+//! finds them: all entries of a directory, then its first subdirectory with everything below it, then the second. So
+//! two sources with the same content result in the same tree. These are not the numbers in the file system.
 //!
 //! # Locking
-//! None. Threads that write an image share the tree and read it.
+//! None. Threads that write an image share the tree and only read it.
 
 mod builder;
 mod owners;
@@ -31,7 +31,7 @@ pub use owners::{IdKind, Owners};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub u32);
 
-/// An inode that will be made.
+/// An inode that will be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Type and permissions (`st_mode`).
@@ -42,66 +42,66 @@ pub struct Node {
     pub gid: u32,
     /// The last change of the content. The image's other times are the same, so that they depend only on the source.
     pub mtime: Timestamp,
-    /// Flags that chattr(1) sets, as far as such an inode can have them.
+    /// The flags that chattr(1) sets and such an inode can have.
     pub flags: InodeFlags,
-    /// Names that lead to it; for a directory, 2 and the number of its subdirectories, without a limit.
+    /// The number of names; for a directory, 2 plus the number of its subdirectories, without a limit.
     pub links: u32,
-    /// The index of [`Tree::xattrs`]; `None`: there are none.
+    /// The index in [`Tree::xattrs`]; `None` if there are none.
     pub xattrs: Option<u32>,
-    /// The part that its type adds.
+    /// The part that depends on the type.
     pub body: Body,
 }
 
-/// The part of an inode that its type adds.
+/// The part of an inode that depends on its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Entries of the tree's list, without `.` and `..`.
     Directory {
         /// The range of [`Tree::entries`].
         entries: Range<u32>,
-        /// The directory that has it; the root's own number at the root.
+        /// The parent directory; for the root, its own number.
         parent: Id,
     },
     /// A regular file.
     File {
         /// The size in bytes.
         size: u64,
-        /// The index of [`Tree::data`]; `None`: the file has no holes.
+        /// The index in [`Tree::data`]; `None` if the file has no holes.
         sparse: Option<u32>,
-        /// The source's own number, by which [`Content::open`] finds it.
+        /// The source's own number, with which [`Content::open`] finds it.
         content: u64,
     },
     /// A symbolic link and its target; 1 to 4095 bytes, none of them 0.
     Symlink(Box<[u8]>),
     /// A character or block device.
     Device {
-        /// The driver.
+        /// The major number.
         major: u32,
-        /// The device of that driver.
+        /// The minor number.
         minor: u32,
     },
     /// A FIFO or a socket.
     Special,
 }
 
-/// An extended attribute: its full name (`user.x`, `system.posix_acl_access`) and its value as getxattr(2) gives it.
+/// An extended attribute: its full name (`user.x`, `system.posix_acl_access`) and its value as in getxattr(2).
 pub type Xattr = (Box<[u8]>, Box<[u8]>);
 
-/// How an image stores the name of an attribute; `None`: it has no place for it. Linux shows no attribute of the Hurd,
-/// but the Hurd finds its own in an image that was made elsewhere.
+/// The stored form of an attribute's name in an image; `None` if the image has no place for it. Linux shows no
+/// attribute of the Hurd, but the Hurd finds its own in an image that was created elsewhere.
 pub(crate) fn stored_name(full: &[u8]) -> Option<Name<'_>> {
     Name::parse(full).or_else(|| Name::parse_any(full).filter(|name| name.index == index::HURD))
 }
 
-/// The content of a file system to be made.
+/// The content of a new file system.
 #[derive(Debug, Default)]
 pub struct Tree {
     /// The inodes, by [`Id`].
     pub(crate) nodes: Vec<Node>,
     /// The entries of all directories: the end of the name in `names`, and the inode. The name begins at the end of the
-    /// one before.
+    /// previous one.
     pub(crate) entries: Vec<(u64, Id)>,
-    /// All names, one behind the other.
+    /// All names, one after the other.
     pub(crate) names: Vec<u8>,
     /// Sets of attributes, each once, sorted by name.
     pub(crate) xattrs: Vec<Box<[Xattr]>>,
@@ -150,7 +150,7 @@ impl Tree {
         self.nodes.len()
     }
 
-    /// Whether there is not even a root; no source makes such a tree.
+    /// Whether there is not even a root. No source creates such a tree.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -174,7 +174,7 @@ impl Tree {
         }
     }
 
-    /// Gives the root directory an attribute.
+    /// Adds an attribute to the root directory.
     pub fn set_root_xattr(&mut self, name: &[u8], value: &[u8]) {
         let Some(root) = self.nodes.first_mut() else { return };
         let mut set = root.xattrs.map_or(Vec::new(), |set| self.xattrs[set as usize].to_vec());
@@ -188,7 +188,7 @@ impl Tree {
         }
     }
 
-    /// The sizes of all files, holes included.
+    /// The sum of the sizes of all files, including holes.
     pub fn file_bytes(&self) -> u64 {
         let size = |node: &Node| if let Body::File { size, .. } = node.body { size } else { 0 };
         self.nodes.iter().map(size).fold(0, u64::saturating_add)
@@ -207,7 +207,7 @@ impl Tree {
         })
     }
 
-    /// The attributes behind [`Node::xattrs`].
+    /// The attributes of a set, whose number is in [`Node::xattrs`].
     pub fn xattrs(&self, set: u32) -> &[Xattr] {
         &self.xattrs[set as usize]
     }
@@ -218,26 +218,26 @@ impl Tree {
     }
 }
 
-/// The origin of the files' bytes.
+/// The source of the files' bytes.
 pub trait Content: Sync {
-    /// A file, to be read by one thread.
+    /// Opens a file that one thread reads.
     ///
     /// # Errors
-    /// It cannot be opened, or has changed since the tree was made; the error names it.
+    /// It cannot be opened, or has changed since the tree was built. The error contains its name.
     fn open(&self, content: u64) -> Result<Box<dyn ReadAt + '_>>;
 }
 
 /// The bytes of one file.
 pub trait ReadAt {
-    /// Fills `buf` from `offset` on. Holes are zeroes.
+    /// Fills `buf` from `offset` on. Holes are zeros.
     ///
     /// # Errors
-    /// It cannot be read, or has other bytes than when the tree was made; the error names it.
+    /// It cannot be read, or has other bytes than when the tree was built. The error contains its name.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// Called when all of it has been read: checks whether it changed meanwhile.
+    /// Called when the whole file has been read. Checks whether it has changed in the meantime.
     ///
     /// # Errors
-    /// It did; the error names it.
+    /// It has changed. The error contains its name.
     fn finish(&self) -> Result<()>;
 }

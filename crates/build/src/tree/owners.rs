@@ -1,4 +1,4 @@
-//! The owners of a tree's entries: numbers that stand for others, and owners of some paths.
+//! The owners of a tree's entries: numbers that replace others, and owners of some paths.
 //!
 //! Main type: [`Owners`], parsed from a file of lines:
 //!
@@ -10,8 +10,8 @@
 //! PATH/** UID[:GID]         the same with everything below it
 //! ```
 //!
-//! Numbers are exchanged first, once. Of the lines with paths a later one overrides an earlier one. Names may replace
-//! numbers, except in COUNT. A path called `uid` or `gid` is written `./uid`.
+//! Numbers are replaced first, once. If several lines have the same path, the later one is used. Names may be used
+//! instead of numbers, except in COUNT. A path called `uid` or `gid` is written as `./uid`.
 //!
 //! # Locking
 //! None.
@@ -37,11 +37,11 @@ pub(super) struct OwnedPath {
     pub below: bool,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
-    /// File and line.
+    /// The file and the line.
     pub place: Box<str>,
 }
 
-/// By the first source number of a range: its length, and the first number in the image.
+/// By the first number of a range in the source: its length, and the first number in the image.
 type Map = BTreeMap<u32, (u32, u32)>;
 
 /// The content of an owners' file.
@@ -53,10 +53,10 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Parses a file called `file`. `resolve` finds the number of a name.
+    /// Parses a file called `file`. `resolve` finds the number for a name.
     ///
     /// # Errors
-    /// A line has none of these forms, or a name has no number; the message names the line.
+    /// A line has none of these forms, or a name has no number. The message contains the line.
     pub fn parse(file: &str, text: &[u8], resolve: &dyn Fn(IdKind, &str) -> Option<u32>) -> Result<Owners> {
         let mut owners = Owners::default();
         for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
@@ -107,7 +107,7 @@ impl Owners {
             return Ok(());
         }
         let [.., owner] = words[..] else { return Err("expected PATH UID[:GID]".into()) };
-        // Spaces in a path belong to it.
+        // Spaces within a path are part of it.
         let path = line[..line.len() - owner.len()].trim_ascii_end();
         if path.is_empty() {
             return Err("expected PATH UID[:GID], or uid or gid FROM TO [COUNT]".into());
@@ -145,7 +145,7 @@ impl Owners {
 }
 
 fn number(word: &[u8]) -> Option<u32> {
-    // parse() would also take a sign.
+    // `parse()` would also accept a sign.
     let text = std::str::from_utf8(word).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
     text.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! The builder: against a model of paths, and case by case.
+//! Tests the builder: compared with a model of paths, and single cases.
 
 use std::collections::BTreeMap;
 
@@ -236,7 +236,7 @@ fn paths_through_links_are_as_long_as_the_kernel_takes_them() {
     file_at(4095)(&mut builder).expect("taken");
     let said = refused(file_at(4096));
     assert!(said.ends_with(": a path of 4096 bytes; at most 4095 can be walked (at byte 512)"), "{said}");
-    // Without links each part of a path is met once.
+    // Without links, each part of a path is visited once.
     let mut builder = Builder::new(Options::default());
     file(&mut builder, &format!("{}f", "d/".repeat(5000))).expect("taken");
 }
@@ -297,7 +297,7 @@ fn sets_of_attributes_are_kept_once_and_the_last_value_counts() {
     let xattr = |name: &str, value: &str| -> Xattr { (name.as_bytes().into(), value.as_bytes().into()) };
     let with = |xattrs| Attributes { xattrs, ..attributes(1) };
     let mut builder = Builder::new(Options::default());
-    // Replaced: its set is not in the tree.
+    // It is replaced, so its set is not in the tree.
     builder.file(b"z", with(vec![xattr("user.z", "")]), 0, None, 0).expect("a file");
     builder.file(b"z", with(vec![xattr("user.b", "2"), xattr("user.a", "1")]), 0, None, 0).expect("a file");
     let again = vec![xattr("user.a", "0"), xattr("user.a", "1"), xattr("user.b", "2")];
@@ -407,7 +407,7 @@ impl Model {
         path.match_indices('/').map(move |(at, _)| &path[..at])
     }
 
-    /// Whether the parents are directories, or can be made.
+    /// Whether the parents are directories, or can be created.
     fn open(&self, path: &str) -> bool {
         Model::parents(path).all(|parent| matches!(self.0.get(parent), None | Some(Thing::Directory(_))))
     }
@@ -459,7 +459,7 @@ impl Model {
         }
     }
 
-    /// Every name, links followed; `None`: one is impossible.
+    /// Every name, with links followed; `None` if one is impossible.
     fn finish(&self) -> Option<BTreeMap<String, Thing>> {
         let follow = |thing: &Thing| {
             let mut thing = thing.clone();

@@ -1,4 +1,4 @@
-//! The state table of the module's head, walked whole; and what it promises, as parties see it.
+//! Tests every cell of the state table at the head of the module, and its guarantees from the view of parties.
 
 use super::*;
 
@@ -100,7 +100,7 @@ const SHARED_TABLE: [(Event, [Cell; 7]); 5] = [
     (Write, [to(Clean), to(Unseen), to(Hinted), to(Hinted), to(Others), to(Seen), to(Seen)]),
 ];
 
-/// A ledger, one cursor, and how many losses were recorded.
+/// A ledger, one cursor, and the number of recorded losses.
 struct Scene {
     ledger: Ledger,
     cursor: LossCursor,
@@ -108,7 +108,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// The shortest way from an empty ledger to `state`.
+    /// Brings an empty ledger to `state` in the shortest way.
     fn in_state(state: State, cursor: &impl Fn(&Ledger) -> LossCursor) -> Scene {
         let ledger = Ledger::default();
         let mut scene = Scene { cursor: cursor(&ledger), ledger, recorded: 0 };

@@ -1,21 +1,21 @@
-//! The decisions of reclaim: which frames go, and what prevents it.
+//! The decisions of reclaim: which frames are freed, and what prevents it.
 //!
-//! Main types: [`Core`] (the frames of one budget, or of one zone of a modelled machine, under one policy),
-//! [`Reclaimer`] (the state of the background reclaimer; Linux: kswapd), [`Host`] (frees and writes the chosen
-//! frames), [`Next`] (the reclaimer's next action), [`Counts`].
+//! Main types: [`Core`] (the frames of one budget, or of one zone of a modelled machine, with one policy),
+//! [`Reclaimer`] (the state of the background reclaimer; Linux: kswapd), [`Host`] (frees and writes the chosen frames),
+//! [`Next`] (the reclaimer's next action), [`Counts`].
 //!
-//! A core gets the time as an argument, does no I/O, takes no lock and never sleeps. So the engine and the lab's
-//! model of a whole machine run the same code.
+//! A core gets the time as an argument, does no I/O, takes no lock and never sleeps. So Extant and the lab's model of a
+//! whole machine run the same code.
 //!
 //! # Locking
-//! Under the lock of [`super::Reclaim`].
+//! The lock of [`super::Reclaim`] protects everything here.
 
 use std::sync::Arc;
 
 use super::frame::{FrameId, Frames, ISOLATED, Key, OFF, OwnerId, State, Touches};
 use super::policy::{Driver, Policy, ReclaimPolicy};
 
-/// The kind of memory that a frame stands for.
+/// The kind of memory that a frame represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Data of a file.
@@ -24,11 +24,11 @@ pub enum Class {
     Metadata,
     /// An inode in memory.
     Inode,
-    /// Memory of programs: it must be written to swap space before it can go. Only the model has such frames.
+    /// Memory of programs, which must be written to swap space before it can be freed. Only the model has such frames.
     Anonymous,
 }
 
-/// A frame that was chosen, and where its owner finds it.
+/// A frame that was chosen, and how its owner finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Victim {
     pub id: FrameId,
@@ -50,9 +50,9 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tried {
     Freed,
-    /// Another thread has a lock that the owner needs. This says nothing about the frame's use.
+    /// Another thread has a lock that the owner needs. This does not say whether the frame is in use.
     Busy,
-    /// The frame has changed since it was chosen: it is dirty, for example.
+    /// The frame has changed since it was chosen; for example, it is now dirty.
     Changed,
     /// The frame's last user will put it back on a list.
     Parked,
@@ -63,21 +63,21 @@ pub enum Tried {
 /// The host's answer to a request to write a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrote {
-    /// It is under writeback.
+    /// The frame is under writeback.
     Started,
-    /// It is still dirty.
+    /// The frame is still dirty.
     NotNow,
 }
 
 /// Frees and writes frames on behalf of a core.
 pub trait Host {
-    /// The device behind `owner` has as many writes as it takes (Linux: `bdi_write_congested`).
+    /// Whether the device of `owner` has as many writes as it can take (Linux: `bdi_write_congested`).
     fn congested(&self, owner: OwnerId) -> bool;
 
-    /// The frame is clean and may go.
+    /// Frees the frame, which is clean.
     fn free(&mut self, victim: Victim) -> Answer;
 
-    /// The policy wants the frame written, from reclaim (Linux: `pageout`).
+    /// Writes the frame for reclaim, because the policy wants that (Linux: `pageout`).
     fn write(&mut self, victim: Victim) -> Wrote;
 }
 
@@ -89,14 +89,14 @@ pub struct Room {
     pub low: u64,
     /// Reclaim ends at this (Linux: `WMARK_HIGH`).
     pub high: u64,
-    /// All memory.
+    /// The total memory.
     pub total: u64,
 }
 
-/// Why a reclaimer waits.
+/// The reason why a reclaimer waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Why {
-    /// Frames under writeback came round again, or all frames met are dirty: wait until some have been written.
+    /// Frames under writeback were met again, or all frames that were met are dirty: wait until some have been written.
     Writeback,
     /// All remaining frames are in use.
     InUse,
@@ -105,62 +105,62 @@ pub enum Why {
 /// The reclaimer's next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Another step.
+    /// Do another step.
     More,
-    /// Nothing, until there is less than [`Room::low`].
+    /// Do nothing until less than [`Room::low`] is free.
     Enough,
-    /// Another step after this many nanoseconds, or once a write has completed.
+    /// Do another step after this many nanoseconds, or when a write has completed.
     Wait { why: Why, at_most_ns: u64 },
-    /// The flusher has to write this many bytes first: reclaim waits for them.
+    /// The flusher must write this many bytes first, and reclaim waits for them.
     Drive { bytes: u64 },
 }
 
 /// Exact counts of frames, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Frames looked at, by the background reclaimer and by callers that need memory at once.
+    /// The number of frames examined by the background reclaimer, and by callers that need memory immediately.
     pub scanned: u64,
     pub scanned_direct: u64,
     pub freed: u64,
     pub freed_direct: u64,
     pub freed_bytes: u64,
-    /// Of the frames looked at: dirty, dirty and not yet under writeback, under writeback, and in use.
+    /// The numbers of examined frames that were dirty, dirty and not yet under writeback, under writeback, and in use.
     pub dirty: u64,
     pub unqueued: u64,
     pub writeback: u64,
     pub in_use: u64,
-    /// Chosen frames that the owner could not lock, or that had changed meanwhile.
+    /// The number of chosen frames that the owner could not lock, or that had changed in the meantime.
     pub busy: u64,
-    /// Frames marked to be freed as soon as they are written.
+    /// The number of frames marked to be freed as soon as they are written.
     pub immediate: u64,
-    /// Times that reclaim wanted a frame written: of a file, and of a program.
+    /// The number of times that reclaim wanted a frame to be written: of a file, and of a program.
     pub wanted_data: u64,
     pub wanted_anonymous: u64,
-    /// Inodes looked at.
+    /// The number of inodes examined.
     pub slabs_scanned: u64,
     pub inodes_freed: u64,
-    /// Frames that came back soon after they had left.
+    /// The number of frames that were inserted again soon after they had been freed.
     pub refaulted: u64,
-    /// Times that the reclaimer had to wait.
+    /// The number of times that the reclaimer had to wait.
     pub stalls: u64,
 }
 
-/// Bytes of frames that are on no list of a policy because they are not clean.
+/// The bytes of frames that are on no list of a policy because they are not clean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unclean {
-    /// Dirty, under writeback or not durable.
+    /// Dirty, under writeback, or not durable.
     pub data: u64,
     pub other: u64,
 }
 
-/// The state that a policy works on: everything of a core but the policy.
+/// The state that a policy works on: everything in a core except the policy.
 pub(super) struct Field {
     pub frames: Frames,
     pub classes: Vec<Class>,
     pub counts: Counts,
     pub unclean: Unclean,
     pub room: Room,
-    /// A caller that needs memory at once reclaims now, not the background thread.
+    /// Whether a caller that needs memory immediately reclaims, and not the background thread.
     pub direct: bool,
 }
 
@@ -169,7 +169,7 @@ impl Field {
         self.classes[usize::from(self.frames.owner(id).0)]
     }
 
-    /// Counts one more frame as looked at.
+    /// Counts one more frame as examined.
     pub fn scan(&mut self) {
         if self.direct {
             self.counts.scanned_direct += 1;
@@ -233,17 +233,17 @@ impl Core {
         self.field.room = room;
     }
 
-    /// Bytes of files' data that are dirty, under writeback, or not durable.
+    /// The number of bytes of file data that are dirty, under writeback, or not durable.
     pub fn unclean_data(&self) -> u64 {
         self.field.unclean.data
     }
 
-    /// How many frames there are.
+    /// The number of frames.
     pub fn frames(&self) -> u64 {
         u64::from(self.field.frames.live())
     }
 
-    /// Adds a frame of `bytes`, in use for the first time.
+    /// Adds a frame of `bytes`, which is used for the first time.
     pub fn insert(&mut self, owner: OwnerId, key: Key, bytes: u32, state: State) -> FrameId {
         let id = self.field.frames.add(owner, key, bytes, state.told());
         self.field.add_unclean(id, 1);
@@ -251,7 +251,7 @@ impl Core {
         id
     }
 
-    /// Removes the frame: its owner freed it, because reclaim had chosen it or for a reason of its own.
+    /// Removes the frame, which its owner freed because reclaim had chosen it or for another reason.
     pub fn remove(&mut self, id: FrameId) {
         self.field.add_unclean(id, -1);
         if self.field.frames.list(id) == ISOLATED {
@@ -290,14 +290,14 @@ impl Core {
         self.field.frames.state(id).told()
     }
 
-    /// A chosen frame could not be freed, for the reason that [`Tried`] gives.
+    /// Must be called if a chosen frame could not be freed, for the reason `why`.
     pub fn kept(&mut self, id: FrameId, why: Tried) {
         if self.field.frames.list(id) == ISOLATED {
             self.field.frames.unlink(id);
             self.field.frames.unmark(id, State::DIRECT);
             if why == Tried::InUse {
                 self.field.counts.in_use += 1;
-                // Promoted, so that the policy looks at it later than at new frames.
+                // The frame is promoted, so that the policy examines it later than new frames.
                 self.field.frames.mark(id, State::PROMOTED);
             } else {
                 self.field.counts.busy += 1;
@@ -306,8 +306,8 @@ impl Core {
         }
     }
 
-    /// Takes a frame in use off its list until [`Core::unpark`]. The caller checks afterwards that the frame is still
-    /// in use, just as its last user checks whether it is parked: one of the two then puts it back.
+    /// Removes a frame in use from its list until [`Core::unpark`]. The caller then checks that the frame is still in
+    /// use, and its last user checks whether it is parked. So one of the two puts it back.
     pub fn park(&mut self, id: FrameId) {
         if self.field.frames.list(id) == ISOLATED {
             self.field.counts.in_use += 1;
@@ -325,7 +325,7 @@ impl Core {
         }
     }
 
-    /// Chooses every clean frame that stands on a list.
+    /// Chooses every clean frame that is on a list.
     pub(super) fn choose_all(&mut self, host: &mut dyn Host) {
         for id in self.field.frames.listed() {
             if self.field.frames.state(id).told() == State::CLEAN {
@@ -334,7 +334,7 @@ impl Core {
         }
     }
 
-    /// Frames chosen and not yet freed, frames on a list, and frames on none, for tests.
+    /// The numbers of frames that are chosen and not yet freed, on a list, and on no list, for tests.
     #[cfg(test)]
     pub fn census(&self) -> [usize; 3] {
         let mut census = [0; 3];
@@ -372,8 +372,8 @@ impl Reclaimer {
         self.driver.wake();
     }
 
-    /// A step over all zones of one machine. It looks at some hundred frames at most, under `generations` at 4,096 (the
-    /// bound of Linux).
+    /// Does a step over all zones of one machine. It examines at most a few hundred frames, or 4,096 with `generations`
+    /// (the limit of Linux).
     pub fn step(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
         for zone in &mut *zones {
             zone.field.direct = false;
@@ -387,7 +387,7 @@ impl Reclaimer {
         next
     }
 
-    /// For a caller that needs memory at once: frees about 32 frames, if it can (Linux: `try_to_free_pages`).
+    /// For a caller that needs memory immediately: frees about 32 frames, if possible (Linux: `try_to_free_pages`).
     pub fn direct(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
         for zone in &mut *zones {
             zone.field.direct = true;
@@ -400,7 +400,7 @@ impl Reclaimer {
     }
 }
 
-/// Has `host` free the frame.
+/// Lets `host` free the frame.
 pub(super) fn free(core: &mut Core, id: FrameId, host: &mut dyn Host) {
     core.field.frames.isolate(id);
     if core.field.direct {

@@ -1,16 +1,16 @@
-//! Reclaim at work: owners, locks and the background thread.
+//! Runs reclaim: the owners, the locks and the background thread.
 //!
 //! Main types: [`Reclaim`] (one for each [`crate::Budget`]), [`FrameOwner`] (a cache whose memory is counted as
 //! frames).
 //!
-//! A step chooses frames under the lock, and then calls their owners without it. Owners only try locks: a frame whose
-//! owner is busy stays, and comes round again.
+//! A step chooses frames under the lock, and then calls their owners without it. Owners only try to take locks: if the
+//! owner of a frame is busy, the frame is kept and will be met again.
 //!
-//! What it does not do: it writes nothing. It reports a lack of clean frames to owners, which have a flusher.
+//! What it does not do: it writes nothing. It reports a lack of clean frames to the owners, which have a flusher.
 //!
 //! # Locking
-//! `reclaim` (213) guards the core. It is a leaf: owners take it under the locks that protect the frames' contents,
-//! and nothing is called under it. `frame owners` (94) guards the table of owners: a step takes it to look one up,
+//! `reclaim` (213) protects the core. It is a leaf: owners take it under the locks that protect the frames' contents,
+//! and nothing is called under it. `frame owners` (94) protects the table of owners: a step takes it to look one up,
 //! and a registration takes `reclaim` under it.
 
 use std::sync::{Arc, Weak};
@@ -27,33 +27,33 @@ use super::policy::ReclaimPolicy;
 static CLASS: LockClass = LockClass::new("reclaim", 213);
 static OWNERS_CLASS: LockClass = LockClass::new("frame owners", 94);
 
-/// How long the thread waits when the owners freed none of the chosen frames.
+/// The time for which the thread waits if the owners freed none of the chosen frames.
 const IN_USE_NS: u64 = 1_000_000;
 
 /// A cache whose memory is counted as frames.
 pub trait FrameOwner: Send + Sync {
-    /// Frees the frame's contents, unless they are in use or not clean. Must not block: it only tries locks. If it
-    /// frees them, it calls [`Core::remove`].
+    /// Frees the frame's contents, unless they are in use or not clean. Must not block, so it only tries to take locks.
+    /// If it frees them, it calls [`Core::remove`].
     fn try_free(&self, key: Key, id: FrameId) -> Tried;
 
-    /// Reclaim lacks clean frames: the owner should write about this many bytes soon. Must not block.
+    /// Called if reclaim lacks clean frames: the owner should write about this many bytes soon. Must not block.
     fn want_written(&self, _bytes: u64) {}
 
-    /// Bytes that are not on the device yet. Once they are, their frames can go.
+    /// The number of bytes that are not on the device yet. When they are, their frames can be freed.
     fn unwritten(&self) -> u64 {
         0
     }
 }
 
 struct Inner {
-    /// One: the engine's memory has no zones.
+    /// There is one core, because Extant's memory has no zones.
     cores: [Core; 1],
     reclaimer: Reclaimer,
-    /// The background thread has work.
+    /// Whether the background thread has work.
     awake: bool,
 }
 
-/// Frames chosen to be freed, and bytes that the policy wants written.
+/// The frames chosen to be freed, and the number of bytes that the policy wants to be written.
 #[derive(Default)]
 struct Chosen {
     free: Vec<Victim>,
@@ -61,7 +61,7 @@ struct Chosen {
 }
 
 impl Host for Chosen {
-    /// Never, in the engine: bulk data waits in a window of its own, and other writes find room.
+    /// Never congested here: bulk data waits in a separate window, and there is room for other writes.
     fn congested(&self, _: OwnerId) -> bool {
         false
     }
@@ -71,7 +71,8 @@ impl Host for Chosen {
         Answer::Later
     }
 
-    /// A policy's "write this page" is a hint: the flusher writes in its own order, neighbours together.
+    /// A policy's request to write a page is only a hint: the flusher writes in its own order, with adjacent blocks
+    /// together.
     fn write(&mut self, _: Victim) -> Wrote {
         self.write += 1 << 12;
         Wrote::NotNow
@@ -83,13 +84,14 @@ pub struct Reclaim {
     inner: Mutex<Inner>,
     touches: Arc<Touches>,
     owners: RwLock<Vec<(Class, Weak<dyn FrameOwner>)>>,
-    /// Signalled when the thread gets work or has to end, and when dirty memory has become clean.
+    /// Signalled when the thread gets work or must end, and when dirty memory has become clean.
     wake: Condvar,
-    /// Readable without the lock: threads that reclaim, whether one is awake, and callers that wait for frames.
+    /// Readable without the lock: the number of threads that reclaim, whether one is awake, and the number of callers
+    /// that wait for frames.
     threads: AtomicU32,
     awake: AtomicBool,
     waits: AtomicU32,
-    /// Times that a caller freed memory in its own thread.
+    /// The number of times that a caller freed memory in its own thread.
     pub direct: Counter,
 }
 
@@ -112,7 +114,7 @@ impl Reclaim {
     /// Registers a cache with frames of `class`.
     pub fn register(&self, class: Class, owner: Weak<dyn FrameOwner>) -> OwnerId {
         let mut owners = self.owners.write();
-        // A mount that shared the budget may have ended: reuse its place in the table.
+        // If a mount that shared the budget has ended, its place in the table is reused.
         let gone = owners.iter().position(|(c, o)| *c == class && o.strong_count() == 0);
         if let Some(at) = gone {
             owners[at].1 = owner;
@@ -122,7 +124,7 @@ impl Reclaim {
         self.with(|core| core.register(class))
     }
 
-    /// Runs `f` on the frames. `f` must not call out: the lock is a leaf.
+    /// Runs `f` on the frames. `f` must not take other locks, because this lock is a leaf.
     pub fn with<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
         f(&mut self.inner.lock().cores[0])
     }
@@ -132,7 +134,7 @@ impl Reclaim {
         &self.touches
     }
 
-    /// Exact counts since the budget was made.
+    /// Exact counts since the budget was created.
     pub fn counts(&self) -> Counts {
         *self.inner.lock().cores[0].counts()
     }
@@ -141,7 +143,7 @@ impl Reclaim {
         self.owners.read().get(usize::from(id.0)).and_then(|(_, owner)| owner.upgrade())
     }
 
-    /// One step, in the background or for a caller that needs memory at once; returns how many bytes it freed.
+    /// Does one step, in the background or for a caller that needs memory immediately. Returns how many bytes it freed.
     pub(crate) fn step(&self, room: Room, direct: bool) -> (Next, u64) {
         let mut chosen = Chosen::default();
         let next = {
@@ -154,7 +156,7 @@ impl Reclaim {
         if freed > 0 {
             self.wake_waiters();
         }
-        // All chosen frames are in use or locked: the next ones probably are, too.
+        // If all chosen frames are in use or locked, the next ones probably are, too.
         let in_vain = kept > 0 && freed == 0 && next == Next::More;
         let next = if in_vain { Next::Wait { why: Why::InUse, at_most_ns: IN_USE_NS } } else { next };
         let wanted = chosen.write + if let Next::Drive { bytes } = next { bytes } else { 0 };
@@ -168,7 +170,7 @@ impl Reclaim {
         self.owners.read().iter().filter_map(|(_, owner)| owner.upgrade()).collect()
     }
 
-    /// Requests that every owner writes about this many bytes soon.
+    /// Requests that every owner write about this many bytes soon.
     pub(crate) fn want_written(&self, bytes: u64) {
         self.all_owners().iter().for_each(|owner| owner.want_written(bytes));
     }
@@ -178,10 +180,10 @@ impl Reclaim {
         self.all_owners().iter().map(|owner| owner.unwritten()).sum()
     }
 
-    /// Calls the owners to free the chosen frames. Returns how many stayed, and the bytes of those that were freed.
+    /// Calls the owners to free the chosen frames. Returns how many were kept, and the bytes of those that were freed.
     fn have_freed(&self, chosen: &[Victim]) -> (usize, u64) {
         let (mut kept, mut freed) = (Vec::new(), 0);
-        // An owner whose lock was taken: its other frames need the same lock.
+        // The owner whose lock was taken; its other frames need the same lock.
         let mut busy = None;
         let mut last = None;
         for victim in chosen {
@@ -210,7 +212,7 @@ impl Reclaim {
         (kept.len(), freed)
     }
 
-    /// Frees all that can be freed, however recently it was used; returns how many bytes that were.
+    /// Frees everything that can be freed, regardless of how recently it was used. Returns how many bytes it freed.
     pub(crate) fn drain(&self) -> u64 {
         let mut chosen = Chosen::default();
         self.with(|core| core.choose_all(&mut chosen));
@@ -222,7 +224,7 @@ impl Reclaim {
         self.threads.load(Ordering::Acquire) > 0
     }
 
-    /// Wakes the thread: there is work.
+    /// Wakes the thread because there is work.
     pub(crate) fn wake(&self) {
         if !self.awake.swap(true, Ordering::AcqRel) {
             let mut inner = self.inner.lock();
@@ -233,7 +235,7 @@ impl Reclaim {
         }
     }
 
-    /// Wakes callers that wait for frames: something has been written, and is clean now.
+    /// Wakes callers that wait for frames, because something has been written and is clean now.
     pub fn written(&self) {
         self.wake_waiters();
     }
@@ -260,7 +262,7 @@ impl Reclaim {
         self.wake.notify_all();
     }
 
-    /// Sleeps until there is work, or for `at_most`; returns whether there is work.
+    /// Sleeps until there is work, or for `at_most`. Returns whether there is work.
     pub(crate) fn sleep(&self, at_most: Duration) -> bool {
         let mut inner = self.inner.lock();
         if !inner.awake {

@@ -1,38 +1,38 @@
 //! The bookkeeping of reclaim for one piece of memory that can be freed.
 //!
-//! Main types: [`Frames`] (all frames, and the lists that they stand on), [`FrameId`], [`Touches`] (how often each
-//! was used, countable without a lock). Linux: `struct page` and its `lru` field, as far as mm/vmscan.c uses them.
+//! Main types: [`Frames`] (all frames, and their lists), [`FrameId`], [`Touches`] (the use counts, which need no lock).
+//! Linux: `struct page` and its `lru` field, as mm/vmscan.c uses them.
 //!
-//! A frame takes 32 bytes, and one more for its count. Lists are doubly linked through the frames, so that a frame can
-//! leave its list from the middle; each knows its length and its bytes.
+//! A frame takes 32 bytes, plus one for its count. Lists are doubly linked through the frames, so that a frame can be
+//! removed from the middle of its list. Each list knows its length and its bytes.
 //!
-//! What it does not do: it decides nothing. Only the policy knows what a list means.
+//! What it does not do: decide anything. Only the policy knows the meaning of a list.
 //!
 //! # Locking
-//! [`Frames`] is under the lock of [`super::Reclaim`]. [`Touches`] is shared and has no lock.
+//! The lock of [`super::Reclaim`] protects [`Frames`]. [`Touches`] is shared and has no lock.
 
 use std::sync::{Arc, OnceLock};
 
 use extant_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-/// No frame.
+/// The number that stands for no frame.
 const NONE: u32 = u32::MAX;
-/// How many lists a policy has, [`OFF`] included.
+/// The number of lists of a policy, including [`OFF`].
 const LISTS: usize = 7;
-/// The frame stands on no list.
+/// The frame is on no list.
 pub(super) const OFF: ListId = 0;
-/// The frame was chosen and its owner frees it: it stands on no list, and comes back through [`super::Core::kept`].
+/// The frame was chosen and its owner frees it. It is on no list, and is put back by [`super::Core::kept`].
 pub(super) const ISOLATED: ListId = LISTS as ListId;
 
-/// Identifies a list: the policies number theirs from 1 on.
+/// Identifies a list. The policies number their lists from 1 on.
 pub(super) type ListId = u8;
 
-/// A frame, until it is removed. Numbers are used again.
+/// Identifies a frame until it is removed. Numbers are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameId(u32);
 
-/// The frame of an object that may have none, readable without a lock. Changes, and reads that must be right, happen
-/// under the lock of [`super::Reclaim`]. Without it the value is a hint, good enough for [`Touches`].
+/// The frame of an object that may have none, readable without a lock. Changes, and reads that must be correct, happen
+/// under the lock of [`super::Reclaim`]. Without it the value is a hint, which is sufficient for [`Touches`].
 #[derive(Debug)]
 pub struct FrameCell(AtomicU32);
 
@@ -52,7 +52,7 @@ impl FrameCell {
         self.0.store(id.0, Ordering::Relaxed);
     }
 
-    /// Takes the frame out of the cell.
+    /// Takes the frame out of the cell and returns it.
     pub fn take(&self) -> Option<FrameId> {
         let id = self.0.swap(NONE, Ordering::Relaxed);
         (id != NONE).then_some(FrameId(id))
@@ -63,16 +63,16 @@ impl FrameCell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OwnerId(pub(super) u16);
 
-/// Where an owner finds the contents of a frame.
+/// How an owner finds the contents of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// An inode's number, or a block's number.
+    /// The number of an inode or of a block.
     pub object: u64,
     /// For an inode's data: the first page.
     pub page: u64,
 }
 
-/// Flags of a frame. The upper ones belong to the policies.
+/// The flags of a frame. The upper ones belong to the policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State(u8);
 
@@ -87,11 +87,11 @@ impl State {
     pub const UNSTABLE: State = State(4);
     /// The flags that owners set.
     const TOLD: State = State(7);
-    /// Chosen by a caller that needs memory at once.
+    /// Chosen by a caller that needs memory immediately.
     pub(super) const DIRECT: State = State(8);
     /// To be freed as soon as it is written (Linux: `PG_reclaim`).
     pub(super) const IMMEDIATE: State = State(16);
-    /// Used since reclaim met it last (Linux: `PG_referenced`).
+    /// Used since reclaim last met it (Linux: `PG_referenced`).
     pub(super) const REFERENCED: State = State(32);
     /// Used again (Linux: `PG_active`).
     pub(super) const PROMOTED: State = State(64);
@@ -109,7 +109,7 @@ impl State {
         self.0 & other.0 != 0
     }
 
-    /// The owners' flags, without the policy's.
+    /// The flags of the owners, without those of the policy.
     pub const fn told(self) -> State {
         State(self.0 & State::TOLD.0)
     }
@@ -119,7 +119,7 @@ impl State {
 struct Frame {
     key: Key,
     prev: u32,
-    /// In a free frame: the next free frame.
+    /// In a free frame, this is the next free frame.
     next: u32,
     bytes: u32,
     owner: u16,
@@ -147,7 +147,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// `uses`: up to how many uses of a frame are counted.
+    /// Creates an empty set. `uses` is the maximum number of uses of a frame that are counted.
     pub fn new(uses: u8) -> Frames {
         Frames {
             slots: Vec::new(),
@@ -162,12 +162,12 @@ impl Frames {
         &self.touches
     }
 
-    /// Frames in use.
+    /// The number of frames that exist.
     pub fn live(&self) -> u32 {
         self.live
     }
 
-    /// A new frame, on no list.
+    /// Adds a frame, which is on no list.
     pub fn add(&mut self, owner: OwnerId, key: Key, bytes: u32, state: State) -> FrameId {
         let frame = Frame { key, prev: NONE, next: NONE, bytes, owner: owner.0, list: OFF, state };
         let id = match self.first_free {
@@ -189,7 +189,7 @@ impl Frames {
         FrameId(id)
     }
 
-    /// Removes the frame; its number may be used again.
+    /// Removes the frame. Its number may be reused.
     pub fn remove(&mut self, id: FrameId) {
         self.unlink(id);
         let slot = &mut self.slots[id.0 as usize];
@@ -225,7 +225,7 @@ impl Frames {
         slot.state = slot.state.or(marks);
     }
 
-    /// Clears flags; returns whether one was set.
+    /// Clears flags. Returns whether one was set.
     pub fn unmark(&mut self, id: FrameId, marks: State) -> bool {
         let slot = &mut self.slots[id.0 as usize];
         let had = slot.state.has(marks);
@@ -241,18 +241,18 @@ impl Frames {
         u64::from(self.lists[usize::from(list)].len)
     }
 
-    /// Bytes of the frames on a list.
+    /// The number of bytes of the frames on a list.
     pub fn list_bytes(&self, list: ListId) -> u64 {
         self.lists[usize::from(list)].bytes
     }
 
-    /// The frame that has been on the list longest.
+    /// The frame that has been on the list for the longest time.
     pub fn tail(&self, list: ListId) -> Option<FrameId> {
         let tail = self.lists[usize::from(list)].tail;
         (tail != NONE).then_some(FrameId(tail))
     }
 
-    /// Takes the frame off its list.
+    /// Removes the frame from its list.
     pub fn unlink(&mut self, id: FrameId) {
         let Frame { prev, next, bytes, list, .. } = self.slots[id.0 as usize];
         self.slots[id.0 as usize].list = OFF;
@@ -272,13 +272,13 @@ impl Frames {
         l.bytes -= u64::from(bytes);
     }
 
-    /// Takes the frame off its list while its owner frees it.
+    /// Removes the frame from its list while its owner frees it.
     pub fn isolate(&mut self, id: FrameId) {
         self.unlink(id);
         self.slots[id.0 as usize].list = ISOLATED;
     }
 
-    /// Puts the frame at the newest end of `list`; it leaves the list that it is on.
+    /// Moves the frame to the newest end of `list`.
     pub fn push(&mut self, list: ListId, id: FrameId) {
         self.unlink(id);
         let head = self.lists[usize::from(list)].head;
@@ -292,7 +292,7 @@ impl Frames {
         self.joined(list, id);
     }
 
-    /// Puts the frame at the end of `list` from which reclaim takes first; it leaves the list that it is on.
+    /// Moves the frame to the end of `list` from which reclaim takes first.
     pub fn push_tail(&mut self, list: ListId, id: FrameId) {
         self.unlink(id);
         let tail = self.lists[usize::from(list)].tail;
@@ -327,38 +327,38 @@ impl Frames {
         all
     }
 
-    /// Every frame in use, for tests.
+    /// Every frame that exists, for tests.
     #[cfg(test)]
     pub fn ids(&self) -> impl Iterator<Item = FrameId> + '_ {
         (0..self.slots.len() as u32).filter(|i| self.slots[*i as usize].owner != u16::MAX).map(FrameId)
     }
 }
 
-/// Frames in the first chunk, as a power of two; each following chunk doubles them.
+/// log2 of the number of frames in the first chunk. Each following chunk has twice as many.
 const FIRST_CHUNK_BITS: u32 = 10;
 const CHUNKS: usize = 22;
 
-/// A frame's uses count once while this many new frames arrive, as a power of two.
+/// log2 of the number of new frames during which the uses of a frame count only once.
 const EPOCH_BITS: u32 = 6;
 
-/// How often each frame was used since a policy last looked, up to a bound of the policy. A use needs no lock: the
-/// table grows by chunks that never move.
+/// How often each frame was used since a policy last looked, up to a limit of the policy. A use needs no lock, because
+/// the table grows by chunks that never move.
 pub struct Touches {
     chunks: [OnceLock<Box<[AtomicU8]>>; CHUNKS],
-    /// How many frames there have been.
+    /// The number of frames that were ever added.
     added: AtomicU32,
-    /// The highest count.
+    /// The maximum count.
     most: u8,
 }
 
 impl Touches {
-    /// A bound that suits most policies. Reclaim has to pass over a frame once per count, so old popularity must not
-    /// add up.
+    /// A limit that is suitable for most policies. Reclaim has to skip a frame once per count, so old popularity must
+    /// not accumulate.
     pub const USUAL: u8 = 3;
     const COUNT: u8 = 0x0F;
     const PARKED: u8 = 0x80;
 
-    /// No frame has been used. Counts end at `most`, which is at most 15.
+    /// Creates a table without uses. The maximum of a count is `most`, which is at most 15.
     pub(super) fn new(most: u8) -> Touches {
         Touches { chunks: Default::default(), added: AtomicU32::new(0), most: most.min(Self::COUNT) }
     }
@@ -371,7 +371,7 @@ impl Touches {
         &cells[(n - (1 << bits)) as usize]
     }
 
-    /// The frame was used again.
+    /// Counts a use of the frame.
     #[inline]
     pub fn touch(&self, id: FrameId) {
         let cell = self.cell(id);
@@ -382,8 +382,8 @@ impl Touches {
         }
     }
 
-    /// Counts a use of the frame, unless its last use, which `last` records, was a moment ago. Sixteen inodes that
-    /// are read from one block, one after the other, do not make the block popular.
+    /// Counts a use of the frame, unless its last use, which `last` records, was very recent. If sixteen inodes are
+    /// read from one block, one after the other, this does not make the block popular.
     #[inline]
     pub fn touch_apart(&self, id: FrameId, last: &AtomicU32) {
         let now = self.added.load(Ordering::Relaxed) >> EPOCH_BITS;
@@ -398,17 +398,17 @@ impl Touches {
         self.added.load(Ordering::Relaxed) >> EPOCH_BITS
     }
 
-    /// How often the frame was used.
+    /// The number of uses of the frame.
     pub fn count(&self, id: FrameId) -> u8 {
         self.cell(id).load(Ordering::Relaxed) & Self::COUNT
     }
 
-    /// Returns how often the frame was used, and resets the count to 0.
+    /// Returns the number of uses of the frame, and resets it to 0.
     pub fn take(&self, id: FrameId) -> u8 {
         self.cell(id).fetch_and(!Self::COUNT, Ordering::Relaxed) & Self::COUNT
     }
 
-    /// Decrements the count; returns whether it was above 0.
+    /// Decrements the count. Returns whether it was above 0.
     pub fn take_one(&self, id: FrameId) -> bool {
         let cell = self.cell(id);
         let mut was = cell.load(Ordering::Relaxed);
@@ -421,12 +421,12 @@ impl Touches {
         false
     }
 
-    /// Sets the count, and that the frame is not parked.
+    /// Sets the count, and marks the frame as not parked.
     pub(super) fn set(&self, id: FrameId, to: u8) {
         self.cell(id).store(to, Ordering::Relaxed);
     }
 
-    /// Whether the frame is off its list until its last user is done.
+    /// Whether the frame is on no list until its last user is done.
     pub fn is_parked(&self, id: FrameId) -> bool {
         self.cell(id).load(Ordering::SeqCst) & Self::PARKED != 0
     }

@@ -1,16 +1,16 @@
-//! Fingerprints of frames that left the cache recently: enough to notice one that comes back too soon.
+//! Fingerprints of frames that were recently evicted, which suffice to notice one that is needed again too soon.
 //!
-//! Main type: [`Ghosts`] (Linux: shadow entries, mm/workingset.c; the ghost queue of S3-FIFO, SOSP 2023, and ARC,
-//! FAST 2003). An entry is a fingerprint of 32 bits and the time at which the frame left, 8 bytes in all, in buckets
-//! of eight. So it needs no list, and an expired entry need not be removed. When a bucket is full, its oldest entry
-//! goes. For each frame that fits into the cache there are two to four entries, 16 to 32 bytes. Linux keeps up to four
-//! shadow entries for a page (`count_shadow_nodes` of 3.15: one node of 64 for 16 pages), 36 bytes.
+//! Main type: [`Ghosts`] (Linux: shadow entries, mm/workingset.c; the ghost queue of S3-FIFO, SOSP 2023, and ARC, FAST
+//! 2003). An entry is a fingerprint of 32 bits and the time at which the frame was evicted, 8 bytes in total, in
+//! buckets of eight. So it needs no list, and an expired entry need not be removed. When a bucket is full, its oldest
+//! entry is replaced. For each frame that fits into the cache there are two to four entries, 16 to 32 bytes. Linux
+//! keeps up to four shadow entries for a page (`count_shadow_nodes` of 3.15: one node of 64 for 16 pages), 36 bytes.
 //!
-//! What it does not do: two frames may have one fingerprint (one in 2^29 pairs of a bucket); the younger one is then
-//! taken for the older.
+//! What it does not do: distinguish all frames. Two frames may have the same fingerprint (one in 2^29 pairs of a
+//! bucket); then the younger one is mistaken for the older one.
 //!
 //! # Locking
-//! Under the lock of [`super::Reclaim`].
+//! The lock of [`super::Reclaim`] protects everything here.
 
 use super::frame::{Key, OwnerId};
 
@@ -23,14 +23,15 @@ struct Ghost {
     left: u32,
 }
 
-/// Fingerprints of frames that left, each with its time. The caller defines the unit of time; it may wrap around.
+/// The fingerprints of evicted frames, each with its time. The caller defines the unit of time, and the time may wrap
+/// around.
 #[derive(Default)]
 pub(super) struct Ghosts {
     buckets: Vec<[Ghost; WAYS]>,
 }
 
 impl Ghosts {
-    /// Makes room for about `count` frames. When the table has to grow, it loses its entries.
+    /// Makes room for about `count` frames. If the table has to grow, it loses its entries.
     pub fn reserve(&mut self, count: u64) {
         let buckets = (count.max(64).div_ceil(WAYS as u64) * 2).next_power_of_two() as usize;
         if self.buckets.len() < buckets {
@@ -39,7 +40,7 @@ impl Ghosts {
     }
 
     fn place(&mut self, owner: OwnerId, key: Key) -> Option<(&mut [Ghost; WAYS], u32)> {
-        // splitmix64's last steps (Steele, Lea, Flood, 2014).
+        // The last steps of splitmix64 (Steele, Lea, Flood, 2014).
         let mut h = key.object ^ key.page.rotate_left(32) ^ (u64::from(owner.0) << 48);
         h = (h ^ (h >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         h = (h ^ (h >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -48,7 +49,7 @@ impl Ghosts {
         Some((self.buckets.get_mut(at)?, ((h >> 32) as u32).max(1)))
     }
 
-    /// Records that the frame leaves now.
+    /// Records that the frame is evicted now.
     pub fn add(&mut self, owner: OwnerId, key: Key, now: u32) {
         let Some((bucket, print)) = self.place(owner, key) else { return };
         let at = bucket
@@ -60,12 +61,12 @@ impl Ghosts {
         }
     }
 
-    /// The frame comes back: returns how long it has been away, if an entry remembers it.
+    /// Must be called when a frame is needed again. Returns the time since its eviction, if there is an entry.
     pub fn take(&mut self, owner: OwnerId, key: Key, now: u32) -> Option<u32> {
         self.left(owner, key).map(|left| now.wrapping_sub(left))
     }
 
-    /// The frame comes back: returns the time at which it left, if an entry remembers it.
+    /// Must be called when a frame is needed again. Returns the time of its eviction, if there is an entry.
     pub fn left(&mut self, owner: OwnerId, key: Key) -> Option<u32> {
         let (bucket, print) = self.place(owner, key)?;
         let ghost = bucket.iter_mut().find(|g| g.print == print)?;

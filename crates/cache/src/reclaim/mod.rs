@@ -1,12 +1,12 @@
-//! Which memory is freed, and when.
+//! Decides which memory is freed, and when.
 //!
 //! Main types: [`Core`] and [`Reclaimer`] (the decisions), [`ReclaimPolicy`] (the policies), [`FrameId`], [`Touches`]
 //! (use counts).
 //!
-//! Folios, metadata buffers and idle inodes are *frames*. Their owner reports when one appears, is used again,
-//! becomes dirty or clean, and goes. The policy chooses which ones go when memory is short.
+//! Folios, metadata buffers and idle inodes are *frames*. Their owner reports when a frame is created, is used again,
+//! becomes dirty or clean, and is removed. The policy chooses which frames are freed when memory is short.
 //!
-//! What it does not do: I/O. It neither writes nor waits; it reports that something should be written.
+//! What it does not do: I/O. It neither writes nor waits, but it reports that something should be written.
 
 mod core;
 mod engine;

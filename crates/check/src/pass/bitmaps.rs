@@ -1,4 +1,4 @@
-//! Bitmaps and counts: the free space and inodes of the groups, compared with those found in use.
+//! Bitmaps and counts: the groups' free blocks and inodes, compared with those found in use.
 //!
 //! # Locking
 //! None.
@@ -38,7 +38,7 @@ impl Output for Out {
 struct Pieces(Vec<(u64, u32)>);
 
 impl Pieces {
-    /// Takes each group's number and the first blocks of its pieces.
+    /// Takes each group's number and the first blocks of its bitmaps and table.
     fn new(groups: impl Iterator<Item = (u32, [u64; 3])>) -> Pieces {
         let mut pieces: Vec<(u64, u32)> =
             groups.flat_map(|(group, firsts)| firsts.map(|first| (first, group))).collect();
@@ -79,7 +79,7 @@ pub fn check(check: &Arc<Check>, sink: &mut Sink) -> Result<Totals> {
             (true, desc.inode_bitmap.0, GroupFlags::INODE_UNINIT),
         ] {
             if desc.flags.contains(flag) {
-                // The bitmap was never written: it follows from the layout.
+                // The bitmap was never written, so it follows from the layout.
                 if inodes {
                     inode_bitmap(check, GroupNr(group), None, &mut all);
                 } else {
@@ -119,7 +119,7 @@ pub fn check(check: &Arc<Check>, sink: &mut Sink) -> Result<Totals> {
     sink.merge(all.sink);
     let raw = &check.sb;
     let free_blocks = all.free_clusters << check.geo.cluster_bits;
-    // After a crash the totals are as old as the log's copy of the superblock, and no mount relies on them.
+    // After a crash, the totals are as old as the log's copy of the superblock, and no mount uses them.
     if !check.replayed {
         if raw.free_blocks() != free_blocks {
             sink.push(Finding::new(Problem::FreeBlockCount, Place::Volume, raw.free_blocks(), free_blocks));
@@ -138,14 +138,14 @@ pub fn check(check: &Arc<Check>, sink: &mut Sink) -> Result<Totals> {
     })
 }
 
-/// The block bitmap, from the layout alone, of a group whose own was never written.
+/// The initial block bitmap of a group whose bitmap was never written, computed from the layout.
 fn initial(check: &Check, group: GroupNr, pieces: &Pieces) -> Vec<u8> {
     let geo = &check.geo;
     let mut bitmap = vec![0; geo.block_size as usize];
     let first = geo.first_block_of_group(group).0;
     let blocks = first..first + u64::from(geo.blocks_in_group(group));
     let flex = geo.groups_per_flex.max(1);
-    // Without flex_bg the pieces of every group lie in the group itself.
+    // Without flex_bg, the bitmaps and the table of every group are in the group itself.
     let near = |other: &u32| if geo.flex_bg { other / flex == group.0 / flex } else { *other == group.0 };
     let near = pieces.groups(blocks, geo.inode_table_blocks.into()).filter(near);
     bitmap::init_block_bitmap(&mut bitmap, group, near.map(|other| &check.descs[other as usize]), geo);
@@ -156,7 +156,7 @@ fn bad(out: &mut Out, problem: Problem, place: Place, found: impl Into<u64>, exp
     out.sink.push(Finding::new(problem, place, found, expected));
 }
 
-/// Checks a block bitmap. `stored`: it lies on the device.
+/// Checks a block bitmap. `stored` means that it is on the device.
 fn block_bitmap(check: &Check, group: GroupNr, bitmap: &[u8], stored: bool, out: &mut Out) {
     let geo = &check.geo;
     let desc = &check.descs[group.0 as usize];
@@ -198,7 +198,7 @@ fn block_bitmap(check: &Check, group: GroupNr, bitmap: &[u8], stored: bool, out:
     out.free_clusters += free;
 }
 
-/// Checks an inode bitmap; `None`: it was never written.
+/// Checks an inode bitmap; `bytes` is `None` if it was never written.
 fn inode_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut Out) {
     let geo = &check.geo;
     let desc = &check.descs[group.0 as usize];
@@ -241,12 +241,13 @@ fn inode_bitmap(check: &Check, group: GroupNr, bytes: Option<&[u8]>, out: &mut O
     check.progress(5, group.0.into(), geo.group_count.into());
 }
 
-/// Whether the inode is reserved: these are in use with any content of their table.
+/// Whether the inode is reserved. Such inodes are in use, regardless of the content of their table.
 pub fn always_used(check: &Check, ino: u32) -> bool {
     ino < check.geo.first_ino && ino != InodeNr::ROOT.0
 }
 
-/// Calls `tell` for each range of neighbours that differ in the same way: first bit, bits, whether they are in use.
+/// Calls `tell` for each range of adjacent bits that differ in the same way: first bit, number of bits, whether they
+/// are in use.
 fn ranges(unlike: &[(u32, bool)], mut tell: impl FnMut(u32, u32, bool)) {
     for range in unlike.chunk_by(|one, next| one.0 + 1 == next.0 && one.1 == next.1) {
         tell(range[0].0, range.len() as u32, range[0].1);
@@ -263,7 +264,7 @@ fn word(bitmap: &[u8], bit: u32) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Damage of a bitmap as a finding.
+/// Converts damage of a bitmap to a finding.
 fn finding(damage: BitmapDamage, piece: Piece, group: GroupNr) -> Finding {
     let is_blocks = piece == Piece::BlockBitmap;
     let (problem, found, expected) = match damage {
@@ -291,7 +292,7 @@ mod tests {
         assert_eq!(asked(&pieces), 3 * groups as usize);
         let found: Vec<u32> = pieces.groups(blocks * 7..blocks * 8, table).collect();
         assert_eq!(found, [7, 7, 7]);
-        // All groups have the same places; the table begins at the end of group 0 and reaches into group 1.
+        // All groups have the same places; the table begins at the end of group 0 and extends into group 1.
         let pieces = Pieces::new((0..groups).map(|group| (group, [3, 4, blocks - 1])));
         assert_eq!(pieces.groups(blocks..2 * blocks, table).count(), groups as usize);
         assert_eq!(asked(&pieces), 4 * groups as usize);

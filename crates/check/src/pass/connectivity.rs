@@ -1,4 +1,4 @@
-//! Checks that every directory is below the root, and that its `..` names its parent.
+//! Checks that every directory is below the root, and that its `..` refers to its parent.
 //!
 //! # Locking
 //! None.
@@ -48,7 +48,7 @@ pub fn check(check: &Check, directories: &Directories, sink: &mut Sink) {
             let Some(parent) = directories.find(directories.parent(at)) else { break };
             at = parent;
             if ways[at] == Way::Walked {
-                // The circle is reported once, at its smallest directory.
+                // A cycle is reported once, at its smallest directory.
                 let from = path.iter().position(|step| *step == at).unwrap_or(0);
                 let least = path[from..].iter().copied().min().unwrap_or(at);
                 let place = Place::Inode(InodeNr(directories.dirs[least].ino));

@@ -1,7 +1,7 @@
-//! Blocks of directories, as maps lead to them: each at most once, however many pointers there are.
+//! Blocks of directories to which maps refer: each at most once, regardless of how many pointers there are.
 //!
-//! Main types: [`DirRun`] (neighbours of one directory), [`DirRuns`] (all of them; it merges duplicates when they
-//! become many, so that there are no more than blocks).
+//! Main types: [`DirRun`] (adjacent blocks of one directory), [`DirRuns`] (all of them; it merges duplicates when there
+//! are many, so that there are at most as many as blocks).
 //!
 //! # Locking
 //! None.
@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 use crate::pile::Pile;
 use crate::scan::RUN_BYTES;
 
-/// Up to this number, pieces are stored as they come, without a search for duplicates.
+/// Up to this number, pieces are stored without a search for duplicates.
 const LOOSE_MAX: usize = 1 << 13;
 
 /// Blocks of a directory.
@@ -29,7 +29,7 @@ impl DirRun {
         self.block + u64::from(self.blocks)
     }
 
-    /// Of several directories that contain a block, the one with the smallest inode number gets it, in its first place.
+    /// If several directories contain a block, the one with the smallest inode number gets it, in its first place.
     fn rank(&self) -> (u32, i64) {
         (self.ino, i64::from(self.lblk) - self.block as i64)
     }
@@ -44,19 +44,19 @@ impl DirRun {
 #[derive(Default)]
 pub struct DirRuns {
     runs: Pile<DirRun>,
-    /// The number of pieces, with duplicates.
+    /// The number of pieces, including duplicates.
     pushed: usize,
-    /// The number of pieces at which those with a repeated block are dropped; 0 until the first time.
+    /// The number of pieces at which those with a repeated block are removed; 0 until the first time.
     settle_at: usize,
-    /// Directories that lost pieces because they share blocks with others.
+    /// The directories that lost pieces because they share blocks with others.
     shared: Vec<u32>,
 }
 
 impl DirRuns {
-    /// Adds blocks of a map, in pieces that are read at once; logical block 0 is a piece of its own.
+    /// Adds blocks of a map, in pieces that are read at once. Logical block 0 is a separate piece.
     pub fn push(&mut self, run: DirRun, block_bits: u32) {
         let most = (RUN_BYTES >> block_bits).max(1);
-        // Nothing lies behind the last logical number.
+        // There is nothing after the last logical number.
         let run = DirRun { blocks: run.blocks.min(u32::MAX - run.lblk), ..run };
         let mut block = run.block;
         while block < run.end() {
@@ -80,7 +80,7 @@ impl DirRuns {
         }
     }
 
-    /// Drops parts of pieces, so that only one piece has each block.
+    /// Removes parts of pieces, so that each block is in only one piece.
     fn settle(&mut self) {
         let mut runs = std::mem::take(&mut self.runs).into_vec();
         disjoint(&mut runs, |ino| self.shared.push(ino));
@@ -90,8 +90,8 @@ impl DirRuns {
         self.runs = Pile::from(runs);
     }
 
-    /// The runs by directory and logical block, and the directories of which some runs were dropped, sorted. The result
-    /// does not depend on the order in which the runs came.
+    /// The runs by directory and logical block, and the sorted directories from which some runs were removed. The
+    /// result does not depend on the order in which the runs were added.
     pub fn finish(mut self) -> (Vec<DirRun>, Vec<u32>) {
         if self.pushed >= LOOSE_MAX {
             self.settle();
@@ -102,14 +102,16 @@ impl DirRuns {
     }
 }
 
-/// Sorts runs by block and gives each block to one of those that have it; calls `lost` for directories that lose some.
+/// Sorts runs by block, and assigns each block to one of the runs that contain it. Calls `lost` for directories that
+/// lose some.
 pub fn disjoint(runs: &mut Vec<DirRun>, mut lost: impl FnMut(u32)) {
     runs.sort_unstable();
     if runs.windows(2).all(|pair| pair[0].end() <= pair[1].block) {
         return;
     }
     let mut out: Vec<DirRun> = Vec::new();
-    // A heap of the runs that have block `at`; the top one gets the block. Runs below the top may have ended already.
+    // A heap of the runs that contain block `at`; the top one gets the block. Runs below the top may have ended
+    // already.
     let mut open = BinaryHeap::new();
     let (mut next, mut at) = (0, 0);
     loop {

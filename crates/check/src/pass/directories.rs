@@ -1,10 +1,10 @@
 //! Directories: their blocks are read in two waves, first those with `.` and `..` (and the root of an index), then the
-//! rest.
+//! others.
 //!
 //! Main types: [`DirOut`] (the results of a thread), [`Directories`] (the input of connectivity).
 //!
 //! # Locking
-//! `check parents`: the parents of directories, which the threads of a wave record.
+//! `check parents` protects the parents of directories, which the threads of a wave record.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,14 +33,14 @@ pub struct Sub {
     pub name: Name,
 }
 
-/// The place of a name, ordered so that the name that counts comes first.
+/// The place of a name, ordered so that the name that is used comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
-    /// The block; the highest bit is set unless it is the parent's first block. Stored as two halves, the upper one
-    /// first, so that the struct has no padding.
+    /// The block. The highest bit is set unless it is the parent's first block. It is stored as two halves, the upper
+    /// one first, so that the struct has no padding.
     place: [u32; 2],
     offset: u32,
-    /// 0: there is no name.
+    /// 0 if there is no name.
     parent: u32,
     lblk: u32,
 }
@@ -52,22 +52,22 @@ impl Name {
     }
 }
 
-/// A directory's place in the tree: a name that leads to it, and its own `..`.
+/// A directory's place in the tree: a name that refers to it, and its own `..`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hold {
     name: Name,
-    /// The inode number of `..`; 0: none was found.
+    /// The inode number of `..`; 0 if none was found.
     dotdot: u32,
 }
 
-/// The parents of directories, and their further names.
+/// The parents of directories, and their additional names.
 struct Holds {
     of: Vec<Hold>,
     more: Sink,
 }
 
-/// Entries that are recorded in one step: a lock for every block would be slow, and the entries of all blocks of a run
-/// would take much memory.
+/// The number of entries that are recorded in one step. Taking the lock for every block would be slow, and the entries
+/// of all blocks of a run would take much memory.
 const NOTED_AT: usize = 1024;
 
 static HOLDS: LockClass = LockClass::new("check parents", 767);
@@ -81,9 +81,9 @@ pub struct DirOut {
     pub roots: Vec<Root>,
     pub leaves: Vec<Leaf>,
     pub links: Vec<Link>,
-    /// The inode that `/lost+found` leads to.
+    /// The inode to which `/lost+found` refers.
     pub lost_found: Option<u32>,
-    /// Hashes of a block's names, with their places.
+    /// The hashes of a block's names, with their places.
     pub names: Vec<(u32, u32)>,
     /// The keys of the names in a directory of several blocks without an index.
     pub keys: Pile<u64>,
@@ -95,12 +95,12 @@ impl Output for DirOut {
     }
 }
 
-/// All directories, by inode, with the parents that names give them.
+/// All directories, by inode, with their parents according to the names.
 pub struct Directories {
     pub dirs: Vec<Dir>,
     holds: Vec<Hold>,
     pub lost_found: Option<u32>,
-    /// Directories that need the feature large_dir.
+    /// The number of directories that need the feature large_dir.
     pub large: u64,
 }
 
@@ -110,12 +110,12 @@ impl Directories {
         find(&self.dirs, ino)
     }
 
-    /// The directory that has the first name of this one; 0: it has no name.
+    /// The directory that contains the first name of this one; 0 if it has no name.
     pub fn parent(&self, at: usize) -> u32 {
         self.holds[at].name.parent
     }
 
-    /// The inode number of `..`; 0: the directory has none.
+    /// The inode number of `..`; 0 if the directory has none.
     pub fn dotdot(&self, at: usize) -> u32 {
         self.holds[at].dotdot
     }
@@ -162,11 +162,11 @@ pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Dire
     Ok(Directories { dirs, holds, lost_found: found.lost_found, large })
 }
 
-/// Directories and their blocks, which all waves use.
+/// The directories and their blocks, which all waves use.
 struct All {
     /// The directories, by inode.
     dirs: Vec<Dir>,
-    /// Those with logical block 0 first, then the others; each part sorted by block.
+    /// The pieces with logical block 0 first, then the others. Each part is sorted by block.
     pieces: Vec<DirRun>,
     holds: Mutex<Holds>,
 }
@@ -174,7 +174,7 @@ struct All {
 impl All {
     /// Records the results about parents.
     fn note(&self, out: &mut DirOut) {
-        // A directory may have two first blocks, which is damage; then the larger `..` counts.
+        // A directory may have two first blocks, which is damage. Then the larger `..` is used.
         let dotdots = out.dotdots.drain(..).filter_map(|(ino, dotdot)| Some((find(&self.dirs, ino)?, dotdot)));
         let dotdots: Vec<(usize, u32)> = dotdots.collect();
         let subs = out.subs.drain(..).filter_map(|sub| Some((find(&self.dirs, sub.child)?, sub)));
@@ -241,7 +241,7 @@ fn wave(
         found.leaves.append(&mut out.leaves);
         found.links.append(&mut out.links);
         found.keys.append(out.keys);
-        // Damage may give the name twice; then the smaller inode counts.
+        // Damage may contain the name twice. Then the smaller inode is used.
         found.lost_found = match (found.lost_found, out.lost_found) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
@@ -250,8 +250,8 @@ fn wave(
     Ok(())
 }
 
-/// Reports logical blocks without a mapped block. It skips `shared` directories, of which runs are missing. `runs` are
-/// in the order of inode and logical block.
+/// Reports logical blocks without a mapped block. Skips `shared` directories, from which runs were removed. `runs` are
+/// sorted by inode and logical block.
 fn holes(check: &Check, dirs: &[Dir], runs: &[DirRun], shared: &[u32], sink: &mut Sink) {
     let mut rest = runs;
     for dir in dirs {
@@ -284,7 +284,7 @@ fn holes(check: &Check, dirs: &[Dir], runs: &[DirRun], shared: &[u32], sink: &mu
     }
 }
 
-/// Reports the names of directories after the first. Returns the parents of directories.
+/// Reports the additional names of directories. Returns the parents of directories.
 fn parents(all: &All, sink: &mut Sink) -> Vec<Hold> {
     let (mut holds, mut more) = {
         let mut holds = all.holds.lock();

@@ -29,19 +29,20 @@ fn name_hash(name: &[u8]) -> u32 {
     crc32c(name.len() as u32, name)
 }
 
-/// Whether a directory with these flags finds names in any case and compares them folded by `casefold::fold`. The case
-/// of encrypted names is unknown.
+/// Whether a directory with these flags looks up names case-insensitively, and so compares names folded by
+/// `casefold::fold`. The case of encrypted names is unknown.
 pub fn is_folded(check: &Check, flags: u32) -> bool {
     let flags = InodeFlags::from_bits_retain(flags);
     check.geo.casefold && flags.contains(InodeFlags::CASEFOLD) && !flags.contains(InodeFlags::ENCRYPT)
 }
 
-/// A name as its directory compares it.
+/// The form of a name that its directory compares.
 fn compared(name: &[u8], folded: bool) -> Cow<'_, [u8]> {
     if folded { Cow::Owned(casefold::fold(name)) } else { Cow::Borrowed(name) }
 }
 
-/// Calls `tell` for each entry in use: its offset, inode, the hash of its name, and the name as it is compared.
+/// Calls `tell` for each entry in use, with its offset, its inode, the hash of its name, and the name in the compared
+/// form.
 pub fn names(bytes: &[u8], folded: bool, mut tell: impl FnMut(u32, u32, u32, &[u8])) {
     let mut offset = 0;
     while let Ok(entry) = StoredEntry::checked(bytes, offset, bytes.len()) {
@@ -53,7 +54,7 @@ pub fn names(bytes: &[u8], folded: bool, mut tell: impl FnMut(u32, u32, u32, &[u
     }
 }
 
-/// Checks a block of a directory. `root`: the root of its index, when that is known.
+/// Checks a block of a directory. `root` is the root of its index, if that is known.
 pub fn block(check: &Check, dir: &Dir, lblk: u32, block: u64, bytes: &[u8], root: Option<Root>, out: &mut DirOut) {
     let seed = check.geo.seed.for_inode(InodeNr(dir.ino), dir.generation);
     let indexed = dir.flags & InodeFlags::INDEX.bits() != 0 && check.geo.dir_index;
@@ -102,7 +103,7 @@ fn leaf_checksum(dir: &Dir, lblk: u32, block: u64, bytes: &[u8], seed: ChecksumS
     limit
 }
 
-/// Checks a directory whose entries lie in its inode: the parent, entries to the end of `i_block`, then further ones.
+/// Checks a directory whose entries are in its inode: the parent, entries up to the end of `i_block`, then the others.
 pub fn inline(check: &Check, dir: &Dir, bytes: &[u8], out: &mut DirOut) {
     let Some((head, rest)) = bytes.split_first_chunk::<ROOM>() else { return };
     let parent = InlineDir::from_parts(head, Vec::new()).parent();
@@ -137,14 +138,15 @@ struct Part<'a> {
     lblk: u32,
     block: u64,
     bytes: &'a [u8],
-    /// Where the entries begin and end.
+    /// The offsets at which the entries begin and end.
     first: usize,
     limit: usize,
-    /// The number of the first entry in its directory; 0 and 1 are `.` and `..`, all from 2 on are alike.
+    /// The number of the first entry in its directory; 0 and 1 are `.` and `..`, and all from 2 on are treated the
+    /// same.
     number: usize,
 }
 
-/// Checks all entries. Returns the least and the largest hash of the names; the largest is 0 if there are none.
+/// Checks all entries. Returns the smallest and the largest hash of the names; the largest is 0 if there are none.
 fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, out: &mut DirOut) -> (u32, u32) {
     let &Part { lblk, block, bytes, first: mut offset, limit, mut number } = part;
     let (mut low, mut high) = (u32::MAX, 0);
@@ -180,7 +182,7 @@ fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, ou
             continue;
         }
         let name = compared(entry.name, folded);
-        // The kernel and e2fsck do not agree on the hash of a folded name that is no UTF-8.
+        // The kernel and e2fsck compute different hashes for a folded name that is not UTF-8.
         if let Some(hasher) = hasher.as_ref().filter(|_| !folded || std::str::from_utf8(entry.name).is_ok()) {
             let hash = hasher.hash(&name).hash;
             (low, high) = (low.min(hash), high.max(hash));
@@ -305,7 +307,7 @@ fn target(check: &Check, dir: &Dir, entry: &StoredEntry<'_>, number: usize, ther
     true
 }
 
-/// Reports names that are in the block twice. `names`: hash and place of each.
+/// Reports names that are in the block twice. `names` contains the hash and place of each.
 fn duplicates(dir: &Dir, folded: bool, lblk: u32, bytes: &[u8], names: &mut [(u32, u32)], out: &mut DirOut) {
     let entry = |offset: u32| StoredEntry::at(bytes, offset as usize);
     let name = |offset: u32| compared(entry(offset).map_or(&[][..], |entry| entry.name), folded);

@@ -1,8 +1,8 @@
-//! The rules of directory indexes: root, nodes, and whether the hashes in every leaf are in the range that the index
-//! gives it.
+//! The rules of directory indexes: the root, the nodes, and whether the hashes in every leaf are in the range that the
+//! index specifies.
 //!
 //! Main types: [`Root`] (the fields of the root), [`Link`] (an index entry), [`Leaf`] (the hashes of a block). Blocks
-//! come in any order; [`check`] judges each directory when all of it is known.
+//! arrive in any order; [`check`] checks each directory when all of it is known.
 //!
 //! # Locking
 //! None.
@@ -34,12 +34,12 @@ pub struct Root {
     pub ino: u32,
     pub version: u8,
     pub levels: u8,
-    /// It can be used.
+    /// The root can be used.
     pub sound: bool,
 }
 
 impl Root {
-    /// The hash function of the directory's names; `None` where it is unknown here.
+    /// The hash function of the directory's names; `None` if it is unknown here.
     pub fn hasher(&self, check: &Check) -> Option<Hasher> {
         let version = HashVersion::from_disk(self.version, check.sb.hash_unsigned())?;
         Some(Hasher::new(version, check.sb.hash_seed()))
@@ -67,7 +67,7 @@ pub struct Leaf {
     pub lblk: u32,
     pub low: u32,
     pub high: u32,
-    /// It is a block of the index.
+    /// The block is part of the index.
     pub node: bool,
 }
 
@@ -75,7 +75,7 @@ fn place(dir: u32, lblk: u32) -> Place {
     Place::Mapped { ino: InodeNr(dir), lblk: lblk.into(), block: BlockNr(0) }
 }
 
-/// Levels that an index may have below its root.
+/// The maximum number of levels below the root of an index.
 fn levels_max(check: &Check) -> u8 {
     if check.geo.large_dir { 3 } else { 2 }
 }
@@ -124,7 +124,7 @@ pub fn root(check: &Check, dir: &Dir, bytes: &[u8], seed: ChecksumSeed, out: &mu
 
 /// Checks a node of an index.
 pub fn node(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], seed: ChecksumSeed, out: &mut DirOut) {
-    // With checksums, libext2fs sees no checksum in a block whose empty entry has a file type.
+    // With checksums, libext2fs finds no checksum in a block whose empty entry has a file type.
     if check.geo.metadata_csum && bytes[7] != 0 {
         let there = Place::Entry { dir: InodeNr(dir.ino), lblk, offset: 0, ino: InodeNr(0) };
         out.sink.push(Finding::new(Problem::BadFiletype, there, bytes[7], 0u64));
@@ -184,8 +184,8 @@ fn links(check: &Check, dir: &Dir, lblk: u32, bytes: &[u8], base: usize, seed: C
     out.leaves.push(Leaf { ino: dir.ino, lblk, low, high, node: true });
 }
 
-/// The entries, in ascending order, whose child both an earlier and a later entry lead to. They add nothing to what is
-/// known of that block, and in a hostile index each entry can be one.
+/// The entries, in ascending order, to whose child both an earlier and a later entry refer. They add nothing to the
+/// knowledge about that block, and in a hostile index each entry can be one.
 fn repeats(count: usize, child: impl Fn(usize) -> u32) -> Vec<usize> {
     let mut entries: Vec<(u32, usize)> = (0..count).map(|at| (child(at), at)).collect();
     entries.sort_unstable();
@@ -195,13 +195,13 @@ fn repeats(count: usize, child: impl Fn(usize) -> u32) -> Vec<usize> {
     repeats
 }
 
-/// The facts about a block while its directory is judged.
+/// The facts about a block while its directory is being checked.
 #[derive(Clone, Copy, Default)]
 struct Known {
     node: bool,
     low: u32,
     high: u32,
-    /// The number of index entries that lead to it.
+    /// The number of index entries that refer to it.
     referred: u32,
     parent: u32,
     first: bool,
@@ -211,7 +211,7 @@ struct Known {
     node_high: u32,
 }
 
-/// Judges all indexed directories. Returns how many need the feature large_dir.
+/// Checks all indexed directories. Returns how many need the feature large_dir.
 pub fn check(
     check: &Check,
     dirs: &[Dir],
@@ -249,9 +249,9 @@ pub fn check(
     large
 }
 
-/// Judges one directory.
+/// Checks one directory.
 fn judge(check: &Check, dir: &Dir, root: Root, leaves: &[Leaf], links: &[Link], sink: &mut Sink) {
-    // Only blocks that were read are judged, so their number bounds the memory, not a field.
+    // Only blocks that were read are checked, so the memory depends on their number and not on a field.
     let find = |lblk: u32| leaves.binary_search_by_key(&lblk, |leaf| leaf.lblk).ok();
     let mut known: Vec<Known> = leaves
         .iter()
@@ -273,7 +273,8 @@ fn judge(check: &Check, dir: &Dir, root: Root, leaves: &[Leaf], links: &[Link], 
         known[at].referred += 1;
         (known[at].first, known[at].last) = (true, true);
     }
-    // A first child gives its parent's real lower limit, a last child the upper one: leaves first, then nodes.
+    // The first child determines its parent's real lower limit, and the last child the upper one. Leaves are processed
+    // first, then nodes.
     for nodes in [false, true] {
         for at in 0..known.len() {
             let one = known[at];
@@ -318,7 +319,7 @@ fn judge(check: &Check, dir: &Dir, root: Root, leaves: &[Leaf], links: &[Link], 
     }
 }
 
-/// The number of steps up to the root; a circle ends at the largest possible depth.
+/// The number of steps up to the root. For a cycle, this is the largest possible depth.
 fn depth(known: &[Known], leaves: &[Leaf], mut at: usize, find: &dyn Fn(u32) -> Option<usize>) -> u32 {
     let most = u32::from(LEVELS_MAX) + 2;
     let mut depth = 0;

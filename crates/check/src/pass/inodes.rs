@@ -1,6 +1,6 @@
 //! The rules of inodes, apart from those of their maps and attributes.
 //!
-//! Main functions: [`table`] (a piece of an inode table), [`finish`] (size and block count, which can be judged only
+//! Main functions: [`table`] (a piece of an inode table), [`finish`] (size and block count, which can be checked only
 //! when the whole map is known).
 //!
 //! # Locking
@@ -28,12 +28,13 @@ const USER_QUOTA_INO: u32 = 3;
 const GROUP_QUOTA_INO: u32 = 4;
 const BOOT_LOADER_INO: u32 = 5;
 const LARGE_FILE_BYTES: u64 = 1 << 31;
-/// A file's pointers map at most 2^(this less log2 of a block) blocks: more could not be counted in sectors.
+/// The pointers of a file map at most 2^(this minus log2 of the block size) blocks, because more could not be counted
+/// in sectors.
 const FILE_BLOCKS_LOG2: u32 = 41;
-/// The shortest directory entry.
+/// The size of the shortest directory entry.
 const ENTRY_MIN: u64 = 12;
 
-/// An inode as it lies in its table.
+/// An inode in its table.
 pub struct Inode<'a> {
     pub ino: u32,
     pub raw: RawInode,
@@ -42,7 +43,7 @@ pub struct Inode<'a> {
     pub flags: InodeFlags,
     pub size: u64,
     pub file_acl: u64,
-    /// Its checksum is known to match.
+    /// Whether its checksum is known to match.
     verified: bool,
 }
 
@@ -77,18 +78,18 @@ impl<'a> Inode<'a> {
         self.kind == Some(FileType::Symlink)
     }
 
-    /// The count of blocks as stored.
+    /// The stored count of blocks.
     pub fn blocks(&self, check: &Check) -> u64 {
         let high = if check.geo.huge_file { u64::from(self.raw.l_i_blocks_high.get()) << 32 } else { 0 };
         u64::from(self.raw.i_blocks_lo.get()) | high
     }
 
-    /// A symlink whose size lets its target lie in the inode.
+    /// Whether this is a symlink that, according to its size, has its target in the inode.
     fn is_short_symlink(&self) -> bool {
         self.is_symlink() && self.size != 0 && self.size < FAST_SYMLINK_LIMIT
     }
 
-    /// Whether `i_block` holds a map.
+    /// Whether `i_block` contains a map.
     pub fn has_map(&self) -> bool {
         if self.flags.contains(InodeFlags::INLINE_DATA) {
             return false;
@@ -103,13 +104,14 @@ impl<'a> Inode<'a> {
         self.is_dir() || self.is_regular()
     }
 
-    /// Whether `i_block` begins as an extent tree does.
+    /// Whether `i_block` begins like an extent tree.
     fn has_extent_header(&self) -> bool {
         NodeRef::parse(&self.raw.i_block, 0).is_ok()
     }
 }
 
-/// Checks the inodes of a piece of a table. `run.items` are the group and the table's block that the piece begins at.
+/// Checks the inodes of a piece of a table. `run.items` is the group and the block of the table at which the piece
+/// begins.
 pub fn table(walker: &mut Walker<'_>, run: &Run, data: &[u8]) {
     let check = walker.check;
     let geo = &check.geo;
@@ -132,11 +134,11 @@ pub fn table(walker: &mut Walker<'_>, run: &Run, data: &[u8]) {
     }
 }
 
-/// The first inodes of a block whose checksums match: a bit for each.
+/// The first inodes of a block whose checksums match, one bit each.
 type Verified = u64;
 
-/// Whether more than half of the inodes of a block make no sense; also the inodes whose checksums were verified for
-/// that.
+/// Whether more than half of the inodes of a block make no sense. Also returns the inodes whose checksums were verified
+/// in order to find out.
 fn is_garbage<'a>(check: &Check, slots: impl Iterator<Item = (&'a [u8], u32)>, per_block: u32) -> (bool, Verified) {
     let (mut bad, mut good, mut verified) = (0, 0, 0);
     for (slot, (bytes, ino)) in slots.enumerate() {
@@ -144,7 +146,7 @@ fn is_garbage<'a>(check: &Check, slots: impl Iterator<Item = (&'a [u8], u32)>, p
         if good >= per_block - per_block / 2 {
             break;
         }
-        // The common case: never used.
+        // This is the most common case: the inode was never used.
         if is_zeros(bytes) {
             good += 1;
             continue;
@@ -169,7 +171,7 @@ fn is_garbage<'a>(check: &Check, slots: impl Iterator<Item = (&'a [u8], u32)>, p
     (false, verified)
 }
 
-/// Whether most pointers of an inode lead out of the file system.
+/// Whether most pointers of an inode refer to blocks outside the file system.
 fn pointers_are_wild(check: &Check, inode: &Inode<'_>) -> bool {
     if inode.flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
         || inode.raw.i_links_count.get() == 0
@@ -184,7 +186,7 @@ fn pointers_are_wild(check: &Check, inode: &Inode<'_>) -> bool {
     (0..indirect::SLOTS).filter(wild).count() > indirect::SLOTS / 2
 }
 
-/// Whether `i_block` can hold pointers.
+/// Whether `i_block` can contain pointers.
 fn could_be_pointers(check: &Check, inode: &Inode<'_>) -> bool {
     (0..indirect::SLOTS).all(|slot| {
         let block = u64::from(indirect::pointer(&inode.raw.i_block, slot).unwrap_or(0));
@@ -194,7 +196,7 @@ fn could_be_pointers(check: &Check, inode: &Inode<'_>) -> bool {
 
 /// Checks one inode.
 fn inode(walker: &mut Walker<'_>, ino: u32, bytes: &[u8], garbage: bool, verified: bool) {
-    // Never used, or zeroed: nothing can be wrong with it.
+    // The inode was never used, or was zeroed, so nothing can be wrong with it.
     if ino >= walker.check.geo.first_ino && is_zeros(bytes) {
         return;
     }
@@ -215,10 +217,10 @@ fn inode(walker: &mut Walker<'_>, ino: u32, bytes: &[u8], garbage: bool, verifie
     }
 }
 
-/// How an inode is used, which decides about its rules.
+/// The use of an inode, which determines its rules.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// Not in use: its fields are left over from its last file.
+    /// Not in use, and the fields are left over from the last file.
     Free,
     /// A reserved inode, which has a map and little else.
     Reserved,
@@ -226,7 +228,7 @@ enum Role {
     File,
 }
 
-/// The rules of one inode. `None`: it is not in use; else its flags.
+/// Checks one inode. Returns its flags; `None` if it is not in use.
 fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     let check = walker.check;
     let (ino, raw) = (inode.ino, &inode.raw);
@@ -302,14 +304,14 @@ fn judge(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<u8> {
     Some(flags)
 }
 
-/// Reports the inode's own damage. Returns whether e2fsck stops trusting its kind.
+/// Reports the inode's own damage. Returns whether e2fsck no longer trusts its kind.
 fn own_damage(walker: &mut Walker<'_>, inode: &Inode<'_>, role: Role) -> bool {
     let (check, ino) = (walker.check, InodeNr(inode.ino));
     let Ok(desc) = InodeDesc::parse(inode.bytes, ino, &check.geo) else { return false };
     let (mut is_bad, mut has_old_time) = (false, false);
     let mut found = |damage| {
         let is_time = matches!(damage, InodeDamage::Timestamp { .. });
-        // One finding for the four times is enough.
+        // One finding for the four times is sufficient.
         if applies(&damage, role) && !(is_time && has_old_time) {
             is_bad |= report(walker, inode, damage);
         }
@@ -322,7 +324,7 @@ fn own_damage(walker: &mut Walker<'_>, inode: &Inode<'_>, role: Role) -> bool {
     is_bad
 }
 
-/// Whether an inode of this role has to follow the rule.
+/// Whether the rule applies to an inode of this role.
 fn applies(damage: &InodeDamage, role: Role) -> bool {
     use InodeDamage as D;
     match damage {
@@ -334,15 +336,15 @@ fn applies(damage: &InodeDamage, role: Role) -> bool {
     }
 }
 
-/// Reports damage under its problem. Returns whether the inode's kind is not to be trusted.
+/// Reports damage with its problem. Returns whether the inode's kind cannot be trusted.
 fn report(walker: &mut Walker<'_>, inode: &Inode<'_>, damage: InodeDamage) -> bool {
     use InodeDamage as D;
     let check = walker.check;
     let is_root = inode.ino == InodeNr::ROOT.0;
-    // An orphan's time of deletion is the next orphan.
+    // The deletion time of an orphan is the number of the next orphan.
     let orphan = check.orphans.contains(&inode.ino);
     let mut bad = |problem, found: u64, expected: u64| walker.bad_inode(problem, inode.ino, found, expected);
-    // With one of these fields, e2fsck asks whether it is an inode at all.
+    // If one of these fields is set, e2fsck asks whether it is an inode at all.
     let mut unused = |problem, found: u64| {
         bad(problem, found, 0);
         true
@@ -360,7 +362,7 @@ fn report(walker: &mut Walker<'_>, inode: &Inode<'_>, damage: InodeDamage) -> bo
             return true;
         }
         D::RootMode { found } => bad(Problem::RootNoDir, found.into(), 0),
-        // Sizes are compared with the map later, and a target's size with its bytes.
+        // Sizes are compared with the map later, and the size of a target with its bytes.
         D::Size { .. } | D::DirSize { .. } | D::SymlinkSize { .. } => {}
         D::FileAcl { found } => return unused(Problem::FileAclBad, found.0),
         D::DirSizeHigh { found } => return unused(Problem::DirSizeHighZero, found.into()),
@@ -409,15 +411,15 @@ fn report(walker: &mut Walker<'_>, inode: &Inode<'_>, damage: InodeDamage) -> bo
         }
         D::CasefoldFeature => bad(Problem::CasefoldFeature, 0, 0),
         D::CasefoldOnFile => bad(Problem::CasefoldNondir, inode.raw.i_mode.get().into(), 0),
-        // The inode is no value; the attributes show that.
+        // The inode is not a value, which the attributes show.
         D::EaInodeFeature => {}
         D::EaInodeMode { mode } => bad(Problem::EaInodeNonreg, mode.into(), 0),
     }
     false
 }
 
-/// The problem of an inode with the flags of inline data and of extents: `i_block` and the attributes decide which of
-/// the flags is right. `header`: `i_block` begins as an extent tree.
+/// The problem of an inode with the flags of inline data and of extents: `i_block` and the attributes determine which
+/// flag is correct. `header` means that `i_block` begins like an extent tree.
 fn both_contents(check: &Check, inode: &Inode<'_>, header: bool) -> Problem {
     match () {
         () if header => Problem::ClearInlineDataForExtent,
@@ -441,7 +443,7 @@ fn bad_special(inode: &Inode<'_>) -> Problem {
     }
 }
 
-/// A directory whose entries lie in the inode.
+/// Handles a directory whose entries are in the inode.
 fn inline_dir(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     let Some(bytes) = xattrs::inline_bytes(inode, walker.check) else { return };
     let (length, room) = (bytes.len() as u64, inline::ROOM as u64);
@@ -456,7 +458,7 @@ fn inline_dir(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     }
 }
 
-/// Checks the rules of an inode that may be reserved. True: it is, and no other rule judges it.
+/// Checks the rules of an inode that may be reserved. Returns true if it is reserved and no other rule applies.
 fn is_reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> bool {
     let check = walker.check;
     let (ino, raw) = (inode.ino, &inode.raw);
@@ -515,7 +517,8 @@ fn is_reserved(walker: &mut Walker<'_>, inode: &Inode<'_>, quota: bool) -> bool 
     true
 }
 
-/// Handles the content in the blocks or in their place. Returns whether a symlink's target does not match its size.
+/// Handles the content in the blocks, or stored in place of them. Returns whether a symlink's target does not match its
+/// size.
 fn content(walker: &mut Walker<'_>, inode: &Inode<'_>) -> bool {
     if inode.kind.is_none() || is_special(inode) {
         peeks::maybe_directory(walker, inode);
@@ -534,7 +537,7 @@ fn content(walker: &mut Walker<'_>, inode: &Inode<'_>) -> bool {
     true
 }
 
-/// Whether a symlink's target matches its size. `None`: its block has to be read first.
+/// Whether a symlink's target matches its size. `None` if its block has to be read first.
 fn symlink(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<bool> {
     if inode.raw.i_size_high.get() != 0 || inode.size == 0 || inode.flags.contains(InodeFlags::INDEX) {
         return Some(false);
@@ -566,7 +569,7 @@ fn symlink(walker: &mut Walker<'_>, inode: &Inode<'_>) -> Option<bool> {
     None
 }
 
-/// Judges size and block count, when the whole map is known, and records a directory.
+/// Checks size and block count when the whole map is known, and records a directory.
 pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
     let check = walker.check;
     if walker.mode == Mode::Owners {
@@ -604,7 +607,7 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
         let place = Place::Mapped { ino: InodeNr(ino), lblk: sums.end, block: BlockNr(0) };
         walker.bad(Finding::new(Problem::UnexpectedHtreeBlock, place, tally.size, sums.end));
     }
-    // The list of bad blocks is no file: its inode does not count its blocks.
+    // The list of bad blocks is not a file, and its inode does not count its blocks.
     if sums.partial || ino == BAD_BLOCKS_INO {
         return;
     }
@@ -612,10 +615,10 @@ pub fn finish(walker: &mut Walker<'_>, tally: &Tally) {
     let bad_size = if is_dir {
         let blocks = tally.size >> geo.block_bits;
         let spare = u64::from(check.sb.raw().s_prealloc_dir_blocks);
-        // Inline directories are judged with their attribute.
+        // Inline directories are checked together with their attribute.
         !inline && (!tally.size.is_multiple_of(block_size) || blocks > sums.end || blocks + spare < sums.end)
     } else {
-        // A truncation that is under way has already set the size.
+        // A truncation in progress has already set the size.
         let beyond = sums.written_end > 0 && tally.size < (sums.written_end - 1) * block_size && !orphan;
         let most = if extents { (1 << (32 + geo.block_bits)) - 1 } else { pointers_max(block_size) };
         (beyond && !flags.contains(InodeFlags::VERITY)) || tally.size > most

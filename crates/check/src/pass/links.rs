@@ -13,7 +13,7 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
 
-/// Whether names count for the inode.
+/// Whether names are counted for the inode.
 fn is_counted(check: &Check, ino: InodeNr, state: InodeState) -> bool {
     let skipped = ino.0 == check.project_quota()
         || ino.0 == check.sb.raw().s_orphan_file_inum.get()
@@ -21,13 +21,13 @@ fn is_counted(check: &Check, ino: InodeNr, state: InodeState) -> bool {
     state.has(InodeState::USED) && !state.has(InodeState::UNCOUNTED) && !skipped
 }
 
-/// The link count of an inode with names. 1 means more links than a directory can count.
+/// The link count of an inode according to its names. 1 means more links than a directory can count.
 fn from_names(state: InodeState) -> u32 {
     let is_dir = state.kind() == Kind::Directory;
     if is_dir && state.names() > u32::from(LINK_MAX) { 1 } else { state.names() }
 }
 
-/// The link count that the names of an inode give it. `None`: names do not count for it, or it has none.
+/// The link count of an inode according to its names; `None` if names are not counted for it, or it has none.
 pub fn expected(check: &Check, ino: InodeNr, state: InodeState) -> Option<u16> {
     let counts = is_counted(check, ino, state) && state.names() > 0;
     counts.then(|| u16::try_from(from_names(state)).unwrap_or(u16::MAX))
@@ -49,7 +49,7 @@ pub fn check(check: &Check, sink: &mut Sink) {
                 continue;
             }
             if names == 0 {
-                // The root has `.` and `..` of its own.
+                // The root has its own `.` and `..`.
                 if state.has(InodeState::EMPTY) {
                     sink.push(Finding::at(Problem::ZeroLenInode, place));
                 }

@@ -1,7 +1,8 @@
 //! The rules of maps: extent trees and blocks of pointers.
 //!
 //! Main functions: [`root`] (the node in the inode), [`node`] (a block of a map), [`count_pieces`] (clusters of a map
-//! whose blocks were read in any order). `extant_ondisk::map` takes the step from a node to its entries.
+//! whose blocks were read in any order). `extant_ondisk::map` decodes the entries of a node.
+//!
 //! # Locking
 //! None.
 
@@ -24,10 +25,10 @@ use crate::problem::Problem;
 
 /// The list of bad blocks has a map without a mode.
 const BAD_BLOCKS_INO: u32 = 1;
-/// Directories end at 2 GiB where they cannot be larger.
+/// The maximum size of directories that must not be larger than 2 GiB, as a power of two.
 const DIR_BYTES_LOG2: u32 = 31;
 
-/// Checks an inode's map and its attribute block. `reserved`: it is a reserved inode.
+/// Checks an inode's map and its attribute block. `reserved` means that it is a reserved inode.
 pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
     let check = walker.check;
     let mut tally = Tally {
@@ -51,7 +52,7 @@ pub fn root(walker: &mut Walker<'_>, inode: &Inode<'_>, reserved: bool) {
         walker.out.attributes.push(AttributeRef { block, ino: inode.ino, generation, seeks_context });
         tally.sums.clusters += 1;
         tally.attributes = block;
-        // The attribute block, which is read later, says whether values lie in inodes of their own.
+        // The attribute block, which is read later, shows whether values are in separate inodes.
         tally.late |= check.geo.ea_inode;
     }
     let has_map = inode.has_map() || (inode.ino == BAD_BLOCKS_INO && reserved);
@@ -90,15 +91,15 @@ struct Part<'a> {
     /// The index of the tally.
     index: u32,
     form: Form,
-    /// `None`: the node lies in the inode.
+    /// `None` if the node is in the inode.
     node: Option<&'a Node>,
     pieces: &'a mut Vec<Piece>,
 }
 
 impl Part<'_> {
     /// One past the last logical block that may be mapped here. Below the last index of a tree, it follows from the
-    /// file's size, except for unwritten blocks, files with a Merkle tree, and orphans, whose size may be the new one
-    /// already.
+    /// file's size, except for unwritten blocks, files with a Merkle tree, and orphans, whose size may already be the
+    /// new one.
     fn end(&self, check: &Check, unwritten: bool) -> u64 {
         let file_end = self.tally.size.div_ceil(check.geo.block_size.into());
         let is_cut = self.form == Form::Extents
@@ -118,7 +119,7 @@ fn place(ino: u32, lblk: u64, block: u64) -> Place {
     Place::Mapped { ino: InodeNr(ino), lblk, block: BlockNr(block) }
 }
 
-/// The place of a node's entry; with block 0, of the node itself.
+/// The place of a node's entry, or of the node itself if `block` is 0.
 fn entry(part: &Part<'_>, lblk: u64, block: u64) -> Place {
     let node = BlockNr(part.node.map_or(0, |node| node.block));
     Place::Node { ino: InodeNr(part.tally.ino), node, lblk, block: BlockNr(block) }
@@ -141,7 +142,7 @@ fn step(walker: &mut Walker<'_>, part: &mut Part<'_>, bytes: &[u8]) {
         Found::Damage(MapDamage::Indirect(damage)) => pointer(walker, part, damage),
         Found::Damage(MapDamage::Extent(damage)) => {
             let Some((problem, lblk, block, found, expected)) = extent(geo, part, bytes, damage) else { return };
-            // A header can be wrong in several ways.
+            // A header can have several faults.
             let is_header = matches!(problem, Problem::ExtentHeaderInvalid | Problem::MissingExtentHeader);
             if has_header || !is_header {
                 walker.bad(Finding::new(problem, entry(part, lblk, block), found, expected));
@@ -160,8 +161,8 @@ fn step(walker: &mut Walker<'_>, part: &mut Part<'_>, bytes: &[u8]) {
     }
 }
 
-/// Damage of a node of an extent tree: the problem, logical and physical block, found, expected. `None`: it is no
-/// damage for e2fsck.
+/// Converts damage of a node of an extent tree: the problem, logical and physical block, found, expected. `None` if it
+/// is no damage for e2fsck.
 fn extent(
     geo: &Geometry,
     part: &Part<'_>,
@@ -171,7 +172,7 @@ fn extent(
     use ExtentDamage as D;
     let view = NodeRef::sound(bytes);
     let key = |entry: u16| view.and_then(|view| view.key(entry.into())).map_or(0, u64::from);
-    // The target of an entry of a leaf or of an index.
+    // The target of a leaf entry or an index entry.
     let target = |entry: u16| {
         let Some(view) = view else { return 0 };
         let child = || view.index(entry.into()).map(|index| index.child);
@@ -213,7 +214,7 @@ fn extent(
         D::OutOfOrder { entry, start, previous } => {
             (Problem::OutOfOrderExtents, start.into(), target(entry), start.into(), previous.into())
         }
-        // e2fsck calls it a collision if no more than one block is in both.
+        // e2fsck calls it a collision if only one block is in both.
         D::Overlap { entry, start, end } => {
             let is_collision = u64::from(start) + 1 == end;
             let problem = if is_collision { Problem::ExtentCollision } else { Problem::OutOfOrderExtents };
@@ -253,7 +254,8 @@ fn child(walker: &mut Walker<'_>, part: &mut Part<'_>, child: Child) {
     let (ino, first, block) = (part.tally.ino, u64::from(child.first), child.block.0);
     let is_resize = ino == InodeNr::RESIZE.0;
     part.tally.sums.clusters += 1;
-    // The blocks that the resize inode maps are the file system's own, except for the one block that leads there.
+    // The blocks that the resize inode maps belong to the file system itself, except for the one block that refers to
+    // them.
     if !is_resize || child.depth == 1 || walker.mode == Mode::Owners {
         if !is_resize && walker.check.is_metadata(child.block) {
             walker.bad(Finding::new(Problem::CriticalMetadataCollision, entry(part, first, block), block, 0u64));
@@ -302,7 +304,7 @@ fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
         tally.sums.pointers = tally.sums.pointers.saturating_add(times.saturating_mul(blocks));
     }
     if tally.ino == InodeNr::RESIZE.0 {
-        // The blocks are the file system's own; the superblock's pass has checked them.
+        // The blocks belong to the file system itself, and the pass over the superblock has checked them.
         tally.sums.clusters += blocks;
         if walker.mode == Mode::Owners {
             walker.claim(tally.ino, lblk, block, blocks);
@@ -322,7 +324,7 @@ fn run(walker: &mut Walker<'_>, part: &mut Part<'_>, run: Run) {
     }
 }
 
-/// Claims blocks of the list of bad blocks. A table may lie on some of them, but not the primary superblock or
+/// Claims blocks of the list of bad blocks. A table may be on some of them, but not the primary superblock or
 /// descriptors, which have been read and could not be moved.
 fn bad_blocks(walker: &mut Walker<'_>, tally: &mut Tally, node: BlockNr, (lblk, block, blocks): (u64, u64, u64)) {
     tally.sums.clusters += blocks;
@@ -337,7 +339,7 @@ fn bad_blocks(walker: &mut Walker<'_>, tally: &mut Tally, node: BlockNr, (lblk, 
     }
 }
 
-/// The blocks of the primary superblock and of the descriptors behind it.
+/// The blocks of the primary superblock and of the descriptors after it.
 fn primary_blocks(geo: &Geometry) -> Range<u64> {
     let first = geo.super_location(GroupNr(0)).0.0;
     // With meta block groups from the first one on, its descriptors are there as well.

@@ -1,5 +1,5 @@
 //! The file system's own blocks: superblocks, descriptors, bitmaps, inode tables. They are claimed first, so that a
-//! file's claim on one of them is the second.
+//! file's claim of one of them is the second.
 //!
 //! # Locking
 //! None.
@@ -16,7 +16,8 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
 
-/// Ranges that are collected before neighbours are merged: an image may have millions of groups.
+/// The number of ranges that are collected before adjacent ones are merged, because an image may have millions of
+/// groups.
 const RANGES_BEFORE_MERGE: usize = 1 << 16;
 
 /// Sorts ranges and merges those that touch.
@@ -34,7 +35,7 @@ fn merge(ranges: &mut Vec<(u64, u64)>) {
 /// Claims the metadata and reports metadata that overlaps. Returns it as merged ranges: first, end.
 pub fn claim(check: &Check, sink: &mut Sink) -> Result<Vec<(u64, u64)>> {
     let geo = &check.geo;
-    // With clusters, pieces of several groups may share one, so the search for conflicts goes by block.
+    // With clusters, the bitmaps and tables of several groups may share one, so conflicts are searched by block.
     let memory = |bytes| Error::Memory { device: check.device.name().to_owned(), bytes };
     let blocks = (geo.cluster_bits > 0).then(|| Sparse::<64>::new(geo.blocks_count)).transpose().map_err(memory)?;
     let bits = blocks.as_ref().unwrap_or(&check.claims.used);
@@ -49,7 +50,7 @@ pub fn claim(check: &Check, sink: &mut Sink) -> Result<Vec<(u64, u64)>> {
             merge(&mut ranges);
             merge_at = RANGES_BEFORE_MERGE.max(2 * ranges.len());
         }
-        // First block and length of each run that was set before.
+        // The first block and the length of each run that was set before.
         let mut conflicts: Vec<(u64, u64)> = Vec::new();
         for block in first..end {
             if !bits.set(block) {
@@ -84,7 +85,7 @@ pub fn claim(check: &Check, sink: &mut Sink) -> Result<Vec<(u64, u64)>> {
     }
     let mmp = check.sb.raw().s_mmp_block.get();
     if check.sb.incompat().contains(Incompat::MMP) {
-        // A block outside the file system is the superblock's own damage.
+        // A block outside the file system is damage of the superblock itself.
         if !mark(mmp, 1).is_empty() {
             sink.push(Finding::new(Problem::MmpInvalidBlk, Place::Volume, mmp, 0u64));
         } else if mmp > geo.first_data_block && mmp < geo.blocks_count {

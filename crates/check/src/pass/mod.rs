@@ -1,11 +1,11 @@
 //! The passes: the rules, one file for each kind of structure, and their order.
 //!
 //! [`metadata`] (the file system's own blocks), [`orphans`] (inodes to be deleted or truncated), [`inodes`] and
-//! [`maps`] (the owners of blocks, in a second walk if a block is claimed twice), [`xattrs`], [`peeks`] (symlinks'
-//! targets), [`directories`] (with [`dir_runs`]), [`names`] and [`htree`], [`connectivity`], [`links`], [`bitmaps`],
+//! [`maps`] (the owners of blocks, in a second walk if a block is claimed twice), [`xattrs`], [`peeks`] (targets of
+//! symlinks), [`directories`] (with [`dir_runs`]), [`names`] and [`htree`], [`connectivity`], [`links`], [`bitmaps`],
 //! [`quota`].
 //!
-//! Every pass merges the findings of its threads; nothing depends on their order.
+//! Every pass merges the findings of its threads, so that the result does not depend on their order.
 //!
 //! # Locking
 //! None of its own.

@@ -1,5 +1,5 @@
-//! Names that a directory without an index has twice, in different blocks. Twins in one block are found when the block
-//! is read; in an index equal names are adjacent.
+//! Finds names that are twice in a directory without an index, in different blocks. Duplicates in one block are found
+//! when the block is read; in an index, identical names are adjacent.
 //!
 //! Main functions: [`key`] (eight bytes for each name, collected when the block is read), [`check`] (reads the
 //! directories again in which a key is repeated, and compares the names).
@@ -55,8 +55,8 @@ fn repeated(mut keys: Vec<u64>) -> Vec<u64> {
     twice
 }
 
-/// Reports the names that lie in two of the blocks of a directory. `pieces`: all blocks of directories. `folded`: the
-/// directories that find names in any case, sorted.
+/// Reports the names that are in two of the blocks of a directory. `pieces` are all blocks of directories; `folded` are
+/// the directories that look up names case-insensitively, sorted.
 pub fn check(check: &Arc<Check>, keys: Vec<u64>, folded: Vec<u32>, pieces: &[DirRun], sink: &mut Sink) -> Result<()> {
     let twice = repeated(keys);
     if twice.is_empty() {
@@ -92,7 +92,7 @@ pub fn check(check: &Arc<Check>, keys: Vec<u64>, folded: Vec<u32>, pieces: &[Dir
     Ok(())
 }
 
-/// Reports each of the sorted names whose twin lies in an earlier block.
+/// Reports each of the sorted names that is also in an earlier block.
 fn report(names: &[Name], sink: &mut Sink) {
     for pair in names.windows(2) {
         let (one, twin) = (&pair[0], &pair[1]);

@@ -1,4 +1,4 @@
-//! Orphans: inodes that a crash left to be deleted or truncated. They are in use until then.
+//! Orphans: inodes that have to be deleted or truncated after a crash. They are in use until then.
 //!
 //! Main functions: [`listed`] (their numbers, before the walk), [`file`] (the blocks of the orphan file, after it).
 //!
@@ -21,9 +21,9 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
 
-/// Bytes of an inode table that are read at once.
+/// The number of bytes of an inode table that are read at once.
 const CHUNK_BYTES: u32 = 64 << 10;
-/// Pieces of inode tables that stay in memory.
+/// The number of pieces of inode tables that are kept in memory.
 const CHUNKS_MAX: usize = 64;
 
 /// Reads one inode.
@@ -38,7 +38,7 @@ pub fn inode(check: &Check, ino: u32) -> Option<InodeDesc> {
     InodeDesc::parse(&bytes, InodeNr(ino), &check.geo).ok()
 }
 
-/// The blocks of the orphan file, in order. `None`: it has holes, or cannot be used.
+/// The blocks of the orphan file, in order; `None` if it has holes, or cannot be used.
 fn file_blocks(check: &Check, desc: &InodeDesc, ino: u32) -> Option<Vec<BlockNr>> {
     if desc.size > u64::from(orphan::BLOCKS_MAX) << check.geo.block_bits {
         return None;
@@ -46,9 +46,9 @@ fn file_blocks(check: &Check, desc: &InodeDesc, ino: u32) -> Option<Vec<BlockNr>
     file_map(check, desc, ino).map(|map| map.blocks().collect())
 }
 
-/// The map of a file that is the file system's own. `None`: it has holes, or cannot be used.
+/// The map of a file that belongs to the file system itself; `None` if it has holes, or cannot be used.
 pub fn file_map(check: &Check, desc: &InodeDesc, ino: u32) -> Option<JournalMap> {
-    // Like a journal, such a file has no holes. Unlike one, it may have no link.
+    // Like a journal, such a file has no holes. Unlike a journal, it may have no link.
     let linked = InodeDesc { links: 1, ..desc.clone() };
     journal_blocks(&*check.device, &check.sb, InodeNr(ino), &linked).ok().map(|(map, _)| map)
 }
@@ -61,14 +61,15 @@ fn file_inode(check: &Check) -> Option<(u32, InodeDesc)> {
     inode(check, ino).map(|desc| (ino, desc))
 }
 
-/// Inodes read one after the other, each with its neighbours in the table: orphans of one directory lie side by side.
+/// Reads inodes one after the other, each with its neighbours in the table, because orphans of one directory are often
+/// adjacent.
 struct Tables<'a> {
     check: &'a Check,
-    /// Pieces of inode tables, by their group and the blocks in front of them in the table: tables that overlap, which
-    /// is damage, are cut at different places.
+    /// Pieces of inode tables, by their group and the number of blocks before them in the table. Tables that overlap,
+    /// which is damage, are cut at different places.
     chunks: HashMap<(u32, u32), Vec<u8>>,
-    /// Bytes that may still be read for neighbours: a list that jumps from group to group must not read more than all
-    /// tables.
+    /// The number of bytes that may still be read for neighbours: if a list jumps from group to group, this must not
+    /// read more than all tables.
     budget: u64,
 }
 
@@ -105,7 +106,7 @@ impl Tables<'_> {
     }
 }
 
-/// The inodes that the list of orphans and the orphan file name.
+/// The inodes in the orphan list and the orphan file.
 pub fn listed(check: &Check, sink: &mut Sink) -> HashSet<u32> {
     let mut orphans = HashSet::new();
     let mut bad = |found: u32, at| {
@@ -113,11 +114,11 @@ pub fn listed(check: &Check, sink: &mut Sink) -> HashSet<u32> {
     };
     let possible = |ino: u32| ino >= check.geo.first_ino && ino <= check.geo.inodes_count;
     let mut tables = Tables::new(check);
-    // An impossible head of the list is the superblock's own damage.
+    // An impossible head of the list is damage of the superblock itself.
     let (mut last, mut next) = (0, check.sb.raw().s_last_orphan.get());
     while next != 0 {
         if last != 0 && (!possible(next) || orphans.contains(&next)) {
-            // The second: the list is a circle.
+            // If it is already known, the list is a cycle.
             bad(next, last);
             break;
         }
@@ -143,8 +144,8 @@ pub fn listed(check: &Check, sink: &mut Sink) -> HashSet<u32> {
     orphans
 }
 
-/// Reads the blocks of the orphan file, neighbours at once. Calls the function with each block's place in the file, its
-/// bytes (`None`: unreadable) and its damage.
+/// Reads the blocks of the orphan file, adjacent ones together. Calls the function with each block's place in the file,
+/// its bytes (`None` if unreadable) and its damage.
 fn for_each_block(
     check: &Check,
     desc: &InodeDesc,
@@ -156,7 +157,7 @@ fn for_each_block(
     let seed = check.geo.metadata_csum.then(|| check.geo.seed.for_inode(InodeNr(ino), desc.generation));
     let mut lblk = 0;
     for run in blocks.chunk_by(|one, next| one.0 + 1 == next.0) {
-        // The whole file has 512 blocks at most.
+        // The whole file has at most 512 blocks.
         let mut data = vec![0; run.len() * size];
         check.count_read(data.len() as u64);
         let whole = check.device.read_at(run[0].0 << bits, &mut data, BioFlags::META).is_ok();
@@ -174,7 +175,7 @@ fn for_each_block(
     }
 }
 
-/// Damage of a block of the orphan file. `None`: the check of the inodes that it names reports it.
+/// Converts damage of a block of the orphan file to a finding; `None` if the check of its inodes reports the damage.
 fn finding(damage: OrphanDamage, place: Place) -> Option<Finding> {
     let (problem, found, expected) = match damage {
         OrphanDamage::Length { found } | OrphanDamage::Magic { found } => {
@@ -199,7 +200,7 @@ pub fn file(check: &Check, sink: &mut Sink) {
         sink.push(Finding::at(Problem::OrphanFileHole, place));
         return;
     };
-    // While orphans are pending, the file names them; otherwise it must be empty.
+    // While orphans are pending, the file contains them; otherwise it must be empty.
     let is_present = check.sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT);
     let pending =
         is_present && (check.replayed || !check.sb.state().contains(FsState::VALID) || !check.orphans.is_empty());

@@ -1,4 +1,4 @@
-//! Contents that have to be read: targets of symlinks that lie in a block, and the first blocks of special files that
+//! Contents that have to be read: targets of symlinks that are in a block, and the first blocks of special files that
 //! may really be directories.
 //!
 //! # Locking
@@ -43,7 +43,7 @@ pub fn target(walker: &mut Walker<'_>, inode: &Inode<'_>, block: u64) {
     walker.out.peeks.push(Peek { block, ino: inode.ino, size: inode.size, what });
 }
 
-/// Queues the first block of a special file if it may be a directory's.
+/// Queues the first block of a special file if it may belong to a directory.
 pub fn maybe_directory(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     let geo = &walker.check.geo;
     let pointer = |slot: usize| u64::from(indirect::pointer(&inode.raw.i_block, slot).unwrap_or(0));
@@ -77,7 +77,7 @@ pub fn maybe_directory(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     walker.out.peeks.push(Peek { block, ino: inode.ino, size: inode.size, what });
 }
 
-/// Whether a target of this size lies in these bytes.
+/// Whether a target of this size matches these bytes.
 pub fn target_fits(bytes: &[u8], size: u64, encrypted: bool) -> bool {
     let length = match encrypted {
         true => usize::from(u16::from_le_bytes([bytes[0], bytes[1]])) + 2,

@@ -1,9 +1,8 @@
 //! Quota files: the usage that they record for each user, group and project, compared with that of the inodes.
 //!
 //! Main types: [`Owners`] (the owners of an inode), [`Sums`] (the usage counted so far, 16 bytes for each owner and
-//! thread).
-//! [`count`] adds an inode; [`check`] reads the files' trees level by level, each block of a level once, so a circular
-//! tree costs no more than its four levels.
+//! thread). [`count`] adds an inode; [`check`] reads the files' trees level by level, each block of a level once, so a
+//! cycle in a tree costs no more than its four levels.
 //!
 //! # Locking
 //! None.
@@ -30,10 +29,10 @@ use crate::scan::{self, Output, Run};
 
 /// A quota file of up to this size is read into memory; a larger one is read level by level.
 const KEPT_BYTES: u64 = 256 << 10;
-/// Owners are sorted when there are more of them.
+/// Owners are sorted when there are more than this.
 const SORT_AT: usize = 1 << 12;
 
-/// The user, group and project of an inode; `None`: no quota counts it.
+/// The user, group and project of an inode; `None` if no quota counts it.
 pub type Owners = Option<[u32; 3]>;
 
 /// The owners of an inode.
@@ -82,13 +81,13 @@ struct Owned {
 impl Owned {
     fn add(&mut self, used: Used) {
         match self.list.last_mut() {
-            // Neighbours in a table often have one owner.
+            // Adjacent inodes in a table often have the same owner.
             Some(last) if last.id == used.id => join(last, &used),
             _ => self.list.push(used),
         }
         if self.list.len() >= self.sort_at.max(SORT_AT) {
             self.sort();
-            // If most of them are different, repeated sorting would cost their number squared.
+            // If most of them are different, repeated sorting would take quadratic time.
             self.sort_at = 2 * self.list.len();
         }
     }
@@ -114,7 +113,7 @@ fn join(to: &mut Used, from: &Used) {
 #[derive(Debug, Default)]
 pub struct Sums {
     kinds: [Owned; 3],
-    /// The map of some inode is known only in part.
+    /// Whether the map of some inode is only partly known.
     partial: bool,
 }
 
@@ -144,14 +143,14 @@ impl Usages {
         Usages { kinds: sums.kinds.map(sorted), partial: sums.partial }
     }
 
-    /// The usage of the owners of one kind; `None`: part of it is unknown.
+    /// The usage of the owners of one kind; `None` if part of it is unknown.
     pub fn of(&self, kind: QuotaKind) -> Option<impl Iterator<Item = Usage> + '_> {
         let usage = |used: &Used| Usage { id: used.id, bytes: used.bytes, inodes: used.inodes.into() };
         (!self.partial).then(|| self.kinds[kind as usize].iter().map(usage))
     }
 }
 
-/// Counts an inode and the inodes with values of its attributes.
+/// Counts an inode, and the inodes with values of its attributes.
 pub fn count(walker: &mut Walker<'_>, tally: &Tally) {
     let Some(owners) = tally.owners else { return };
     let usage = &mut walker.out.usage;
@@ -217,7 +216,7 @@ fn damaged(place: Place, damage: QuotaDamage, sink: &mut Sink) {
 #[derive(Default)]
 struct FileOut {
     sink: Sink,
-    /// Blocks of a file that stays in memory.
+    /// The blocks of a file that are kept in memory.
     kept: Kept,
 }
 
@@ -236,7 +235,7 @@ struct Reading {
     partial: bool,
     /// The owners that have an entry.
     seen: Bits,
-    /// The blocks that the current level leads to.
+    /// The blocks to which the current level refers.
     next: Bits,
 }
 
@@ -263,7 +262,7 @@ impl Reading {
         }
     }
 
-    /// The blocks to look at next, sorted by where they lie: block of the file system, byte in it, block of the file.
+    /// The blocks to examine next, sorted by place: block of the file system, offset in it, block of the file.
     fn take_level(&self, block_bits: u32) -> Vec<(u64, usize, u32)> {
         let blocks = (0..self.header.blocks).filter(|at| self.next.test((*at).into()));
         let placed = blocks.filter_map(|at| self.place(at, block_bits).map(|(block, byte)| (block, byte, at)));
@@ -273,7 +272,7 @@ impl Reading {
         places
     }
 
-    /// The place of a block of the file: the block of the file system, and the byte in it.
+    /// The place of a block of the file: the block of the file system, and the offset in it.
     fn place(&self, at: u32, block_bits: u32) -> Option<(u64, usize)> {
         let byte = u64::from(at) * BLOCK_BYTES as u64;
         let (block, _) = self.map.lookup((byte >> block_bits) as u32)?;
@@ -292,7 +291,7 @@ fn file(
 ) -> Result<Vec<Used>> {
     let bits = check.geo.block_bits;
     let Some(desc) = orphans::inode(check, ino) else { return Ok(expected.to_vec()) };
-    // The last block may be filled in part.
+    // The last block may be partly filled.
     let size = desc.size.checked_next_multiple_of(check.geo.block_size.into()).unwrap_or(0);
     let whole = InodeDesc { size, ..desc.clone() };
     // If the map cannot be followed, all owners are missing.
@@ -325,10 +324,10 @@ fn file(
     Ok(reading.expected.iter().enumerate().filter_map(missed).collect())
 }
 
-/// Blocks by their numbers, sorted.
+/// Blocks and their numbers, sorted.
 type Kept = Vec<(u64, Vec<u8>)>;
 
-/// Reads blocks, near ones together.
+/// Reads blocks, those near each other together.
 fn keep(check: &Arc<Check>, blocks: impl Iterator<Item = BlockNr>) -> Result<Kept> {
     let mut blocks: Vec<u64> = blocks.map(|block| block.0).collect();
     blocks.sort_unstable();

@@ -2,8 +2,8 @@
 //! blocks and the contents that have to be read.
 //!
 //! Main types: [`Mode`] (a check, or the search for the owners of blocks that are claimed twice), [`Out`] (the results
-//! of a thread), [`Tally`] (the facts about an inode whose map has blocks of its own), [`Node`] (a block of a map that
-//! is to be read), [`Walked`] (the input of the passes after it).
+//! of a thread), [`Tally`] (the facts about an inode whose map has its own blocks), [`Node`] (a block of a map that has
+//! to be read), [`Walked`] (the input of the later passes).
 //!
 //! # Locking
 //! None of its own.
@@ -27,9 +27,9 @@ use crate::scan::{self, Output, RUN_BYTES, Run};
 /// The purpose of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Every rule; blocks are claimed.
+    /// Every rule is checked, and blocks are claimed.
     Check,
-    /// The owners of blocks that were claimed twice are found.
+    /// The owners of blocks that were claimed twice are searched.
     Owners,
 }
 
@@ -41,27 +41,27 @@ pub struct Node {
     /// The first logical block below it, and the end of the blocks that may be there.
     pub first: u64,
     pub end: u64,
-    /// Levels of nodes below it.
+    /// The number of levels of nodes below it.
     pub depth: u16,
     pub pointers: bool,
     /// The index of its inode's tally.
     pub tally: u32,
-    /// How many times the map leads here.
+    /// The number of times that the map refers to it.
     pub times: u64,
 }
 
 /// The sums over an inode's map so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Clusters of data, map and attribute block.
+    /// The number of clusters of data, map and attribute block.
     pub clusters: u64,
     /// One past the last logical block.
     pub end: u64,
     /// One past the last logical block that is written.
     pub written_end: u64,
-    /// Pointers to data, each as often as the map leads to it.
+    /// The number of pointers to data, each counted as often as the map refers to it.
     pub pointers: u64,
-    /// Part of the map is unknown: a block of it is also in another map, and was descended for that one.
+    /// Whether part of the map is unknown, because a block of it is also in another map and was descended for that one.
     pub partial: bool,
 }
 
@@ -83,23 +83,23 @@ pub struct Tally {
     pub mode: u16,
     pub flags: u32,
     pub size: u64,
-    /// As stored: sectors, or blocks with the flag huge_file.
+    /// The stored count: sectors, or blocks with the flag huge_file.
     pub blocks: u64,
     pub size_high: bool,
     pub owners: quota::Owners,
-    /// Values of its attributes may lie in inodes, which count for it, so it is judged after all attributes have been
+    /// Values of its attributes may be in inodes, which count for it, so it is checked after all attributes have been
     /// read.
     pub late: bool,
-    /// The attribute block; 0: none.
+    /// The attribute block; 0 if there is none.
     pub attributes: u64,
-    /// Inodes with values of its attributes.
+    /// The number of inodes with values of its attributes.
     pub values: u32,
-    /// One of them differs from the attribute, so the count of blocks cannot be judged.
+    /// Whether one of them does not match the attribute, so that the count of blocks cannot be checked.
     pub unknown_values: bool,
     pub sums: Sums,
 }
 
-/// A run of an inode in a file system with clusters, whose count needs the neighbours.
+/// A run of an inode in a file system with clusters, for which adjacent runs must be counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Piece {
     pub tally: u32,
@@ -114,17 +114,17 @@ pub struct Dir {
     pub ino: u32,
     pub generation: u32,
     pub flags: u32,
-    /// One past its last logical block.
+    /// One past the last logical block.
     pub blocks: u32,
     pub extents: bool,
     pub partial: bool,
 }
 
-/// A directory whose entries lie in its inode.
+/// A directory whose entries are in its inode.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct InlineDir {
     pub ino: u32,
-    /// The 60 bytes of `i_block` and the bytes that follow in an attribute.
+    /// The 60 bytes of `i_block`, and then the bytes of the attribute.
     pub bytes: Vec<u8>,
 }
 
@@ -134,25 +134,26 @@ pub struct AttributeRef {
     pub block: u64,
     pub ino: u32,
     pub generation: u32,
-    /// It is encrypted, and has no context in the inode.
+    /// Whether it is encrypted and has no context in the inode.
     pub seeks_context: bool,
 }
 
-/// An attribute whose value lies in an inode of its own.
+/// An attribute whose value is in a separate inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ValueRef {
     pub value: u32,
     pub ino: u32,
     pub generation: u32,
-    /// The attribute block; 0: the attribute lies in the inode.
+    /// The attribute block; 0 if the attribute is in the inode.
     pub block: u64,
     pub size: u64,
-    /// The attribute's hash, and those of its name (of unsigned and of signed bytes), which the value's hash completes.
+    /// The attribute's hash, and those of its name (with unsigned and with signed bytes), which the value's hash
+    /// completes.
     pub hash: u32,
     pub name_hashes: [u32; 2],
 }
 
-/// The usage that a value in an inode of its own adds to that of an inode, or of each inode with an attribute block.
+/// The usage that a value in a separate inode adds to that of an inode, or of each inode with an attribute block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Charge {
     /// The attribute block, or 0 and the inode.
@@ -162,14 +163,14 @@ pub struct Charge {
     pub unknown: bool,
 }
 
-/// An inode that holds the value of an attribute.
+/// An inode that contains the value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ValueInode {
     pub ino: u32,
     pub size: u64,
-    /// Attributes that refer to it, as stored.
+    /// The stored number of attributes that refer to it.
     pub references: u64,
-    /// A value of Lustre, which stores no count of references.
+    /// Whether it is a value of Lustre, which stores no reference count.
     pub uncounted: bool,
     /// The value's hash.
     pub hash: u32,
@@ -183,14 +184,14 @@ pub struct ValueInode {
 pub struct Out {
     pub sink: Sink,
     pub nodes: Vec<Node>,
-    /// The number of nodes at which repeated pointers to a block are dropped; 0 until the first time.
+    /// The number of nodes at which repeated pointers to a block are removed; 0 until the first time.
     dedup_at: usize,
     pub tallies: Vec<Tally>,
     pub sums: Vec<(u32, Sums)>,
-    /// Tallies of inodes some of whose blocks were descended for another inode.
+    /// The tallies of inodes some of whose blocks were descended for another inode.
     partial: Vec<u32>,
     pub pieces: Vec<Piece>,
-    /// Tallies that are judged when all attributes have been read.
+    /// The tallies that are checked when all attributes have been read.
     late: Vec<Tally>,
     pub dir_runs: DirRuns,
     pub dirs: Pile<Dir>,
@@ -215,7 +216,7 @@ impl Out {
     fn limit_nodes(&mut self) {
         if self.nodes.len() >= self.dedup_at.max(NODES_BEFORE_DEDUP) {
             dedup(&mut self.nodes, &mut self.partial);
-            // If most of them are different, repeated sorting would cost their number squared.
+            // If most of them are different, repeated sorting would take quadratic time.
             self.dedup_at = 2 * self.nodes.len();
         }
     }
@@ -242,11 +243,11 @@ pub struct Walked {
     pub inline_dirs: Vec<InlineDir>,
     pub usage: quota::Sums,
     pub large_files: u64,
-    /// In a search for owners, the inodes that have clusters which are claimed more than once, ascending.
+    /// In a search for owners, the inodes with clusters that are claimed more than once, ascending.
     pub sharers: Vec<u32>,
 }
 
-/// Nodes that a thread collects before it drops those that lead to a block twice.
+/// The number of nodes that a thread collects before it removes those with the same block.
 const NODES_BEFORE_DEDUP: usize = 1 << 14;
 
 /// One thread's part of a walk.
@@ -257,24 +258,24 @@ pub struct Walker<'a> {
 }
 
 impl Walker<'_> {
-    /// Takes a finding, except in a search for owners: the first walk has reported it.
+    /// Records a finding, except in a search for owners, because the first walk has reported it.
     pub fn bad(&mut self, finding: Finding) {
         if self.mode == Mode::Check {
             self.out.sink.push(finding);
         }
     }
 
-    /// A finding about an inode.
+    /// Records a finding about an inode.
     pub fn bad_inode(&mut self, problem: Problem, ino: u32, found: impl Into<u64>, expected: impl Into<u64>) {
         self.bad(Finding::new(problem, Place::Inode(InodeNr(ino)), found, expected));
     }
 
-    /// Claims blocks for an inode, or reports it as an owner.
+    /// Claims blocks for an inode or, in a search for owners, reports it as an owner.
     pub fn claim(&mut self, ino: u32, lblk: u64, first: u64, blocks: u64) {
         self.claim_as(false, ino, lblk, first, blocks);
     }
 
-    /// Claims blocks of an inode's data, which the feature shared_blocks lets files share.
+    /// Claims blocks of an inode's data, which files may share with the feature shared_blocks.
     pub fn claim_data(&mut self, of: &Tally, lblk: u64, first: u64, blocks: u64) {
         let is_file = FileType::from_mode(of.mode) == Some(FileType::Regular);
         let is_own = of.ino < self.check.geo.first_ino || of.flags & InodeFlags::EA_INODE.bits() != 0;
@@ -293,7 +294,8 @@ impl Walker<'_> {
             self.out.sharers.push(ino);
         }
         let bits = self.check.geo.cluster_bits;
-        // One finding for each run of clusters: one for each cluster could be more than the image has bytes.
+        // There is one finding for each run of clusters, because one for each cluster could be more than the image has
+        // bytes.
         let double = &self.check.claims.double;
         let mut begin = double.find(clusters.start, clusters.end, true);
         while double.test(begin) && begin < clusters.end {
@@ -314,7 +316,7 @@ impl Walker<'_> {
     }
 }
 
-/// Keeps only the smallest of the nodes with the same block. The inodes of the others are then known only in part.
+/// Keeps only the smallest of the nodes with the same block. The inodes of the others are then only partly known.
 fn dedup(nodes: &mut Vec<Node>, partial: &mut Vec<u32>) {
     nodes.sort_unstable();
     nodes.dedup_by(|node, kept| {
@@ -333,10 +335,10 @@ fn dedup(nodes: &mut Vec<Node>, partial: &mut Vec<u32>) {
     partial.dedup();
 }
 
-/// Bytes of inode tables that are read before the blocks of their maps: this bounds the memory for maps that are not
-/// walked yet.
+/// The number of bytes of inode tables that are read before the blocks of their maps. This limits the memory for maps
+/// that have not been walked yet.
 const BATCH_BYTES: u64 = 4 << 20;
-/// Blocks of maps that are read before their sums are added up.
+/// The number of blocks of maps that are read before their sums are added up.
 const BATCH_NODES: u64 = 1 << 13;
 
 /// Walks everything.
@@ -444,7 +446,7 @@ fn levels(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
     }
 }
 
-/// Judges the inodes whose maps are known now, except for those whose attributes have to be read first.
+/// Checks the inodes whose maps are known now, except for those whose attributes have to be read first.
 fn finish(check: &Check, mode: Mode, all: &mut Out) {
     let tallies = std::mem::take(&mut all.tallies);
     let mut pieces = std::mem::take(&mut all.pieces);
@@ -462,18 +464,18 @@ fn finish(check: &Check, mode: Mode, all: &mut Out) {
     }
 }
 
-/// Leaves in the sink the findings that a walk reports: in a search for owners, only the owners.
+/// Keeps only the findings that a walk reports: in a search for owners, only the owners.
 fn found(mode: Mode, out: &mut Out) {
     if mode == Mode::Owners {
         out.sink = std::mem::take(&mut out.owners);
     }
 }
 
-/// The most bytes of inode tables that are read again because tables overlap.
+/// The maximum number of bytes of inode tables that are read again because tables overlap.
 const AGAIN_BYTES: u64 = 16 << 20;
 
-/// The inode tables, as far as they have been used. If tables overlap, which is damage, a limited number is read: all
-/// groups of a small image may name the same table.
+/// The used parts of the inode tables. If tables overlap, which is damage, a limited number is read, because all groups
+/// of a small image may refer to the same table.
 fn table_runs(check: &Check) -> Vec<Run> {
     let geo = &check.geo;
     let most = (RUN_BYTES >> geo.block_bits).max(1);
@@ -499,7 +501,7 @@ fn table_runs(check: &Check) -> Vec<Run> {
         let mut at = 0;
         while at < blocks {
             let count = most.min(blocks - at);
-            // The items say which group it is and how far in its table the run begins.
+            // The items are the group, and the offset of the run in its table.
             runs.push(Run { first: desc.inode_table.0 + at, blocks: count, items: (group, at as usize) });
             at += count;
         }
@@ -507,7 +509,8 @@ fn table_runs(check: &Check) -> Vec<Run> {
     runs
 }
 
-/// Adds the results of a thread. `fresh`: its nodes and sums name its own tallies, which come behind the existing ones.
+/// Adds the results of a thread. `fresh` means that its nodes and sums refer to its own tallies, which are put after
+/// the existing ones.
 fn take(all: &mut Out, out: Out, fresh: bool) {
     let base = if fresh { all.tallies.len() as u32 } else { 0 };
     append(&mut all.tallies, out.tallies);

@@ -1,5 +1,5 @@
-//! Extended attributes, in inodes and in blocks of their own: the damage that `extant_ondisk` finds in either, the
-//! number of inodes that refer to a block, and the inodes with values.
+//! Extended attributes, in inodes and in separate blocks: the damage that `extant_ondisk` finds in either, the number
+//! of inodes that refer to a block, and the inodes with values.
 //!
 //! # Locking
 //! None.
@@ -34,7 +34,7 @@ fn rules(check: &Check) -> XattrContext {
     XattrContext { seed, ea_inode: geo.ea_inode, inodes: (geo.first_ino, geo.inodes_count) }
 }
 
-/// The first of the attributes that `scan` finds for which `is_it` holds.
+/// The first of the attributes found by `scan` for which `is_it` holds.
 fn first<'a>(
     scan: impl FnOnce(&mut dyn FnMut(Step<'a>)),
     is_it: impl Fn(&EntryRef<'a>) -> bool,
@@ -66,7 +66,7 @@ pub fn has_inline_data(inode: &Inode<'_>, check: &Check) -> bool {
     inline_rest(inode, check).is_some()
 }
 
-/// Whether values of an inode's attributes lie in other inodes.
+/// Whether values of an inode's attributes are in other inodes.
 pub fn has_outside_values(check: &Check, inode: &Inode<'_>) -> bool {
     own(check, inode, |entry| entry.outside.is_some()).is_some()
 }
@@ -96,8 +96,8 @@ pub fn in_inode(walker: &mut Walker<'_>, inode: &Inode<'_>, area: &[u8]) {
     }
 }
 
-/// Damage of the attributes in an inode: the problem, found, expected. `None`: it is no damage there for e2fsck.
-/// `room`: the bytes that they have.
+/// Converts damage of the attributes in an inode: the problem, found, expected. `None` if it is no damage there for
+/// e2fsck. `room` is the number of bytes that they have.
 fn in_area(damage: XattrDamage, room: usize) -> Option<(Problem, u32, u32)> {
     use XattrDamage as D;
     Some(match damage {
@@ -110,13 +110,13 @@ fn in_area(damage: XattrDamage, room: usize) -> Option<(Problem, u32, u32)> {
         D::Hash { found, expected, .. } => (Problem::AttrHash, found, expected),
         D::ValueInodeFeature { inode, .. } => (Problem::EaInodeFeature, inode.0, 0),
         D::ValueInode { inode, .. } => (Problem::AttrValueEaInode, inode.0, 0),
-        // The other kinds occur in blocks only.
+        // The other kinds occur only in blocks.
         D::NoName { .. } | D::NoIndex { .. } => return None,
         D::Length { .. } | D::Magic { .. } | D::Blocks { .. } | D::NoReferences | D::Checksum { .. } => return None,
     })
 }
 
-/// Records an attribute whose value lies in an inode. `of`: the inode with the attribute, and its attribute block or 0.
+/// Records an attribute whose value is in an inode. `of` is the inode with the attribute, and its attribute block or 0.
 fn outside(walker: &mut Walker<'_>, of: AttributeRef, entry: &EntryRef<'_>) {
     let Some((value, size)) = entry.outside else { return };
     walker.out.value_refs.push(ValueRef {
@@ -126,13 +126,13 @@ fn outside(walker: &mut Walker<'_>, of: AttributeRef, entry: &EntryRef<'_>) {
         block: of.block,
         size: size.into(),
         hash: entry.hash,
-        // A value's hash takes the place of its bytes.
+        // The hash of a value replaces its bytes.
         name_hashes: [entry_hash(entry.name.suffix, &[0; 4]), entry_hash_signed(entry.name.suffix, &[0; 4])],
     });
 }
 
-/// Compares the inodes with values with the attributes that refer to them. An inode without such an attribute counts as
-/// a file from now on. Returns the usage that the values add to other inodes, sorted.
+/// Compares the inodes that contain values with the attributes that refer to them. An inode without such an attribute
+/// then counts as a file. Returns the usage that the values add to other inodes, sorted.
 pub fn values(check: &Check, all: &mut Out) -> Vec<Charge> {
     all.values.sort_unstable();
     all.value_refs.sort_unstable();
@@ -157,7 +157,7 @@ pub fn values(check: &Check, all: &mut Out) -> Vec<Charge> {
         }
     }
     charges.sort_unstable();
-    // Many inodes may share a block of many attributes: each adds one sum.
+    // Many inodes may share a block of many attributes, so each of them adds one sum.
     charges.dedup_by(|charge, kept| {
         let same = charge.of == kept.of;
         if same {
@@ -170,7 +170,7 @@ pub fn values(check: &Check, all: &mut Out) -> Vec<Charge> {
     charges
 }
 
-/// The clusters that a value adds to the usage of its owner. `None`: it differs from the attribute.
+/// The clusters that a value adds to the usage of its owner. `None` if it differs from the attribute.
 fn value_clusters(
     check: &Check,
     one: &ValueRef,
@@ -222,17 +222,17 @@ fn context<'a>(check: &Check, inode: &Inode<'a>) -> Option<&'a [u8]> {
     own(check, inode, |entry| entry.name == CONTEXT).and_then(context_in)
 }
 
-/// A context in an attribute. None lies in an inode of its own.
+/// The context in an attribute. It is never in a separate inode.
 fn context_in(entry: EntryRef<'_>) -> Option<&[u8]> {
     entry.outside.is_none().then_some(entry.value)
 }
 
-/// Whether an encrypted inode's context can only lie in its attribute block.
+/// Whether an encrypted inode's context can only be in its attribute block.
 pub fn seeks_context(check: &Check, inode: &Inode<'_>) -> bool {
     inode.flags.contains(InodeFlags::ENCRYPT) && context(check, inode).is_none()
 }
 
-/// Handles the context of an encrypted inode, which names its policy.
+/// Handles the context of an encrypted inode, which contains its policy.
 pub fn encryption(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     if let Some(context) = context(walker.check, inode) {
         learn_policy(walker, inode.ino, context);
@@ -250,10 +250,10 @@ pub fn has_block(check: &Check, inode: &Inode<'_>) -> bool {
         && block < geo.blocks_count
 }
 
-/// Judges a context, and records the policy in it.
+/// Checks a context, and records the policy in it.
 fn learn_policy(walker: &mut Walker<'_>, ino: u32, context: &[u8]) {
     match encryption::policy(context) {
-        // All policies of unknown versions are alike.
+        // All policies of unknown versions are treated the same.
         Ok(policy) => walker.out.policies.push((ino, policy.map_or(0, |policy| crc32c(!0, policy)))),
         Err(damage) => {
             let expected = match damage {
@@ -276,7 +276,7 @@ pub fn blocks(check: &Arc<Check>, mode: Mode, all: &mut Out) -> Result<()> {
         }
         return Ok(());
     }
-    // Each block once: the first inode, and how many there are.
+    // Each block occurs once: the first inode, and the number of inodes.
     let mut shared: Vec<(AttributeRef, u32)> = Vec::new();
     let seeking: Vec<AttributeRef> = refs.iter().filter(|one| one.seeks_context).copied().collect();
     for one in refs {
@@ -344,7 +344,7 @@ fn in_block(walker: &mut Walker<'_>, of: AttributeRef, count: u32, block: &[u8])
     }
 }
 
-/// Damage of an attribute block: the problem, found, expected. `None`: the count of references shows it.
+/// Converts damage of an attribute block: the problem, found, expected. `None` if the reference count shows it.
 fn as_block(damage: XattrDamage) -> Option<(Problem, u32, u32)> {
     use XattrDamage as D;
     Some(match damage {

@@ -1,8 +1,8 @@
-//! The problems of a file system: one table for all.
+//! The problems of a file system, in one table.
 //!
-//! Main type: [`Problem`] (a number into the table; e2fsck's code, so that logs of both can be compared). The rows are
-//! in [`table`]: name, severity, the action of `e2fsck -p`, text. A text has no place in it; a
-//! [`Finding`](crate::Finding) adds that.
+//! Main type: [`Problem`] (an index of the table; e2fsck's code, so that logs of both can be compared). The rows are in
+//! [`table`]: name, severity, the action of `e2fsck -p`, text. A text contains no place; a [`Finding`](crate::Finding)
+//! adds that.
 //!
 //! # Locking
 //! None.
@@ -18,7 +18,7 @@ pub struct Problem(u32);
 /// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Worth changing, but nothing is lost or at risk: it does not count as damage.
+    /// It should be changed, but nothing is lost or at risk, so it does not count as damage.
     Advice,
     /// Damage.
     Damage,
@@ -29,7 +29,7 @@ pub enum Severity {
 pub enum Preen {
     /// Repair it without a question.
     Fix,
-    /// Leave it to a person.
+    /// Leave it to the user.
     Stop,
 }
 
@@ -49,7 +49,7 @@ impl Problem {
         table::ROWS.iter().map(|row| Problem(row.code))
     }
 
-    /// The problem of this code.
+    /// The problem with this code.
     pub fn from_code(code: u32) -> Option<Problem> {
         table::ROWS.binary_search_by_key(&code, |row| row.code).ok().map(|_| Problem(code))
     }
@@ -64,7 +64,7 @@ impl Problem {
         self.row().name
     }
 
-    /// How bad it is.
+    /// The severity.
     pub fn severity(self) -> Severity {
         self.row().severity
     }
@@ -80,7 +80,7 @@ impl Problem {
     }
 
     fn row(self) -> &'static Row {
-        // Problems are only made from rows.
+        // Problems are only created from rows.
         let at = table::ROWS.partition_point(|row| row.code < self.0);
         &table::ROWS[at]
     }

@@ -1,7 +1,7 @@
-//! The table of problems: one row each, in the order of their codes.
+//! The table of problems: one row for each, in the order of their codes.
 //!
-//! A row is: e2fsck's code, the variant, e2fsck's name without its prefix, the severity, the action of `e2fsck -p`, and
-//! the text. The placeholders of a text are those that [`super::Problem::text`] names.
+//! A row contains e2fsck's code, the variant, e2fsck's name without its prefix, the severity, the action of `e2fsck
+//! -p`, and the text. [`super::Problem::text`] lists the placeholders of a text.
 //!
 //! # Locking
 //! None.

@@ -1,4 +1,4 @@
-//! The group descriptors: read, checked, and completed from a backup where a place in them cannot be used.
+//! The group descriptors: they are read, checked, and completed from a backup if a place in them cannot be used.
 //!
 //! # Locking
 //! None.
@@ -14,7 +14,7 @@ use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 use crate::report::Sink;
 
-/// Blocks of the table that are read at once.
+/// The number of blocks of the table that are read at once.
 const STEP_BLOCKS: u32 = 64;
 
 /// Reads all descriptors and checks them.
@@ -63,8 +63,8 @@ pub fn read(device: &dyn BlockDevice, sb: &SuperBlock, sink: &mut Sink) -> Resul
     Ok(descs)
 }
 
-/// Checks one descriptor. If it is damaged and a backup of it is intact, the places are the backup's. Without a backup,
-/// a place that is impossible is block 0.
+/// Checks one descriptor. If it is damaged and a backup of it is intact, the places are taken from the backup. Without
+/// a backup, an impossible place becomes block 0.
 fn one(
     device: &dyn BlockDevice,
     geometry: &Geometry,
@@ -88,7 +88,7 @@ fn one(
         match Reader::new(device, geometry).backup_of(group) {
             Some(spare) if places(&spare) != places(&desc) => {
                 [desc.block_bitmap, desc.inode_bitmap, desc.inode_table] = places(&spare);
-                // The other fields cannot be trusted either, and the backup's flags and counts are out of date.
+                // The other fields cannot be trusted, either, and the backup's flags and counts are out of date.
                 desc.flags.remove(GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT);
                 desc.itable_unused = 0;
             }

@@ -1,4 +1,4 @@
-//! The journal: whether it can be used, and the device as it is after a replay.
+//! The journal: whether it can be used, and the device after a replay.
 //!
 //! Main function: [`replayed`]. `extant_recovery` reads the log.
 //!
@@ -20,8 +20,7 @@ use crate::problem::Problem;
 use crate::report::{Note, Sink};
 use crate::{JournalDevice, Options};
 
-/// The device as it is after a replay of the journal. `None`: there is nothing to replay, or the journal cannot be
-/// used.
+/// The device after a replay of the journal; `None` if there is nothing to replay, or the journal cannot be used.
 pub fn replayed(
     device: &Arc<dyn BlockDevice>,
     sb: &SuperBlock,
@@ -34,7 +33,7 @@ pub fn replayed(
     if !sb.compat().contains(Compat::HAS_JOURNAL) {
         return None;
     }
-    // A number that no inode has is the superblock's own damage.
+    // A number that no inode has is damage of the superblock itself.
     let exists = ino <= sb.geometry().inodes_count;
     let opened = match &options.journal {
         None if ino == 0 => Err("the journal is on another device".to_owned()),
@@ -80,8 +79,8 @@ pub fn replayed(
     }
 }
 
-/// Opens the journal on this device, or reports the damage of its superblock. A journal that is not this file system's
-/// is no damage of either.
+/// Opens the journal on this device, or reports the damage of its superblock. If a journal does not belong to this file
+/// system, this is no damage of either.
 fn open_external(
     journal: &Arc<dyn BlockDevice>,
     sb: &SuperBlock,
@@ -125,7 +124,7 @@ fn open(device: &Arc<dyn BlockDevice>, sb: &SuperBlock, ino: InodeNr, sink: &mut
     file.map_err(|_| sink.push(Finding::new(Problem::JournalBadInode, Place::Journal, ino.0, 0u64))).ok()
 }
 
-/// Damage of the superblock of the journal in this inode as a finding.
+/// Converts damage of the superblock of the journal in this inode to a finding.
 fn finding(damage: JournalSuperDamage, ino: InodeNr) -> Finding {
     use JournalSuperDamage as D;
     let at = |problem, found: u32, expected: u32| Finding::new(problem, Place::Journal, found, expected);

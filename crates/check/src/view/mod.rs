@@ -1,4 +1,4 @@
-//! The view that a check has: the superblock or a backup of it, the device with the journal replayed, the descriptors.
+//! The view of a check: the superblock or a backup of it, the device with the journal replayed, the descriptors.
 //!
 //! Main type: [`View`]. [`View::open`] reports the damage of these; [`super_block`] has the problems of the fields,
 //! [`journal`] replays, [`descriptors`] reads the group descriptors, [`resize`] checks the resize inode.
@@ -32,9 +32,9 @@ const UNCHECKED: [(RoCompat, &str); 1] = [(RoCompat::VERITY, "Merkle trees (veri
 
 /// A file system of up to this many blocks is accepted even if the device ends before it (64 MiB for their bitmaps).
 const BELIEVED_BLOCKS: u64 = 1 << 28;
-/// Larger ones are accepted up to this many times the device's blocks, and this many times its groups.
+/// Larger file systems are accepted up to this many times the device's blocks, and this many times its groups.
 const BELIEVED_TIMES: u64 = 16;
-/// Up to this many groups are accepted in any case; each takes some hundred bytes.
+/// Up to this many groups are always accepted; each takes a few hundred bytes.
 const BELIEVED_GROUPS: u64 = 1 << 17;
 
 /// The file system to check.
@@ -43,22 +43,22 @@ pub struct View {
     pub device: Arc<dyn BlockDevice>,
     /// The superblock.
     pub sb: SuperBlock,
-    /// The descriptors, by group. Bitmaps and tables whose places cannot be used are at block 0.
+    /// The descriptors by group. Bitmaps and tables whose places cannot be used are at block 0.
     pub descs: Vec<GroupDesc>,
-    /// Whether the log had something to replay: then the superblock's totals are only hints.
+    /// Whether the log had something to replay, so that the superblock's totals are only hints.
     pub replayed: bool,
 }
 
 /// A copy of the superblock.
 struct Copy {
     offset: u64,
-    /// `None`: no layout can be derived from it.
+    /// `None` if no layout can be derived from it.
     sb: Option<SuperBlock>,
     damage: Vec<SuperDamage>,
 }
 
 impl Copy {
-    /// Reads the copy at this byte. `None`: the bytes have no magic number.
+    /// Reads the copy at this byte offset; `None` if the bytes have no magic number.
     fn read(device: &dyn BlockDevice, offset: u64, options: &Options) -> Result<Option<Copy>> {
         if offset.checked_add(SUPERBLOCK_SIZE as u64).is_none_or(|end| end > device.size_bytes()) {
             return Ok(None);
@@ -72,7 +72,7 @@ impl Copy {
         Ok(has_magic.then_some(Copy { offset, sb, damage }))
     }
 
-    /// Whether a mount would take the copy, apart from unknown features.
+    /// Whether a mount would accept the copy, apart from unknown features.
     fn is_sound(&self) -> bool {
         self.sb.is_some() && self.damage.iter().all(|one| !is_refused(one))
     }
@@ -87,7 +87,7 @@ fn is_refused(damage: &SuperDamage) -> bool {
 }
 
 impl View {
-    /// Chooses a superblock, replays the journal in memory and reads the descriptors. `None`: there is a superblock,
+    /// Chooses a superblock, replays the journal in memory and reads the descriptors. `None` if there is a superblock,
     /// but nothing can be checked with it; its damage is in the sink.
     pub fn open(
         device: &Arc<dyn BlockDevice>,
@@ -125,7 +125,7 @@ impl View {
         if sb.blocks_count > BELIEVED_BLOCKS.max(whole.saturating_mul(BELIEVED_TIMES))
             || u64::from(sb.group_count) > BELIEVED_GROUPS.max(groups.saturating_mul(BELIEVED_TIMES))
         {
-            // The superblock alone is no reason to allocate memory. Otherwise, blocks behind the device's end are
+            // The superblock alone is no reason to allocate memory. Otherwise, blocks past the device's end are
             // reported like other unreadable ones.
             if groups == 0 {
                 return Ok(None);
@@ -176,7 +176,7 @@ fn choose(device: &Arc<dyn BlockDevice>, options: &Options, sink: &mut Sink) -> 
     }
 }
 
-/// The first sound backup: first in the places that the primary names, if it does, and then in the usual ones.
+/// The first sound backup: first at the places according to the primary, if it can be used, and then at the usual ones.
 fn backup(device: &dyn BlockDevice, primary: Option<&SuperBlock>, options: &Options) -> Option<Copy> {
     // An unreadable copy does not count.
     let copy = |offset| Copy::read(device, offset, options).ok().flatten().filter(Copy::is_sound);

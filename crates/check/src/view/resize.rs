@@ -1,4 +1,4 @@
-//! The resize inode, which must map exactly the blocks that are reserved for descriptors to come.
+//! The resize inode, which must map exactly the blocks that are reserved for future descriptors.
 //!
 //! # Locking
 //! None.
@@ -22,7 +22,7 @@ pub fn check(device: &dyn BlockDevice, sb: &SuperBlock, descs: &[GroupDesc], sin
     let Some(table) = descs.first().map(|desc| desc.inode_table).filter(|table| table.0 != 0) else { return };
     let at = (table.0 << geometry.block_bits) + (InodeNr::RESIZE.0 as u64 - 1) * geometry.inode_size as u64;
     let mut bytes = vec![0; geometry.inode_size];
-    // The table is read again with the others, which reports unreadable blocks.
+    // The table is read again with the others, and unreadable blocks are reported then.
     if device.read_at(at, &mut bytes, BioFlags::META).is_err() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The superblock's damage, found by `extant_ondisk`, as findings.
+//! Converts the superblock's damage, which `extant_ondisk` finds, to findings.
 //!
 //! # Locking
 //! None.
@@ -9,7 +9,7 @@ use extant_ondisk::superblock::{MAGIC, SpecialInode, SuperDamage};
 use crate::finding::{Finding, Place};
 use crate::problem::Problem;
 
-/// Damage of the superblock as a finding. `None`: another pass reports the same in more detail.
+/// Converts damage of the superblock to a finding; `None` if another pass reports the same in more detail.
 pub fn finding(damage: SuperDamage) -> Option<Finding> {
     use SuperDamage as D;
     let at = |problem, found: u64, expected: u64| Some(Finding::new(problem, Place::Volume, found, expected));

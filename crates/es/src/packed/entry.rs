@@ -1,10 +1,11 @@
-//! [`Packed`]: an entry in 12 bytes.
+//! An entry packed into 12 bytes: [`Packed`].
 //!
-//! A mapped run is its first logical block (32 bits), its place (48 bits, as in ext4), its kind (2) and its length
-//! (14). Unmapped runs have no place: those bits contain a length of 32 bits. So a mapped run of more than
-//! [`LONGEST`] blocks is several entries (the longest extent on disk is two), and a hole or a delayed run is one.
+//! A mapped run consists of its first logical block (32 bits), its place (48 bits, as in ext4), its kind (2 bits) and
+//! its length (14 bits). An unmapped run has no place, and those bits contain a length of 32 bits. So a mapped run of
+//! more than [`LONGEST`] blocks takes several entries (the longest extent on disk takes two), and a hole or a delayed
+//! run takes one.
 //!
-//! What it does not do: check lengths. Callers consult [`longest`] before they pack.
+//! What it does not do: check lengths. Callers must call [`longest`] before they pack.
 //!
 //! # Locking
 //! None.
@@ -22,12 +23,13 @@ const UNWRITTEN: u32 = 1;
 const DELAYED: u32 = 2;
 const HOLE: u32 = 3;
 
-/// First block; low half of the place, or one less than the length; high half of the place (16 bits), kind (2), one
-/// less than the length (14).
+/// The first block; the low half of the place, or the length minus one; the high half of the place (16 bits), the kind
+/// (2) and the length minus one (14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed([u32; 3]);
 
-/// How many blocks of a run in `state` one entry can contain; 0 if the place is beyond any file system.
+/// The maximum number of blocks of a run in `state` that one entry can contain; 0 if the place is beyond any file
+/// system.
 pub fn longest(state: EsState) -> u32 {
     match state {
         EsState::Written(place) | EsState::Unwritten(place) => {
@@ -38,10 +40,10 @@ pub fn longest(state: EsState) -> u32 {
 }
 
 impl Packed {
-    /// Fills unused slots.
+    /// The content of unused slots.
     pub const NOTHING: Packed = Packed([0; 3]);
 
-    /// `e` must not exceed [`longest`].
+    /// Packs `e`, which must not exceed [`longest`].
     pub fn new(e: EsEntry) -> Packed {
         debug_assert!((1..=longest(e.state)).contains(&e.len));
         let mapped = |place: BlockNr, kind: u32| {

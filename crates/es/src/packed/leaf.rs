@@ -1,29 +1,29 @@
-//! [`Leaf`]: up to [`FULL`] entries side by side, with three bits each: "evictable", "looked up", and "looked up the
+//! [`Leaf`]: an array of up to [`FULL`] entries, with three bits each: "evictable", "looked up", and "looked up the
 //! time before".
 //!
-//! An entry evicted from a big leaf leaves its place behind: compacting six kilobytes for five entries costs more
-//! than all the rest. A new entry next to the place takes it. The leaf is compacted when no other room is left, or
-//! when few entries are left. It is also compacted when the hand moves on and half of the entries are gone, and when
-//! the first entry goes. So the first place always contains an entry.
+//! An entry that is evicted from a big leaf leaves an empty place, because compacting six kilobytes for five entries
+//! costs more than everything else. A new entry next to the place takes it. The leaf is compacted when there is no
+//! other room, or when few entries are left. It is also compacted when the hand moves on and half of the entries are
+//! gone, and when the first entry is removed. So the first place always contains an entry.
 //!
-//! What it does not do: know its neighbours, except those in the ring; it stores their numbers for [`super::tree`].
+//! What it does not do: know its neighbours, except those in the ring. It stores their numbers for [`super::tree`].
 //!
 //! # Locking
-//! The owner's, see [`super`]. Lookups set marks under the shared lock.
+//! The lock of the owner, see [`super`]. Lookups set marks under the shared lock.
 
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 
 use super::allocated;
 use super::entry::Packed;
 
-/// Entries of a leaf.
+/// The maximum number of entries in a leaf.
 pub const FULL: usize = 512;
 const WORDS: usize = FULL / 64;
-/// Initial capacity of a small leaf.
+/// The initial capacity of a small leaf.
 const FEW: usize = 8;
-/// Up to this many entries, use binary search at once: they fit six lines of the processor's cache.
+/// With up to this many entries, binary search is used directly: they fit into six cache lines of the processor.
 const NEAR: usize = 32;
-/// A leaf with fewer entries joins a neighbour if it can, and is compacted at once.
+/// A leaf with fewer entries is joined with a neighbour if possible, and is compacted immediately.
 pub const SMALL: usize = FULL / 4;
 
 /// [`Leaf::warmth`] of a leaf whose entries were all looked up since the hand passed.
@@ -34,8 +34,9 @@ type Bits = [u64; WORDS];
 /// An entry, whether it is marked, and whether it was marked when the hand passed.
 pub type Marked = (Packed, bool, bool);
 
-/// The lookups in a leaf that the hand left whole, until the hand came back: of entries that were marked when it
-/// passed, and of the others. `marked_expected` is the first number if marks predicted nothing.
+/// The numbers of lookups in a leaf that the hand did not evict from, until the hand came back: of entries that were
+/// marked when it passed, and of the others. `marked_expected` is the first number in the case that marks predict
+/// nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
     pub marked: f64,
@@ -43,12 +44,12 @@ pub struct Outcome {
     pub marked_expected: f64,
 }
 
-/// See the module's documentation.
+/// The entries and their bits; see the module's documentation.
 #[derive(Debug, Default)]
 pub struct Leaf {
-    /// Sorted by first block, places of evicted entries included.
+    /// The entries, sorted by first block, including the places of evicted entries.
     entries: Vec<Packed>,
-    /// Entries that are neither delayed nor gone.
+    /// For each entry: it is neither delayed nor gone.
     evictable: Bits,
     /// For an evictable entry: it was looked up. For any other: its place is empty. A delayed entry is never marked.
     marks: [AtomicU64; WORDS],
@@ -56,11 +57,11 @@ pub struct Leaf {
     past: Bits,
     evictable_count: u16,
     gone_count: u16,
-    /// [`Leaf::warmth`] when the hand passed. A new leaf takes its neighbour's.
+    /// [`Leaf::warmth`] when the hand passed. A new leaf takes that of its neighbour.
     pub was_warm: u16,
-    /// How many times in a row the hand has left it whole.
+    /// The number of times in a row that the hand has not evicted from the leaf.
     pub kept: u8,
-    /// Whether it is in the ring, between `before` and `behind`.
+    /// Whether the leaf is in the ring, between `before` and `behind`.
     pub listed: bool,
     pub before: u32,
     pub behind: u32,
@@ -70,7 +71,7 @@ fn bit(at: usize) -> (usize, u64) {
     (at / 64, 1 << (at % 64))
 }
 
-/// Inserts a bit at `at`: the bits from there on move up by one.
+/// Inserts a bit at `at`. The bits from there on move up by one.
 fn insert_bit(bits: &mut Bits, at: usize, set: bool) {
     let (word, mask) = bit(at);
     let below = bits[word] & (mask - 1);
@@ -81,7 +82,7 @@ fn insert_bit(bits: &mut Bits, at: usize, set: bool) {
     }
 }
 
-/// Removes the bit at `at`: the bits behind it move down by one.
+/// Removes the bit at `at`. The bits after it move down by one.
 fn remove_bit(bits: &mut Bits, at: usize) {
     let (word, mask) = bit(at);
     let mut carry = 0;
@@ -92,7 +93,7 @@ fn remove_bit(bits: &mut Bits, at: usize) {
 }
 
 impl Leaf {
-    /// Entries, without the empty places.
+    /// The number of entries, without the empty places.
     pub fn len(&self) -> usize {
         self.entries.len() - usize::from(self.gone_count)
     }
@@ -110,23 +111,23 @@ impl Leaf {
         self.entries.first().copied()
     }
 
-    /// The entries at `at` and behind.
+    /// The entries from index `at` on.
     pub fn entries_from(&self, at: usize) -> impl Iterator<Item = Packed> {
         let there = move |at: &usize| self.gone_count == 0 || !self.has_gone(*at);
         (at..self.entries.len()).filter(there).map(|at| self.entries[at])
     }
 
-    /// Memory, in bytes.
+    /// The memory in bytes.
     pub fn bytes(&self) -> u64 {
         allocated(size_of::<Leaf>()) + allocated(self.entries.capacity() * size_of::<Packed>())
     }
 
-    /// How many places are for entries that start at or before `lblk`. `end` is the start of the next leaf, if there
+    /// The number of places for entries that start at or before `lblk`. `end` is the start of the next leaf, if there
     /// is one.
     ///
-    /// A binary search in six kilobytes misses the processor's cache six times. Entries are mostly spread evenly, so
-    /// this starts at the place where `lblk` would be then, and searches from there in doubling steps. If entries are
-    /// uneven, it costs twice a binary search.
+    /// A binary search in six kilobytes misses the processor's cache six times. Entries are usually spread evenly, so
+    /// the search starts at the place where `lblk` would then be, and continues from there in doubling steps. If
+    /// entries are spread unevenly, it costs twice as much as a binary search.
     pub fn up_to(&self, lblk: u32, end: Option<u32>) -> usize {
         let Some(first) = self.entries.first().map(|e| e.lblk()).filter(|first| *first <= lblk) else { return 0 };
         let len = self.entries.len();
@@ -156,7 +157,7 @@ impl Leaf {
         low + self.entries[low..high].partition_point(|e| e.lblk() <= lblk)
     }
 
-    /// The last entry that starts at or before `lblk`, see [`Leaf::up_to`].
+    /// The last entry that starts at or before `lblk`; see [`Leaf::up_to`].
     pub fn at_or_before(&self, lblk: u32, end: Option<u32>) -> Option<usize> {
         let at = self.up_to(lblk, end).checked_sub(1)?;
         if !self.has_gone(at) {
@@ -172,10 +173,10 @@ impl Leaf {
         Some(word * 64 + 63 - left.leading_zeros() as usize)
     }
 
-    /// Notes a lookup of the entry at `at`.
+    /// Records a lookup of the entry at `at`.
     pub fn mark(&self, at: usize) {
         let (word, mask) = bit(at);
-        // Readers of one inode on many cores must not fight for the line.
+        // The mark is written only if it is not set, so that readers on many cores do not contend for the cache line.
         if self.evictable[word] & mask != 0 && self.marks[word].load(Ordering::Relaxed) & mask == 0 {
             self.marks[word].fetch_or(mask, Ordering::Relaxed);
         }
@@ -208,7 +209,7 @@ impl Leaf {
         }
     }
 
-    /// The leaf must not be full; `at` is the result of [`Leaf::up_to`].
+    /// Inserts an entry. The leaf must not be full; `at` is the result of [`Leaf::up_to`].
     pub fn insert(&mut self, mut at: usize, e: Packed) {
         let gone = |at: &usize| *at < self.entries.len() && self.has_gone(*at);
         if let Some(place) = at.checked_sub(1).filter(gone).or(Some(at).filter(gone)) {
@@ -248,13 +249,13 @@ impl Leaf {
         e
     }
 
-    /// Changes the length of the entry at `at`, nothing else.
+    /// Replaces the entry at `at` by one that differs only in its length.
     pub fn replace(&mut self, at: usize, e: Packed) {
         self.entries[at] = e;
     }
 
-    /// Moves out all entries with their marks. Until [`Leaf::fill`], the leaf's count of evictable entries remains
-    /// the old one.
+    /// Moves all entries out, with their marks. Until [`Leaf::fill`], the leaf still has the old count of evictable
+    /// entries.
     pub fn drain_into(&mut self, all: &mut Vec<Marked>) {
         let there = (0..self.entries.len()).filter(|at| !self.has_gone(*at));
         all.extend(there.map(|at| (self.entries[at], self.is_marked(at), self.was_marked(at))));
@@ -262,7 +263,7 @@ impl Leaf {
         self.gone_count = 0;
     }
 
-    /// Replaces the content by `all`, at most [`FULL`] entries.
+    /// Replaces the content with `all`, which has at most [`FULL`] entries.
     pub fn fill(&mut self, all: &[Marked]) {
         self.entries.clear();
         let room = if all.len() > FULL / 2 { FULL } else { all.len() };
@@ -288,7 +289,7 @@ impl Leaf {
         self.used(|_| !0) * ALL / u32::from(self.evictable_count).max(1) + u32::from(self.was_warm) * 3 / 4
     }
 
-    /// How many evictable entries with a bit in `among` were looked up since [`Leaf::pass`].
+    /// The number of evictable entries with a bit in `among` that were looked up since [`Leaf::pass`].
     fn used(&self, among: impl Fn(usize) -> u64) -> u32 {
         let used = |word: usize| self.evictable[word] & self.marks[word].load(Ordering::Relaxed) & among(word);
         (0..WORDS).map(|word| used(word).count_ones()).sum()
@@ -303,7 +304,8 @@ impl Leaf {
         Outcome { marked: marked.into(), unmarked: unmarked.into(), marked_expected }
     }
 
-    /// The hand moves on; it found the leaf at `warmth` and left it `whole` or not. All marks are cleared.
+    /// Records that the hand moves on: it found the leaf at `warmth`, and evicted nothing from it if `whole`. All marks
+    /// are cleared.
     pub fn pass(&mut self, warmth: u32, whole: bool) {
         self.was_warm = warmth as u16;
         self.kept = if whole { self.kept.saturating_add(1) } else { 0 };
@@ -314,8 +316,8 @@ impl Leaf {
         }
     }
 
-    /// Evicts up to `wanted` entries, in order; with `spare`, only those without a lookup since [`Leaf::pass`].
-    /// Returns how many it evicted, and the leaf's former first block if entries have moved.
+    /// Evicts up to `wanted` entries, in order; with `spare`, only those without a lookup since [`Leaf::pass`]. Returns
+    /// how many it evicted, and the leaf's former first block if entries have moved.
     pub fn evict(&mut self, wanted: usize, spare: bool) -> (usize, Option<u32>) {
         let mut left = wanted;
         for ((evictable, marks), past) in self.evictable.iter_mut().zip(&mut self.marks).zip(&mut self.past) {
@@ -334,7 +336,7 @@ impl Leaf {
         self.evictable_count -= went as u16;
         self.gone_count += went as u16;
         let len = self.len();
-        // A leaf that gave all of `wanted` is visited again, so its memory shrinks only once, after the last visit.
+        // A leaf that lost all of `wanted` is visited again, so its memory is reduced only once, after the last visit.
         let shrinks = went < wanted && self.gone_count > 0 && len <= self.entries.capacity() / 2;
         let closes = shrinks || went > 0 && (self.has_gone(0) || len <= SMALL);
         let began = closes.then(|| self.entries[0].lblk());
@@ -347,7 +349,7 @@ impl Leaf {
         (went, began)
     }
 
-    /// Compacts the remaining entries, run by run.
+    /// Compacts the remaining entries, one run after the other.
     fn close(&mut self) {
         let mut marks = Bits::default();
         let (mut evictable, mut past) = (Bits::default(), Bits::default());
@@ -411,8 +413,8 @@ mod tests {
         Packed::new(EsEntry { lblk: LogicalBlock(lblk), len: 1, state })
     }
 
-    /// Against a map of entries with their marks. Evictions take few entries, many, or all. Blocks are few, so that
-    /// new entries take the empty places, or many.
+    /// Compares a leaf with a map of entries and their marks. Evictions take few entries, many, or all. There are few
+    /// blocks, so that new entries take the empty places, or many.
     #[test]
     #[expect(clippy::too_many_lines, reason = "one arm a random operation of the model")]
     fn bits_stay_with_their_entries() {

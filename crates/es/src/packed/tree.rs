@@ -1,7 +1,7 @@
-//! [`PackedTree`]: an inode's entries, up to three in place, more in leaves.
+//! [`PackedTree`]: an inode's entries, up to three in place, and more in leaves.
 //!
 //! # Locking
-//! The owner's, see [`super`].
+//! The lock of the owner, see [`super`].
 
 use super::allocated;
 use super::entry::{self, Packed};
@@ -9,24 +9,24 @@ use super::leaf::{ALL, FULL, Leaf, Outcome, SMALL};
 use crate::tree::Entries;
 use crate::{EsEntry, EsState};
 
-/// Entries inside the inode's own memory. A sweep never evicts them, since that would free no memory.
+/// The number of entries inside the inode's own memory. A sweep never evicts them, since that would free no memory.
 const FEW: usize = 3;
-/// Two leaves join if both have at most this many entries in total.
+/// Two leaves are joined if they have at most this many entries in total.
 const JOINED: usize = FULL * 3 / 4;
-/// A full leaf moves entries to a neighbour with at least this much room.
+/// A full leaf moves entries to a neighbour if that has at least this much room.
 const ROOM: usize = FULL / 16;
 const NONE: u32 = u32::MAX;
 /// A prime, so that each round picks other leaves.
 const KEPT_ONE_IN: u64 = 61;
 const KEPT_FOR: u8 = 3;
 
-/// See the module's documentation.
+/// The entries of an inode; see the module's documentation.
 #[derive(Debug)]
 pub struct PackedTree(Form);
 
 #[derive(Debug)]
 enum Form {
-    /// The number of entries; the warmth of the leaf that they came from, see [`Leaf::was_warm`].
+    /// The number of entries, and the warmth of the leaf that they came from; see [`Leaf::was_warm`].
     Few(u8, u16, [Packed; FEW]),
     Many(Box<Many>),
 }
@@ -40,23 +40,25 @@ impl Default for PackedTree {
 /// The rule by which a sweep spares entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spare {
-    /// Entries that were looked up since the hand's last visit. Also one leaf in [`KEPT_ONE_IN`] as a whole,
-    /// [`KEPT_FOR`] times in a row, to observe its entries. `seen`: leaves counted by earlier sweeps.
+    /// Spare entries that were looked up since the hand's last visit. Also spare one leaf in [`KEPT_ONE_IN`] as a
+    /// whole, [`KEPT_FOR`] times in a row, in order to observe its entries. `seen` is the number of leaves in earlier
+    /// sweeps.
     Entries { seen: u64 },
-    /// Leaves warmer than `warm`, and nothing in the others.
+    /// Spare leaves that are warmer than `warm`, and nothing in the others.
     Leaves { warm: u32 },
 }
 
 /// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Swept {
-    /// Entries evicted.
+    /// The number of entries evicted.
     pub freed: u64,
-    /// Leaves visited.
+    /// The number of leaves visited.
     pub visited: u64,
-    /// Evictable entries that the hand passed: all of the leaves behind it, and the evicted ones of the last leaf.
+    /// The number of evictable entries that the hand passed: those of the leaves that it left, and the evicted ones of
+    /// the last leaf.
     pub passed: u64,
-    /// The outcomes of leaves that an earlier sweep left whole: their sum, and their number.
+    /// The outcomes of leaves that an earlier sweep did not evict from: their sum and their number.
     pub outcome: Outcome,
     pub outcomes: u64,
     /// The hand has visited every leaf since the last sweep that set `around`.
@@ -68,7 +70,8 @@ fn chance(entries: usize) -> u32 {
     ALL / (entries as u32).isqrt().max(1)
 }
 
-/// Leaves have numbers; `order` lists them by first block. When a leaf goes, the last leaf takes its number.
+/// The leaves, which are numbered; `order` lists them by first block. When a leaf is removed, the last leaf takes its
+/// number.
 #[derive(Debug, Default)]
 struct Many {
     firsts: Vec<u32>,
@@ -78,18 +81,18 @@ struct Many {
     /// The leaf that the hand visits next, in the ring of the leaves with evictable entries.
     hand: u32,
     ring: u32,
-    /// Leaves that the hand has not visited in this round.
+    /// The number of leaves that the hand has not visited in this round.
     ahead: u32,
     len: u64,
     evictable: u64,
     delayed_blocks: u64,
-    /// Memory of the leaves.
+    /// The memory of the leaves in bytes.
     leaf_bytes: u64,
-    /// [`Leaf::was_warm`] of the leaf removed last: a popular file that lost all its leaves is still popular.
+    /// [`Leaf::was_warm`] of the leaf that was removed last: a popular file that lost all its leaves is still popular.
     was_warm: u16,
 }
 
-/// The position of an entry: place in the order, place in the leaf.
+/// The position of an entry: the index of its leaf in the order, and its place in the leaf.
 type At = (usize, usize);
 
 impl Many {
@@ -179,7 +182,7 @@ impl Many {
         self.order.first().map_or(self.was_warm, |number| self.leaf(*number).was_warm)
     }
 
-    /// Removes a leaf without entries; every other leaf has some.
+    /// Removes a leaf without entries, because every other leaf has some.
     fn remove_leaf(&mut self, place: usize) {
         let number = self.order.remove(place);
         self.firsts.remove(place);
@@ -194,7 +197,7 @@ impl Many {
             debug_assert_eq!(self.order[place], old);
             self.order[place] = number;
             if listed {
-                // A leaf alone in the ring is its own neighbour.
+                // If a leaf is alone in the ring, it is its own neighbour.
                 let new = |n: u32| if n == old { number } else { n };
                 let (before, behind) = (new(before), new(behind));
                 self.leaf_mut(before).behind = number;
@@ -210,7 +213,7 @@ impl Many {
         }
     }
 
-    /// The leaf that covers `lblk`, and the start of the next one.
+    /// The leaf that covers `lblk`, and the start of the next leaf.
     fn place(&self, lblk: u32) -> Option<(usize, Option<u32>)> {
         let place = self.firsts.partition_point(|first| *first <= lblk).checked_sub(1)?;
         Some((place, self.firsts.get(place + 1).copied()))
@@ -222,7 +225,7 @@ impl Many {
         Some((place, self.leaf(self.order[place]).at_or_before(lblk, end)?))
     }
 
-    /// The same entry, and the next behind it.
+    /// The last entry that starts at or before `lblk`, and the next entry after it.
     fn around(&self, lblk: u32) -> (Option<Packed>, Option<Packed>) {
         let first_of = |place: usize| self.order.get(place).and_then(|number| self.leaf(*number).first());
         match self.at_or_before(lblk) {
@@ -250,7 +253,7 @@ impl Many {
             self.add_leaf(0);
         } else if self.leaf(self.order[place]).len() == FULL {
             if within == FULL && place + 1 == self.order.len() {
-                // Appending continues in a new leaf; this one remains full.
+                // Appended entries go to a new leaf, and this one stays full.
                 self.add_leaf(place + 1);
                 (place, within) = (place + 1, 0);
             } else {
@@ -283,8 +286,8 @@ impl Many {
         }
     }
 
-    /// Spreads the entries of `old` leaves from `place` on evenly over `new` leaves; the numbers differ by at most
-    /// one.
+    /// Distributes the entries of `old` leaves from `place` on evenly over `new` leaves. Their numbers differ by at
+    /// most one.
     fn redistribute(&mut self, place: usize, old: usize, new: usize) {
         let mut all = Vec::with_capacity(old * FULL);
         for p in place..place + old {
@@ -319,7 +322,7 @@ impl Many {
         Some(e)
     }
 
-    /// Updates the tree after entries left the leaf at `place`.
+    /// Updates the tree after entries were removed from the leaf at `place`.
     fn settle(&mut self, place: usize) {
         let leaf = self.leaf(self.order[place]);
         let len = leaf.len();
@@ -417,8 +420,8 @@ impl Many {
 }
 
 impl PackedTree {
-    /// Moves the hand until `wanted` entries are evicted, or it has visited `visits` leaves, or the round ends.
-    /// Without `spare` it spares nothing.
+    /// Moves the hand until `wanted` entries are evicted, or it has visited `visits` leaves, or the round ends. Without
+    /// `spare`, it spares nothing.
     pub fn sweep(&mut self, wanted: u64, visits: u64, spare: Option<Spare>) -> Swept {
         let Form::Many(many) = &mut self.0 else { return Swept { around: true, ..Swept::default() } };
         let done = many.sweep(wanted, visits, spare);
@@ -433,8 +436,8 @@ impl PackedTree {
         }
     }
 
-    /// Leaves are dissolved only when one entry less than fits in place is left. So a caller that adds and removes
-    /// one entry in turn does not allocate each time.
+    /// Leaves are dissolved only when the number of entries is one less than fits in place. So a caller that
+    /// alternately adds and removes one entry does not allocate each time.
     fn maybe_few(&mut self) {
         if let Form::Many(many) = &self.0
             && many.len < FEW as u64

@@ -1,4 +1,4 @@
-//! The contract of every policy, run over [`EsPolicyKind::ALL`]; and the experiment that tells them apart.
+//! Tests of the contract of every policy, run over [`EsPolicyKind::ALL`], and the experiment that compares them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn inodes(cache: &EsCache, count: u32) -> Vec<EsInode> {
     (0..count).map(|i| cache.attach(InodeNr(12 + i))).collect()
 }
 
-/// A written block that merges with nothing.
+/// A written block that cannot be merged with another one.
 fn lone(lblk: u32) -> EsState {
     EsState::Written(BlockNr(10_000 + 3 * u64::from(lblk)))
 }
@@ -106,7 +106,7 @@ fn same_seed_same_answer() {
     });
 }
 
-/// Any eviction may come in between; a lookup that finds something finds the truth.
+/// Any eviction may happen in between, but if a lookup finds something, it must be correct.
 #[test]
 fn a_lookup_never_lies() {
     over_all(|kind| {
@@ -190,8 +190,8 @@ fn threads_and_shrinks_agree_in_the_end() {
     });
 }
 
-/// One thread looks up, one changes and one shrinks, under every schedule with few preemptions. No lookup returns a
-/// wrong state, no delayed entry vanishes, and afterwards a shrink still finds everything evictable.
+/// One thread looks up, one changes and one shrinks, with every schedule with few preemptions. No lookup returns a
+/// wrong state, no delayed entry disappears, and afterwards a shrink still finds everything evictable.
 #[test]
 fn lookups_changes_and_shrinks_under_every_schedule() {
     fn state(node: &EsInode, lblk: u32) -> Option<EsState> {
@@ -200,7 +200,7 @@ fn lookups_changes_and_shrinks_under_every_schedule() {
     let three_threads = move |kind: EsPolicyKind| {
         let cache = EsCache::new(kind, Clock::real(), None);
         let all = Arc::new(inodes(&cache, 2));
-        // Enough delayed entries that no policy stores the rest inside the inode, where it costs nothing.
+        // There are enough delayed entries that no policy stores the others inside the inode, where they cost nothing.
         all.iter()
             .for_each(|n| (0..3).for_each(|i| assert_eq!(n.insert(LogicalBlock(20 + 2 * i), 1, EsState::Delayed), 0)));
         all[0].insert(LogicalBlock(0), 1, EsState::Delayed);
@@ -232,7 +232,7 @@ fn lookups_changes_and_shrinks_under_every_schedule() {
         // The first call may only clear marks.
         (0..4).for_each(|_| assert!(cache.shrink(8) <= 8));
         assert_eq!((cache.entries(), cache.evictable()), (7, 0), "not found by a shrink");
-        // Not earlier: a lookup puts an inode back on the list.
+        // This is not tested earlier, because a lookup puts an inode back on the list.
         assert_eq!((state(&all[0], 2), state(&all[0], 6)), (None, Some(EsState::Delayed)));
         gone
     };
@@ -254,8 +254,8 @@ fn lookups_changes_and_shrinks_under_every_schedule() {
     });
 }
 
-/// The reproducer that the old bug report lacked: delayed entries at low blocks, evictable ones behind them. Counts
-/// the entries that one shrink(128) visits, for two numbers of delayed entries.
+/// The reproducer that the old bug report did not have: delayed entries at low blocks, and evictable ones after them.
+/// Counts the entries that one shrink(128) visits, for two numbers of delayed entries.
 #[test]
 fn cost_of_delayed_entries() {
     let visited = |kind: EsPolicyKind, delayed: u32| {
@@ -282,7 +282,7 @@ fn cost_of_delayed_entries() {
 }
 
 /// One call frees as much as requested, if so much is evictable: with one inode or several, with marks or none, and
-/// wherever the call before ended.
+/// regardless of where the call before ended.
 #[test]
 fn leaf_ring_frees_the_requested_number_or_everything() {
     for seed in 0..60 {
@@ -290,7 +290,7 @@ fn leaf_ring_frees_the_requested_number_or_everything() {
         let clock = Clock::virtual_at(0);
         let cache = EsCache::new(EsPolicyKind::LeafRing, clock.clone(), None);
         let all = inodes(&cache, 1 + (seed % 4) as u32);
-        // In every second run leaves are full of delayed entries, and a round meets few evictable ones.
+        // In every second run, leaves are full of delayed entries, so a round finds few evictable ones.
         let delayed = if seed % 2 == 0 { 99 } else { 20 };
         for _ in 0..30 {
             for _ in 0..rng.below(4_000) {
@@ -309,7 +309,7 @@ fn leaf_ring_frees_the_requested_number_or_everything() {
     }
 }
 
-/// Linux's bound: a call visits no entry twice, even if all were looked up and none goes.
+/// The limit of Linux: a call visits no entry twice, even if all were looked up and none is removed.
 #[test]
 fn a_call_of_round_robin_visits_each_entry_once() {
     let cache = EsCache::new(EsPolicyKind::RoundRobin, Clock::virtual_at(0), None);

@@ -1,7 +1,7 @@
-//! Stores nothing that the map contains as well: the baseline that every cache of clean entries must beat.
+//! Stores nothing that is also in the map. This is the baseline that every cache of clean entries must improve on.
 //!
-//! A lookup in the map costs little more than one here if its leaf is in the buffer cache, and the buffer cache also
-//! uses 12 bytes for an extent.
+//! If a leaf of the map is in the buffer cache, a lookup in it costs little more than a lookup here, and the buffer
+//! cache also uses 12 bytes for an extent.
 //!
 //! # Locking
 //! None of its own.

@@ -2,11 +2,11 @@
 //! shrinker to avoid scanning delayed entries"): each inode has a list of its evictable entries, and reclaim walks
 //! only that.
 //!
-//! Entries join and leave the list at its head, as in an hlist, so the newest entries go first. The choice of inodes
-//! is vanilla's.
+//! Entries are added and removed at the head of the list, as in an hlist, so the newest entries are evicted first.
+//! Inodes are chosen as in vanilla.
 //!
 //! # Locking
-//! See `lru`.
+//! The same as `lru`.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ use crate::tree::{Entries, Index, StatusTree};
 /// No slot.
 const NONE: u32 = u32::MAX;
 
-/// A list of evictable entries, newest first. Its nodes are slots of one vector, and the tag of an entry is the
-/// number of its slot, so adding and removing take constant time. (Linux has the node inside the entry. The vector
-/// shrinks only when the list is empty.)
+/// A list of evictable entries, newest first. Its nodes are slots of one vector, and the tag of an entry is the number
+/// of its slot, so adding and removing take constant time. (Linux has the node inside the entry. The vector shrinks
+/// only when the list is empty.)
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     slots: Vec<Slot>,
@@ -49,7 +49,7 @@ impl Arrivals {
 }
 
 impl Index for Arrivals {
-    /// The bytes of vanilla's entry, and of a slot in a vector that is three quarters full.
+    /// The number of bytes of vanilla's entry, and of a slot in a vector that is three quarters full.
     const ENTRY_BYTES: u64 = 80;
 
     fn added(&mut self, lblk: u32) -> u64 {
@@ -128,7 +128,8 @@ mod tests {
 
     use super::*;
 
-    /// Against a linear search: the newest entry is the same, whichever entries went in between.
+    /// Compares with a linear search: the newest entry is the same, regardless of which entries were removed in
+    /// between.
     #[test]
     fn the_newest_remaining_entry_comes_first() {
         for seed in 0..20 {

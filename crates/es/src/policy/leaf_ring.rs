@@ -1,24 +1,26 @@
 //! Leaves of packed entries in a ring. A hand visits the leaves with evictable entries. It spares either the entries
-//! looked up since its last visit or the warm leaves, whichever has predicted lookups better.
+//! that were looked up since its last visit, or the warm leaves, depending on which has predicted lookups better.
 //!
-//! Delayed entries cost nothing: a leaf with nothing else is not in the ring, and in a mixed leaf a bit marks the
-//! evictable ones. An inode has its turn until the hand has been around its leaves, so the hand visits large and
+//! Delayed entries cost nothing: a leaf with only delayed entries is not in the ring, and in a mixed leaf a bit marks
+//! the evictable ones. It is an inode's turn until the hand has visited all of its leaves, so the hand visits large and
 //! small files equally often. A leaf's warmth is the share of its entries that were looked up, plus a remainder of
-//! earlier rounds. The threshold for warm follows from how much must go.
+//! earlier rounds. The threshold for warm leaves depends on how much must be evicted.
 //!
-//! If single entries are popular, an entry that was looked up is worth more than its neighbours. If files are
-//! popular, all entries of a popular file are worth the same, even those without a lookup, and a mark is chance.
-//! [`Alike`] learns which holds from leaves that stayed whole: do the next lookups hit marked entries, or any? Warm
-//! leaves stay whole anyway; while the hand judges single entries, it leaves a few whole in order to learn.
+//! If single entries are popular, an entry that was looked up is worth more than its neighbours. If files are popular,
+//! all entries of a popular file are worth the same, even those without a lookup, and marks are random. [`Alike`]
+//! learns which is the case from leaves that were not evicted from: do the next lookups hit marked entries, or any?
+//! Warm leaves are not evicted from anyway; while the hand judges single entries, it spares a few leaves as a whole in
+//! order to learn.
 //!
-//! While there is room, a read of the map inserts the whole leaf. An entry inserted alone costs as much as another
-//! read of the map, so an entry with a single use never pays. Inserted side by side they cost much less.
+//! While there is room, a read of the map inserts its whole leaf. Inserting a single entry costs as much as another
+//! read of the map, so an entry with a single use is never worth it. Inserting many adjacent entries costs much less
+//! per entry.
 //!
-//! A call that met only warm leaves and marks for [`SPARING_VISITS`] leaves then spares nothing: it frees the
+//! A call that found only warm leaves and marks in [`SPARING_VISITS`] leaves then spares nothing: it frees the
 //! requested number, or everything, from the next leaves that have evictable entries.
 //!
 //! # Locking
-//! `s_es_lock`, rank 62, held to pick an inode and to learn, but not during evictions; an inode's lock for
+//! `s_es_lock`, rank 62, is held to pick an inode and to learn, but not during evictions; an inode's lock is held for
 //! [`LEAVES_AT_ONCE`] leaves.
 
 use std::collections::VecDeque;
@@ -34,11 +36,11 @@ use crate::tree::Entries;
 
 static LIST_CLASS: LockClass = LockClass::new("s_es_lock", 62);
 
-/// After this many leaves a call spares nothing.
+/// After this many leaves, a call spares nothing.
 const SPARING_VISITS: u64 = 64;
-/// The target is to evict one in this many; the number hardly matters.
+/// The aim is to evict one entry in this many; the exact number hardly matters.
 const GOES_ONE_IN: u64 = 4;
-/// Leaves visited per acquisition of an inode's lock.
+/// The number of leaves visited per acquisition of an inode's lock.
 const LEAVES_AT_ONCE: u64 = 16;
 
 pub(crate) struct LeafRing {
@@ -46,12 +48,12 @@ pub(crate) struct LeafRing {
 }
 
 struct Ring {
-    /// The first inode has its turn.
+    /// The inodes; it is the turn of the first one.
     inodes: VecDeque<Weak<Node<LeafRing>>>,
-    /// The warmth above which leaves are spared, while whole leaves are.
+    /// The warmth above which leaves are spared, if whole leaves are spared.
     warm: u32,
     alike: Alike,
-    /// Leaves visited.
+    /// The number of leaves visited.
     seen: u64,
 }
 
@@ -60,8 +62,8 @@ impl Ring {
         if self.alike.holds() { Spare::Leaves { warm: self.warm } } else { Spare::Entries { seen: self.seen } }
     }
 
-    /// The hand should leave three quarters of what it visits. If it takes more, leaves count as warm earlier,
-    /// otherwise later.
+    /// The hand should spare three quarters of the entries that it visits. If it evicts more, the threshold for warm
+    /// leaves is lowered; otherwise it is raised.
     fn learn(&mut self, swept: &Swept) {
         self.seen += swept.visited;
         if swept.passed > 0 {
@@ -73,14 +75,14 @@ impl Ring {
     }
 }
 
-/// Whether the entries of a leaf are equally likely to be looked up, learned from about the last hundred leaves left
-/// whole.
+/// Whether the entries of a leaf are equally likely to be looked up, learned from about the last hundred leaves that
+/// were not evicted from.
 #[derive(Default)]
 struct Alike(Outcome);
 
 impl Alike {
-    /// Older observations fade with each leaf that adds one, and slowly with each visited leaf: if no leaf is warm,
-    /// none adds an observation.
+    /// The weight of older observations decreases with each leaf that adds one, and slowly with each visited leaf: if
+    /// no leaf is warm, none adds an observation.
     const FADES: f64 = 1.0 - 1.0 / 64.0;
     const FADES_UNTOLD: f64 = 1.0 - 1.0 / 1024.0;
     /// Virtual lookups that outweigh a few real ones. Until more is known, the hand judges single entries.
@@ -136,8 +138,8 @@ impl EsPolicy for LeafRing {
 
     fn shrink(core: &Core<Self>, nr: u64) -> Shrunk {
         let mut done = Shrunk::default();
-        // Two turns for each inode: the first may be the rest of a round and may only clear marks. Then two more in
-        // which nothing is spared.
+        // Each inode gets two turns, because the first may be the rest of a round and may only clear marks, and then
+        // two more in which nothing is spared.
         let inodes = core.policy.ring.lock().inodes.len();
         let mut turns = 4 * inodes;
         while done.freed < nr && turns > 0 {
@@ -163,8 +165,8 @@ impl EsPolicy for LeafRing {
                     ring.learn(&swept);
                 }
             }
-            // An inode without evictable entries leaves the list; its next access puts it back. It is marked before
-            // the check, so a concurrent insertion is either seen here or puts the inode back itself.
+            // An inode without evictable entries is removed from the list; its next access puts it back. It is marked
+            // before the check, so a concurrent insertion is either seen here or puts the inode back itself.
             node.per_inode.store(false, Ordering::Relaxed);
             let stays = node.tree.try_read().is_none_or(|tree| tree.evictable() > 0);
             if stays && !node.per_inode.swap(true, Ordering::Relaxed) {
@@ -183,7 +185,7 @@ impl EsPolicy for LeafRing {
 mod tests {
     use super::*;
 
-    /// `marked` and `unmarked` lookups; by chance, `share` of them would be marked.
+    /// A sweep with `marked` and `unmarked` lookups, of which `share` would be marked by chance.
     fn told(marked: f64, unmarked: f64, share: f64) -> Swept {
         let outcome = Outcome { marked, unmarked, marked_expected: share * (marked + unmarked) };
         Swept { outcome, outcomes: 1, visited: 1, ..Swept::default() }
@@ -204,7 +206,7 @@ mod tests {
         assert_eq!(until(&mut alike, &popular_files, false), None);
         assert!(until(&mut alike, &popular_entries, false).is_some_and(|n| n < 40), "old observations fade");
         assert!(until(&mut alike, &popular_files, true).is_some_and(|n| n < 200));
-        // No leaf is warm, so none is left whole, and none adds an observation.
+        // No leaf is warm, so none is spared as a whole, and none adds an observation.
         assert!(until(&mut alike, &Swept { visited: 16, ..Swept::default() }, false).is_some());
     }
 }

@@ -1,10 +1,10 @@
 //! The list of inodes for vanilla and evictable-list: every inode with evictable entries, sorted by last access only
 //! when a walk finds nothing to evict.
 //!
-//! Linux 3.12: `s_es_lru`, `s_es_lru_lock`, `s_es_last_sorted`, `i_touch_when`, `ext4_es_lru_add`. Its warts remain:
-//! a walk holds the one lock throughout, and an access to an inode that is not on the list takes it too. Left out:
-//! precached inodes and the caller's locked inode, which Extant does not have. Where the kernel waited for
-//! `i_es_lock`, this only tries.
+//! Linux 3.12: `s_es_lru`, `s_es_lru_lock`, `s_es_last_sorted`, `i_touch_when`, `ext4_es_lru_add`. Its weaknesses are
+//! kept: a walk holds the one lock all the time, and an access to an inode that is not on the list takes it, too.
+//! Precached inodes and the caller's locked inode are left out, because Extant does not have them. Where the kernel
+//! waited for `i_es_lock`, this code only tries to take it.
 //!
 //! # Locking
 //! `s_es_lru_lock`, rank 62.
@@ -32,7 +32,7 @@ struct List<P: EsPolicy> {
 /// The list and its lock.
 pub(super) struct InodeLru<P: EsPolicy>(Mutex<List<P>>);
 
-/// The policy's state on each inode.
+/// The policy's state for each inode.
 #[derive(Default)]
 pub(crate) struct Stamp {
     touched_when: AtomicU64,
@@ -53,8 +53,8 @@ impl<P: EsPolicy<PerInode = Stamp>> InodeLru<P> {
     pub fn touched(&self, core: &Core<P>, node: &Arc<Node<P>>, evictable: u64) {
         let stamp = &node.per_inode;
         let now = now(core);
-        // Skip the store if nothing changes, so that readers of one inode on many cores do not contend for its cache
-        // line.
+        // The store is skipped if nothing changes, so that readers of one inode on many cores do not contend for its
+        // cache line.
         if stamp.touched_when.load(Ordering::Relaxed) != now {
             stamp.touched_when.store(now, Ordering::Relaxed);
         }
@@ -85,9 +85,9 @@ impl<P: EsPolicy<PerInode = Stamp>> InodeLru<P> {
                     continue;
                 }
                 done += reclaim(&node, nr - done.freed);
-                // An inode without evictable entries leaves the list; its next access puts it back. It is marked
-                // before the check, so a concurrent insertion is either seen here or puts the inode back itself. A
-                // busy inode counts as not empty.
+                // An inode without evictable entries is removed from the list; its next access puts it back. It is
+                // marked before the check, so a concurrent insertion is either seen here or puts the inode back itself.
+                // A busy inode counts as not empty.
                 node.per_inode.listed.store(false, Ordering::Relaxed);
                 if node.tree.try_read().is_some_and(|tree| tree.evictable() == 0) {
                     continue;

@@ -1,4 +1,4 @@
-//! Which entries of the extent-status cache go when memory is short.
+//! The policies that choose which entries of the extent-status cache to evict when memory is short.
 //!
 //! | name | idea in one sentence | Linux function or paper | judged by |
 //! |---|---|---|---|
@@ -8,13 +8,13 @@
 //! | `delayed-only` | stores nothing that the map contains as well, so there is nothing to shrink | none | the baseline for every cache of clean entries |
 //! | `leaf-ring` | a hand goes around leaves of packed entries with evictable ones, and spares those that were looked up | CLOCK (Corbato 1968), by leaves | same |
 //!
-//! Here the policy is the data structure: the data for a quick choice must be updated under the inode's lock, so each
-//! policy owns the entries (`EsPolicy::Tree`) and marks on the inode (`EsPolicy::PerInode`). Scope: under FUSE the
-//! kernel's page cache answers most reads, so these differ mainly for embedding programs.
+//! The policy determines the data structure, because the data for a quick choice must be updated under the inode's
+//! lock. So each policy owns the entries (`EsPolicy::Tree`) and the marks on the inode (`EsPolicy::PerInode`). With
+//! FUSE, the kernel's page cache answers most reads, so the policies differ mainly for programs that embed Extant.
 //!
 //! # Locking
-//! A policy's own list of inodes has rank 62 (before `i_es_lock`); hooks are called without `i_es_lock`, and shrinking
-//! only tries for it.
+//! A policy's own list of inodes has rank 62 (before `i_es_lock`). Hooks are called without `i_es_lock`, and shrinking
+//! only tries to take it.
 
 mod delayed_only;
 mod evictable_list;
@@ -52,16 +52,16 @@ extant_base::policies! {
 pub(super) trait EsPolicy: Default + Send + Sync + Sized + 'static {
     /// An inode's entries, under its lock.
     type Tree: Entries;
-    /// State on the inode, without a lock.
+    /// The state for an inode, without a lock.
     type PerInode: Default + Send + Sync;
-    /// Whether entries that the map contains as well are stored.
+    /// Whether entries that are also in the map are stored.
     const KEEPS_CLEAN: bool = true;
     /// Whether a read of one entry inserts its whole leaf of the map, while there is room.
     const LOADS_LEAVES: bool = false;
 
-    /// A lookup or a change happened in the inode, which now has `evictable` evictable entries. Must be cheap.
+    /// Called after a lookup or a change in the inode, which now has `evictable` evictable entries. Must be cheap.
     fn touched(core: &Core<Self>, node: &Arc<Node<Self>>, evictable: u64);
 
-    /// Frees `nr` entries, or visits `nr`. Never frees a delayed one; always ends.
+    /// Frees `nr` entries, or visits `nr`. Never frees a delayed one, and always ends.
     fn shrink(core: &Core<Self>, nr: u64) -> Shrunk;
 }

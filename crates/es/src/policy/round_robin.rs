@@ -1,12 +1,12 @@
-//! Linux 3.19 and later (`__es_shrink`, `es_reclaim_extents`, `es_do_reclaim_extents`, fs/ext4/extents_status.c):
-//! inodes in turn, a cursor in each, every visited entry charged to the budget, and a second chance for entries that
-//! were looked up.
+//! Linux 3.19 and later (`__es_shrink`, `es_reclaim_extents`, `es_do_reclaim_extents`, fs/ext4/extents_status.c). The
+//! inodes have turns, each has a cursor, every visited entry is charged to the budget, and entries that were looked up
+//! get a second chance.
 //!
-//! Since visits are charged, a call does a bounded amount of work even among delayed entries. Since the next call
-//! continues at the cursor, it does not visit the same entries again. The price: a call may free nothing.
+//! Because visits are charged, a call does a limited amount of work even among delayed entries. Because the next call
+//! continues at the cursor, it does not visit the same entries again. The disadvantage is that a call may free nothing.
 //!
 //! # Locking
-//! `s_es_lock`, rank 62, held to pick the next inode, but not during evictions.
+//! `s_es_lock`, rank 62, is held to pick the next inode, but not during evictions.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -30,16 +30,16 @@ impl Default for RoundRobin {
     }
 }
 
-/// The policy's state on each inode.
+/// The policy's state for each inode.
 #[derive(Default)]
 pub(crate) struct Turn {
     listed: AtomicBool,
-    /// Where the last scan stopped (Linux: `i_es_shrink_lblk`).
+    /// The position where the last scan stopped (Linux: `i_es_shrink_lblk`).
     cursor: AtomicU32,
 }
 
-/// Visits at most `budget` entries from the cursor on, wrapping once. Frees the evictable ones without a lookup since
-/// the last visit. `None`: the inode is busy.
+/// Visits at most `budget` entries from the cursor on, and wraps around at most once. Frees the evictable ones that
+/// were not looked up since the last visit. Returns `None` if the inode is busy.
 fn reclaim(node: &Node<RoundRobin>, budget: u64) -> Option<Shrunk> {
     node.try_change(|tree| {
         if tree.evictable() == 0 {
@@ -97,15 +97,15 @@ impl EsPolicy for RoundRobin {
                     None => busy = true,
                 }
                 let mut inodes = core.policy.inodes.lock();
-                // An inode without evictable entries leaves the list; its next access puts it back. It is marked
-                // before the check, so a concurrent insertion is either seen here or puts the inode back itself.
+                // An inode without evictable entries is removed from the list; its next access puts it back. It is
+                // marked before the check, so a concurrent insertion is either seen here or puts the inode back itself.
                 node.per_inode.listed.store(false, Ordering::Relaxed);
                 let stays = node.tree.try_read().is_none_or(|tree| tree.evictable() > 0);
                 if stays && !node.per_inode.listed.swap(true, Ordering::Relaxed) {
                     inodes.push_back(weak);
                 }
             }
-            // As in Linux: another walk only if nothing was freed and inodes were busy.
+            // As in Linux, there is another walk only if nothing was freed and inodes were busy.
             if done.freed > 0 || !busy {
                 break;
             }
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// As in Linux (`__es_shrink`). The first walk takes the marks of lookups off.
+    /// As in Linux (`__es_shrink`). The first walk only removes the marks of lookups.
     #[test]
     fn a_call_that_frees_nothing_and_meets_a_busy_inode_walks_again() {
         let core = Core::<RoundRobin>::new(Clock::virtual_at(0), None);

@@ -1,11 +1,11 @@
 //! Linux 3.12 and 3.13 (`ext4_es_shrink` and `__es_try_to_reclaim_extents`, fs/ext4/extents_status.c): the least
-//! recently touched inodes first, and in each a scan from its first block.
+//! recently used inodes come first, and each is scanned from its first block.
 //!
-//! The wart behind all of this: delayed entries are skipped without a charge to the budget, and every scan begins at
-//! block 0 again. So one call may visit all delayed entries of the mount under the list's lock.
+//! Its weakness is the reason for the other policies: delayed entries are skipped without a charge to the budget, and
+//! every scan begins at block 0 again. So one call may visit all delayed entries of the mount under the list's lock.
 //!
 //! # Locking
-//! See `lru`.
+//! The same as `lru`.
 
 use std::sync::Arc;
 

@@ -3,8 +3,8 @@
 //!
 //! Main type: [`Cipher`]. Its round keys are wiped when it is dropped.
 //!
-//! What it does not do: derive keys ([`super::keys`]), choose initialization vectors ([`super`]). Authenticate: fscrypt
-//! does not, so changed ciphertext decrypts to other bytes without an error.
+//! What it does not do: derive keys ([`super::keys`]), choose initialization vectors ([`super`]), or authenticate.
+//! Fscrypt does not authenticate either, so changed ciphertext decrypts to other bytes without an error.
 //!
 //! # Locking
 //! None.
@@ -20,10 +20,10 @@ use zeroize::Zeroize;
 
 /// Bytes of a block of AES.
 pub(super) const BLOCK: usize = 16;
-/// Blocks whose masks XTS computes at once: enough that the processor's pipelines stay full.
+/// The number of blocks whose masks XTS computes at once; enough to keep the processor's pipelines full.
 const BATCH: usize = 32;
 
-/// The direction.
+/// The direction of a transformation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Encrypt,
@@ -43,7 +43,7 @@ fn keyed<C: KeyInit>(key: &[u8]) -> Option<Box<C>> {
 }
 
 impl Cipher {
-    /// `None`: the key has not [`Mode::key_len`] bytes.
+    /// `None` if the key does not have [`Mode::key_len`] bytes.
     pub(super) fn new(mode: Mode, key: &[u8]) -> Option<Cipher> {
         Some(match mode {
             Mode::Aes256Xts => {
@@ -61,8 +61,8 @@ impl Cipher {
         })
     }
 
-    /// Encrypts or decrypts `data` in place: whole blocks of AES for contents, at least one block of any length for
-    /// names. Shorter data, and bytes behind the last whole block of contents, stay as they are.
+    /// Encrypts or decrypts `data` in place: whole blocks of AES for contents, any length from one block upwards for
+    /// names. Shorter data, and bytes after the last whole block of contents, do not change.
     pub(super) fn apply(&self, way: Way, mut vector: [u8; BLOCK], data: &mut [u8]) {
         match self {
             Cipher::Xts { data: cipher, tweak } => {
@@ -128,7 +128,7 @@ where
     }
 }
 
-/// CBC whose last two blocks are exchanged, and the last one cut to the length of the data.
+/// CBC with ciphertext stealing: the last two blocks are exchanged, and the final one is cut to the length of the data.
 fn cts<C>(cipher: &C, way: Way, vector: [u8; BLOCK], data: &mut [u8])
 where
     C: BlockEncrypt + BlockDecrypt + BlockSizeUser<BlockSize = U16>,
@@ -137,7 +137,7 @@ where
     if len <= BLOCK {
         return cbc(cipher, way, vector, data);
     }
-    // The last two: one whole block and 1 to 16 bytes.
+    // The last two blocks: one whole block, and 1 to 16 bytes.
     let tail_at = (len - 1) / BLOCK * BLOCK - BLOCK;
     let (front, tail) = data.split_at_mut(tail_at);
     let last = tail.len() - BLOCK;
@@ -155,7 +155,8 @@ where
         Way::Decrypt => {
             let before = front.last_chunk().copied().unwrap_or(vector);
             cbc(cipher, way, vector, front);
-            // The stored whole block is the last of CBC; what the cut one lacks is encrypted in it.
+            // The whole block stored here is the last block of CBC. It contains the encrypted bytes that the cut block
+            // lacks.
             let mut end = [0; BLOCK];
             end.copy_from_slice(&tail[..BLOCK]);
             let mut stolen = end;
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(&data, b"too short");
     }
 
-    /// As OpenSSL computes them.
+    /// OpenSSL computed these values.
     #[test]
     fn essiv_and_aes_256_names_give_openssl_s_bytes() {
         let key: Vec<u8> = (0..32).collect();

@@ -1,8 +1,8 @@
-//! The encryption of one inode: what its context says, and its cipher.
+//! The encryption of one inode: its context and its cipher.
 //!
 //! Main types: [`Crypt`], [`FileKey`].
 //!
-//! What it does not do: read contexts, find keys, know the mount ([`super`]).
+//! What it does not do: read contexts, find keys, or depend on the mount ([`super`]).
 //!
 //! # Locking
 //! None.
@@ -16,14 +16,14 @@ use super::cipher::{BLOCK, Cipher, Way};
 use super::keys::{NoKey, Vary};
 use crate::error::{Error, Result, Unsupported};
 
-/// The attribute that has the context.
+/// The attribute that holds the context.
 pub(crate) const CONTEXT: Name<'static> = Name { index: index::ENCRYPTION, suffix: encryption::NAME };
 /// The longest name, plain or encrypted.
 const NAME_MAX: usize = 255;
 /// Shorter names are padded to this: a block of the cipher (Linux: `FSCRYPT_FNAME_MIN_MSG_LEN`).
 const NAME_MIN: usize = 16;
 
-/// The encryption of one inode, as its context and the mount's keys have it.
+/// The encryption of one inode, from its context and the keys of the mount.
 pub(crate) struct Crypt {
     pub context: Context,
     pub(super) key: std::result::Result<FileKey, NoKey>,
@@ -39,12 +39,12 @@ pub(crate) struct FileKey {
     pub(super) padding: usize,
 }
 
-/// Whether the inode is encrypted: the names in a directory, the target of a link, the content of a file.
+/// Whether the inode is encrypted: the names in a directory, the target of a symbolic link, the content of a file.
 pub(crate) fn is_encrypted(desc: &InodeDesc) -> bool {
     desc.flags.contains(InodeFlags::ENCRYPT)
 }
 
-/// The kinds of inodes that are ever encrypted.
+/// Whether inodes of this kind can be encrypted.
 pub(crate) fn may_be_encrypted(kind: Option<FileType>) -> bool {
     matches!(kind, Some(FileType::Regular | FileType::Directory | FileType::Symlink))
 }
@@ -65,7 +65,7 @@ impl FileKey {
         u128::from(index).to_le_bytes()
     }
 
-    /// Encrypts or decrypts whole blocks of content, from logical block `first` on.
+    /// Encrypts or decrypts whole blocks of content; `first` is the logical number of the first one.
     pub(super) fn apply(&self, way: Way, first: u64, blocks: &mut [u8]) {
         debug_assert!(blocks.len().is_multiple_of(1 << self.block_bits));
         let at = first << (self.block_bits - self.unit_bits);
@@ -97,12 +97,12 @@ impl FileKey {
         self.seal(name, NAME_MAX)
     }
 
-    /// The name of its stored form; `None` if that is not the ciphertext of a name.
+    /// Decrypts a stored name; `None` if it is not the ciphertext of a name.
     pub fn open_name(&self, stored: &[u8]) -> Option<Vec<u8>> {
         self.open(stored).filter(|name| extant_ondisk::dirent::name_is_legal(name) && *name != b"." && *name != b"..")
     }
 
-    /// The stored form of a link's target; `None` if it does not fit a block of `block_size` bytes (Linux:
+    /// The stored form of a symbolic link's target; `None` if it does not fit a block of `block_size` bytes (Linux:
     /// `fscrypt_prepare_symlink`).
     pub fn seal_target(&self, target: &[u8], block_size: u32) -> Option<Vec<u8>> {
         // The kernel ends the stored form with a NUL, which the size does not count.
@@ -110,7 +110,7 @@ impl FileKey {
         Some([&(sealed.len() as u16).to_le_bytes()[..], &sealed].concat())
     }
 
-    /// The target of its stored form; `None` if that is not the ciphertext of a target.
+    /// Decrypts a stored target; `None` if it is not the ciphertext of a target.
     pub fn open_target(&self, stored: &[u8]) -> Option<Vec<u8>> {
         let (len, sealed) = stored.split_first_chunk::<LINK_HEADER>()?;
         let sealed = sealed.get(..usize::from(u16::from_le_bytes(*len)))?;
@@ -128,7 +128,7 @@ impl Crypt {
     }
 }
 
-/// The error without the key.
+/// The error of an operation that needs the missing key.
 pub(super) fn no_key(ino: InodeNr) -> Error {
     Error::Unsupported(Unsupported::Content { ino })
 }

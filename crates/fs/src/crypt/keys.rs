@@ -3,11 +3,11 @@
 //!
 //! Main types: [`KeyRing`] (the master keys of a mount), [`BadKey`]. [`file_cipher`] makes the cipher of one file.
 //!
-//! A policy of version 2 names its key by an identifier that is derived from it, so a wrong key is never used. One of
-//! version 1 names it by a descriptor that its user has chosen, so nothing shows that a key is wrong.
+//! A policy of version 2 names its key by an identifier that is derived from the key, so a wrong key is never used. A
+//! policy of version 1 names its key by a descriptor of the user's choice, so a wrong key goes unnoticed.
 //!
-//! Master keys are in locked memory and wiped with the last mount that has them ([`Secret`]); derived keys are wiped
-//! where they were derived, and in the cipher that has them. None is ever printed.
+//! Master keys are in locked memory and are wiped with the last mount that uses them ([`Secret`]). Derived keys are
+//! wiped after use and when their cipher is dropped. No key is ever printed.
 //!
 //! # Locking
 //! None.
@@ -27,7 +27,8 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::cipher::Cipher;
 
-/// The fewest and the most bytes of a master key (Linux: `FSCRYPT_MIN_KEY_SIZE`, `FSCRYPT_MAX_RAW_KEY_SIZE`).
+/// The minimum and maximum length of a master key, in bytes (Linux: `FSCRYPT_MIN_KEY_SIZE`,
+/// `FSCRYPT_MAX_RAW_KEY_SIZE`).
 pub(crate) const KEY_BYTES: std::ops::RangeInclusive<usize> = 16..=64;
 
 /// The purposes of derived keys (Linux: `HKDF_CONTEXT_*`).
@@ -39,13 +40,13 @@ mod purpose {
     pub const INODE_HASH: u8 = 7;
 }
 
-/// Why a master key cannot be taken.
+/// Why a master key is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadKey {
     /// Too short or too long.
     #[error("a key of {found} bytes; a raw key has 16 to 64, and no line end")]
     Length {
-        /// Bytes.
+        /// The key's length, in bytes.
         found: usize,
     },
 }
@@ -62,10 +63,10 @@ struct MasterKey {
 pub struct KeyRing(Vec<Arc<MasterKey>>);
 
 impl KeyRing {
-    /// Adds a raw key. Policies of version 1 name it by `descriptor`, or by its own without one.
+    /// Adds a raw key. Policies of version 1 name it by `descriptor`. Without one, the descriptor is a hash of the key.
     ///
     /// # Errors
-    /// The key's length.
+    /// [`BadKey::Length`].
     pub fn add(&mut self, raw: Secret, descriptor: Option<[u8; 8]>) -> Result<(), BadKey> {
         if !KEY_BYTES.contains(&raw.len()) {
             return Err(BadKey::Length { found: raw.len() });
@@ -108,7 +109,7 @@ impl KeyRing {
     }
 }
 
-/// The names of the keys, which images show as well.
+/// Shows only the names of the keys, which the images that use them show as well.
 impl fmt::Debug for KeyRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.0.iter().map(|key| {
@@ -127,7 +128,7 @@ fn derive(master: &[u8], purpose: u8, info: &[&[u8]], to: &mut [u8]) {
     Hkdf::<Sha512>::new(None, master).expand_multi_info(&all, to).expect("no more than 255 blocks of SHA-512");
 }
 
-/// The part of the initialization vectors of a file beside the position.
+/// The part of a file's initialization vectors that does not come from the position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Vary {
     /// Nothing: the file has a key of its own.
@@ -138,19 +139,19 @@ pub(super) enum Vary {
     HashedInode(u32),
 }
 
-/// Why a file of an encrypted directory stays as if there were no key.
+/// Why a file of an encrypted directory is handled as if its key were missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoKey {
-    /// The mount has none of this name.
+    /// The mount has no key of this name.
     Missing,
-    /// It has one that cannot be used.
+    /// The key cannot be used, for this reason.
     Unusable(String),
 }
 
-/// The cipher of a file, for its contents or else for names. `volume`: the file system's UUID; `ino`: the inode.
+/// The cipher of a file, for its contents or for names. `volume` is the UUID of the file system, `ino` the inode.
 ///
 /// # Errors
-/// There is no key, or the policy asks for something that is not supported.
+/// [`NoKey`], if the mount lacks the key, or the policy needs something that is not supported.
 pub(super) fn file_cipher(
     keys: &KeyRing,
     context: &Context,
@@ -275,7 +276,7 @@ mod tests {
         assert!(shown.starts_with("KeyRing[\"") && !shown.contains("horse"), "{shown}");
     }
 
-    /// The std hasher is SipHash-1-3 or 2-4, by its name: this one has 2 and 4 rounds.
+    /// The name of the std hasher, SipHash, leaves open whether it has 1 and 3 rounds. This one has 2 and 4.
     #[test]
     #[allow(deprecated)]
     fn sip_hash_is_that_of_its_authors() {

@@ -1,14 +1,14 @@
-//! Encrypted files (fscrypt; Linux: fs/crypto/, fs/ext4/crypto.c): the one owner of what is encrypted, how, and with
-//! which key.
+//! Encrypted files (fscrypt; Linux: fs/crypto/, fs/ext4/crypto.c). This module alone decides which data is encrypted,
+//! how, and with which key.
 //!
 //! Main types: [`KeyRing`] (the master keys of a mount), [`Crypt`] (the encryption of one inode), [`FileKey`] (its
-//! cipher, once its master key is there). Functions: [`Filesystem::crypt`], [`Filesystem::file_key`],
+//! cipher, if the mount has its master key). Functions: [`Filesystem::crypt`], [`Filesystem::file_key`],
 //! [`Filesystem::new_crypt`], [`Filesystem::check_policies`].
 //!
-//! Contents are encrypted where blocks go to the device and decrypted where they come from it. Folios have plaintext,
-//! so holes, unwritten blocks and the end of a file are as in other files. A block is encrypted as a whole, with zeros
-//! behind the end of the file. The log has metadata alone, so it never has plaintext of a file. Names are encrypted
-//! where a directory is searched or changed: its blocks, its index and the log have ciphertext. Attributes, sizes and
+//! Contents are encrypted on their way to the device and decrypted on their way back. Folios hold plaintext, so holes,
+//! unwritten blocks and the end of a file work as in other files. A block is encrypted as a whole, with zeros after the
+//! end of the file. The log contains only metadata, so it never contains a file's plaintext. Names are encrypted before
+//! a directory is searched or changed, so its blocks, its index and the log contain ciphertext. Attributes, sizes and
 //! times are not encrypted.
 //!
 //! | without the key | answer |
@@ -19,9 +19,10 @@
 //! | read, write, truncate, fallocate | ENOKEY |
 //! | mode, owner, times, attributes | as for other files |
 //!
-//! A wrong key is no key. So is a cipher that is not supported; the error then names it.
+//! A wrong key counts as a missing one. So does a cipher that is not supported; the error then names it.
 //!
-//! What it does not do: authenticate (fscrypt does not). Directories that are encrypted and ignore case.
+//! What it does not do: authenticate (fscrypt does not), or make directories that are both encrypted and
+//! case-insensitive.
 //!
 //! # Locking
 //! The caller holds the inode's `inode` lock, or has loaded the key before.
@@ -83,7 +84,7 @@ impl Filesystem {
         self.crypt_as(inode, context, inode.file_type() == Some(FileType::Regular))
     }
 
-    /// As [`Filesystem::crypt_of`], for the cipher of contents, or else of names.
+    /// As `Filesystem::crypt_of`, for the cipher of contents or the cipher of names.
     fn crypt_as(&self, inode: &Inode, context: Context, is_contents: bool) -> Crypt {
         let volume = self.sb.lock().uuid();
         let (policy, block_bits) = (context.policy, self.geo.block_bits);
@@ -102,17 +103,18 @@ impl Filesystem {
     /// The cipher of the inode; `None` if it is not encrypted.
     ///
     /// # Errors
-    /// [`Unsupported::Content`] without its key, [`Unsupported::Cipher`]; those of [`Filesystem::crypt`].
+    /// [`Unsupported::Content`] if the mount lacks its key, [`Unsupported::Cipher`], and the errors of
+    /// [`Filesystem::crypt`].
     pub(crate) fn file_key<'i>(&self, inode: &'i Arc<Inode>) -> Result<Option<&'i FileKey>> {
         if inode.crypt.get().is_none() && self.options.keys.is_empty() {
-            // Its context does not matter, and may be damaged.
+            // Without any key, the context does not matter. It may be damaged, so it is not read.
             return if is_encrypted(&inode.meta.read().desc) { Err(no_key(inode.ino)) } else { Ok(None) };
         }
         self.crypt(inode)?.map(|crypt| crypt.key(inode.ino)).transpose()
     }
 
-    /// The cipher of an encrypted directory's names or a link's target, if there is its key. Damage of the context
-    /// counts as a missing key, so that what is stored remains accessible.
+    /// The cipher of an encrypted directory's names or of a symbolic link's target; `None` without the key. A damaged
+    /// context counts as a missing key, so that the stored names remain accessible.
     pub(crate) fn name_key<'i>(&self, inode: &'i Arc<Inode>) -> Result<Option<&'i FileKey>> {
         match self.file_key(inode) {
             Err(Error::Unsupported(_) | Error::Corrupt { .. }) => Ok(None),
@@ -120,17 +122,16 @@ impl Filesystem {
         }
     }
 
-    /// Whether an encrypted inode is as if there were no key: its content cannot be read, or its names are not those
-    /// that its users gave.
+    /// Whether an encrypted inode lacks its key: its content cannot be read, or its names are shown in encrypted form.
     pub fn lacks_key(&self, inode: &InodeRef) -> bool {
         let _shared = inode.rw.read();
         self.file_key(inode).is_err()
     }
 
-    /// The target of an encrypted link, from its stored form.
+    /// The target of an encrypted symbolic link, from its stored form.
     pub(crate) fn link_target(&self, inode: &Arc<Inode>, stored: &[u8]) -> Result<Vec<u8>> {
         let key = {
-            // A listing may look at its entries while it holds its directory.
+            // A listing may examine its entries while it holds the lock of its directory.
             let _shared = inode.rw.read_nested();
             self.name_key(inode)?
         };
@@ -143,8 +144,8 @@ impl Filesystem {
         }
     }
 
-    /// Reads a part of blocks from the device, from byte `within` of `block` on, and decrypts it. `lblk`: the logical
-    /// number of `block`.
+    /// Reads and decrypts a part of some blocks of the device. It begins at byte `within` of `block`, whose logical
+    /// number is `lblk`.
     pub(crate) fn read_sealed(
         &self,
         key: &FileKey,
@@ -160,7 +161,7 @@ impl Filesystem {
             key.apply(Way::Decrypt, lblk.into(), to);
             return Ok(());
         }
-        // Whole blocks alone can be decrypted.
+        // Only whole blocks can be decrypted.
         let end = (within as usize + to.len() + mask) & !mask;
         let mut whole = AlignedBuf::zeroed(end);
         self.dev.read_at(at, &mut whole, BioFlags::empty())?;
@@ -172,7 +173,7 @@ impl Filesystem {
 
 /// Writing.
 impl Filesystem {
-    /// The run as it goes to the device: a copy in ciphertext, if the inode is encrypted. The folios keep the
+    /// The run in the form that goes to the device: a copy in ciphertext if the inode is encrypted. The folios keep the
     /// plaintext.
     pub(crate) fn sealed_run(&self, inode: &Arc<Inode>, run: DirtyRun) -> Result<DirtyRun> {
         let Some(key) = self.file_key(inode)? else { return Ok(run) };
@@ -187,10 +188,11 @@ impl Filesystem {
         Ok(DirtyRun { start, blocks, vecs: sealed.collect() })
     }
 
-    /// The context of a new inode of this kind in `dir`: its policy, with a fresh nonce. `None`: it is not encrypted.
+    /// The context of a new inode of this kind in `dir`: the directory's policy, with a fresh nonce. `None` if the
+    /// inode is not encrypted.
     ///
     /// # Errors
-    /// As [`Filesystem::file_key`] of the directory: names in it cannot be made, either.
+    /// The errors of [`Filesystem::file_key`] for the directory: without its key, no names can be added to it.
     pub(crate) fn new_context(&self, dir: &Arc<Inode>, kind: Option<FileType>) -> Result<Option<Context>> {
         let Some(crypt) = self.crypt_for_change(dir)? else { return Ok(None) };
         match may_be_encrypted(kind) {
@@ -199,8 +201,8 @@ impl Filesystem {
         }
     }
 
-    /// A context of this policy, with a nonce that no file has. It comes from the system's generator even if the mount
-    /// has a seed: the same nonce in two files would give both the same key.
+    /// A context of this policy, with a nonce that no other file has. The nonce comes from the system's generator even
+    /// if the mount has a seed, because two files with the same nonce would have the same key.
     fn fresh_context(&self, policy: Policy) -> Result<Context> {
         let mut nonce = [0; NONCE_LEN];
         match getrandom::fill(&mut nonce) {
@@ -209,7 +211,7 @@ impl Filesystem {
         }
     }
 
-    /// The encryption of a directory in which names are made or replaced; `None` if it is not encrypted.
+    /// The encryption of a directory for an operation that adds or replaces names; `None` if it is not encrypted.
     fn crypt_for_change<'i>(&self, dir: &'i Arc<Inode>) -> Result<Option<&'i Crypt>> {
         if self.file_key(dir)?.is_none() {
             return Ok(None);
@@ -217,7 +219,7 @@ impl Filesystem {
         self.crypt(dir)
     }
 
-    /// Checks that names can be made in the directory: if it is encrypted, that there is its key.
+    /// Checks that names can be added to the directory: if it is encrypted, the mount must have its key.
     pub(crate) fn may_name(&self, dir: &Arc<Inode>) -> Result<()> {
         self.file_key(dir).map(drop)
     }
@@ -227,8 +229,8 @@ impl Filesystem {
         inode.crypt.get_or_init(|| Box::new(self.crypt_of(inode, context)));
     }
 
-    /// Checks that the inode may have a name in the directory: in an encrypted one, what can be encrypted has its
-    /// policy (Linux: `fscrypt_has_permitted_context`).
+    /// Checks that the inode may have a name in the directory. In an encrypted directory, each inode that can be
+    /// encrypted must have the directory's policy (Linux: `fscrypt_has_permitted_context`).
     ///
     /// # Errors
     /// [`Error::OtherPolicy`].

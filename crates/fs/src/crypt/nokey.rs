@@ -1,8 +1,8 @@
-//! How a mount without the key shows encrypted files (Linux: fs/crypto/fname.c): names and link targets in characters
-//! that every system accepts.
+//! The names and link targets that a mount without the key shows for encrypted files (Linux: fs/crypto/fname.c). They
+//! consist of characters that every system accepts.
 //!
-//! A name is its ciphertext in base64url. If that exceeds the maximum length of a name, it is cut and ends in a
-//! checksum of the rest. The kernel uses another encoding; neither form is stored anywhere.
+//! A name is shown as its ciphertext in base64url. If that exceeds the maximum length of a name, it is cut and a
+//! checksum of the rest is appended. The kernel uses another encoding; neither form is stored anywhere.
 //!
 //! # Locking
 //! None.
@@ -10,9 +10,9 @@
 use extant_ondisk::csum::crc32c;
 use extant_ondisk::encryption::LINK_HEADER;
 
-/// The longest ciphertext shown whole: it becomes 252 characters.
+/// The longest ciphertext that is shown whole, as 252 characters.
 const WHOLE_MAX: usize = 189;
-/// The part of a longer one that is shown, as 240 characters.
+/// The part of a longer ciphertext that is shown, as 240 characters.
 const CUT: usize = 180;
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

@@ -1,6 +1,7 @@
 //! Encrypting a directory (Linux: `FS_IOC_SET_ENCRYPTION_POLICY`, `fscrypt_ioctl_set_policy`, fs/crypto/policy.c).
 //!
-//! Only an empty directory gets a policy: what is made in it later inherits it. A policy never changes and never goes.
+//! Only an empty directory can get a policy; inodes created in it later inherit the policy. A policy never changes, and
+//! it cannot be removed.
 //!
 //! # Locking
 //! `inode` exclusively.
@@ -31,14 +32,14 @@ impl Filesystem {
         Ok(self.watch(self.crypt(inode))?.map(|crypt| crypt.context.policy))
     }
 
-    /// Encrypts an empty directory: all that is made in it from now on has this policy. One that has it already stays
-    /// as it is.
+    /// Encrypts an empty directory: everything that is created in it from now on has this policy. A directory that
+    /// already has the policy does not change.
     ///
     /// # Errors
     /// [`Error::NotDirectory`]; [`Error::NotEmpty`]; [`Error::Exists`] if it has another policy;
-    /// [`Error::NotPermitted`] for the root, and by its flags; [`Error::NotSupported`] without the feature `encrypt`;
-    /// [`crate::Unsupported::Content`] if the mount has not the key, [`crate::Unsupported::Cipher`] for a policy that
-    /// cannot be used.
+    /// [`Error::NotPermitted`] for the root, or because of the directory's flags; [`Error::NotSupported`] without the
+    /// feature `encrypt`; [`crate::Unsupported::Content`] if the mount lacks the key, [`crate::Unsupported::Cipher`]
+    /// for a policy that cannot be used.
     pub fn set_encryption_policy(&self, dir: &InodeRef, policy: Policy) -> Result<()> {
         let op = self.begin_change()?;
         self.check_dir(dir)?;
@@ -67,7 +68,7 @@ impl Filesystem {
                 return Err(Error::NotEmpty);
             }
             let context = self.fresh_context(policy)?;
-            // A key that cannot be used would leave a directory in which nothing can be made.
+            // With an unusable key, nothing could be created in the directory.
             for is_contents in [false, true] {
                 self.crypt_as(dir, context, is_contents).key(dir.ino)?;
             }
@@ -80,7 +81,7 @@ impl Filesystem {
         let _table = self.hold_slots([dir])?;
         let credits = credits::create(&DirView::new(self, dir));
         self.transact_whole(credits, |handle| {
-            // Names in the inode are never encrypted.
+            // Names stored in the inode are never encrypted.
             if self.is_inline(dir) {
                 self.move_directory_out(handle, dir)?;
             }
@@ -99,13 +100,13 @@ impl Filesystem {
         })
     }
 
-    /// The policy that new encrypted directories have by default, with the first key of the mount (as fscryptctl(1)).
-    /// `None`: there is no key.
+    /// The default policy of new encrypted directories, with the mount's first key (as in fscryptctl(1)). `None` if the
+    /// mount has no key.
     pub fn default_policy(&self) -> Option<Policy> {
         self.options.keys.identifiers().next().map(Policy::new)
     }
 
-    /// The names that policies have for the first key of the mount: those of version 2, and those of version 1.
+    /// The names of the mount's first key in policies: the identifier of version 2, and the descriptor of version 1.
     pub fn key_names(&self) -> Option<[KeyName; 2]> {
         let keys = &self.options.keys;
         let (identifier, descriptor) = (keys.identifiers().next()?, keys.descriptors().next()?);

@@ -1,8 +1,8 @@
 //! Adding a name: into a block with room, into a new block, or into a tree whose leaf and index nodes split (Linux:
 //! `ext4_add_entry`, `ext4_dx_add_entry`, `do_split`, `make_indexed_dir`, fs/ext4/namei.c).
 //!
-//! A split leaves a readable directory after each step, in case the next one fails: first it writes the new block, to
-//! which nothing points yet, then the parent. Only then does it remove the moved entries from the old block.
+//! A split leaves a readable directory after each step, because the next step may fail. It first writes the new block,
+//! which nothing references yet, then the parent. Only then does it remove the moved entries from the old block.
 //!
 //! # Locking
 //! None; see the parent module.
@@ -15,13 +15,13 @@ use extant_ondisk::units::InodeNr;
 use super::index::{Path, Probed, Target, probe};
 use super::{BlockKind, Detail, DirError, DirParams, DirStore, name_hash};
 
-/// A new name needs at most one round per level and one for the leaf.
+/// A new name needs at most one round for each level and one for the leaf.
 const ROUNDS_MAX: usize = 8;
 
 /// The effect of an operation on the directory's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexChange {
-    /// The same tree as before, or still none.
+    /// The directory has the same index as before, or still none.
     Unchanged,
     /// The directory has become a tree.
     Built,
@@ -32,11 +32,11 @@ pub enum IndexChange {
 /// Where a name was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Added {
-    /// The directory block.
+    /// The directory block that contains it.
     pub lblk: u32,
-    /// The entry's place in it, in bytes.
+    /// The entry's offset in the block, in bytes.
     pub offset: u32,
-    /// The store already knows this from [`DirStore::set_indexed`].
+    /// [`DirStore::set_indexed`] has already reported this to the store.
     pub index: IndexChange,
 }
 
@@ -52,7 +52,7 @@ pub struct AddCredits {
 /// The largest number of journal credits for directory blocks that an [`add`] to this directory needs.
 pub fn credits_for_add(params: &DirParams, blocks: u32) -> AddCredits {
     if params.uses_index() || (params.has_dir_index && blocks <= 1) {
-        // Each level and the leaf may change and split; or the one block turns into a root and two leaves.
+        // Each level and the leaf may change and split. A directory of one block may become a root and two leaves.
         let levels = params.levels_max() as u32;
         AddCredits { blocks: 2 * levels + 1, appended: levels }
     } else {
@@ -68,12 +68,12 @@ struct NewEntry<'a> {
     file_type: Option<FileType>,
 }
 
-/// Adds a name. The caller has looked it up under the same lock and not found it. If this finds the name on its way,
-/// it returns an error.
+/// Adds a name. The caller has looked it up under the same lock and not found it. If this comes across the name
+/// nevertheless, it returns an error.
 ///
 /// # Errors
-/// [`DirError::Full`], [`DirError::Exists`], [`DirError::InvalidName`], [`DirError::Corrupt`], and the store's (no
-/// space among them). The name is not added then, but blocks may have been split: the directory is intact, and the
+/// [`DirError::Full`], [`DirError::Exists`], [`DirError::InvalidName`], [`DirError::Corrupt`], and the store's errors,
+/// including no space. The name is then not added, but blocks may have been split. The directory is intact, and the
 /// transaction may be committed.
 pub fn add<S: DirStore>(
     store: &S,
@@ -152,7 +152,7 @@ fn check_growth<S: DirStore>(store: &S, params: &DirParams) -> Result<(), DirErr
     Ok(())
 }
 
-/// Inserts into the first block with room.
+/// Inserts the entry into the first block with room.
 fn add_linear<S: DirStore>(
     store: &S,
     txn: &mut S::Txn,
@@ -200,7 +200,7 @@ fn build_index<S: DirStore>(store: &S, txn: &mut S::Txn, params: &DirParams) -> 
     store.set_indexed(txn, true)
 }
 
-/// Inserts into the leaf for the name's hash, and splits full blocks.
+/// Inserts the entry into the leaf for the name's hash. If blocks on the way are full, it splits them.
 fn add_indexed<S: DirStore>(
     store: &S,
     txn: &mut S::Txn,
@@ -232,7 +232,7 @@ fn add_indexed<S: DirStore>(
     Err(DirError::Corrupt { lblk: 0, offset: 0, detail: Detail::Whole(detail) }.into())
 }
 
-/// Makes room in the lowest index node, or in the one above it that must split first, or adds a level.
+/// Makes room in the lowest index node. If a node above it is full, this splits that one instead, or adds a level.
 fn split_index<S: DirStore>(store: &S, txn: &mut S::Txn, params: &DirParams, path: &Path) -> Result<(), S::Error> {
     let format = params.dx_format();
     let frames = path.frames();
@@ -260,7 +260,7 @@ fn split_index<S: DirStore>(store: &S, txn: &mut S::Txn, params: &DirParams, pat
         let raised = store.modify(txn, 0, BlockKind::Index, |block| format.raise_root(block, child))?;
         return Ok(raised.map_err(|damage| DirError::corrupt(0, damage))?);
     }
-    // The parent first: until the old node drops its upper half, the names there are merely reachable twice.
+    // The parent comes first: until the old node drops its upper half, the names in that half are reachable twice.
     insert_key(store, txn, params, path, level - 1, key, child)?;
     let kept = store.modify(txn, lblk, BlockKind::Index, |block| format.keep_lower_half(block))?;
     Ok(kept.map_err(|damage| DirError::corrupt(lblk, damage))?)
@@ -284,8 +284,8 @@ fn insert_key<S: DirStore>(
     Ok(inserted.map_err(|damage| DirError::corrupt(frame.lblk, damage))?)
 }
 
-/// Splits a full leaf at the median of its hashes, by size, and inserts the name into the half for its hash. The
-/// parent has room.
+/// Splits a full leaf at the median of its hashes, weighted by size, and inserts the name into the half for its hash.
+/// The parent has room.
 fn split_leaf<S: DirStore>(
     store: &S,
     txn: &mut S::Txn,
@@ -307,7 +307,7 @@ fn split_leaf<S: DirStore>(
     let mut left = vec![0; image.len()];
     let live: usize = entries.iter().map(|(_, entry)| entry.needed()).sum();
     if entries.len() < 2 && live + rec_len_needed(new.name.len()) <= format.limit(image.len()) {
-        // Only a crafted block is full with one name in it: its free bytes are fragmented.
+        // Only a crafted block is full with a single name: its free bytes are fragmented.
         format.pack(&mut left, entries.iter().map(|(_, entry)| *entry)).map_err(corrupt)?;
         let offset = insert_into(params, &mut left, new, lblk)?;
         store.modify(txn, lblk, BlockKind::Leaf, |block| block.copy_from_slice(&left))?;
@@ -333,8 +333,8 @@ fn split_leaf<S: DirStore>(
     Ok((if goes_right { sibling } else { lblk }, offset))
 }
 
-/// The index of the first entry that moves. The moved entries fill half of a block, or are half of all entries if the
-/// old block would otherwise become empty.
+/// The index of the first entry that moves. The moved entries fill half of a block. If the old block would become empty
+/// then, half of all entries move instead.
 fn split_point(entries: &[(u32, Dirent<'_>)], block_size: usize) -> usize {
     let mut size = 0;
     let mut split = entries.len();

@@ -1,4 +1,4 @@
-//! Removing, redirecting and respelling names, and a directory's first block.
+//! Removing names, pointing them at other inodes, changing their spelling, and creating a directory's first block.
 //!
 //! # Locking
 //! None; see the parent module.
@@ -32,7 +32,7 @@ pub fn remove<S: DirStore>(
     if remove_at(store, txn, params, name, &found)? { Ok(found) } else { Err(DirError::NotFound.into()) }
 }
 
-/// False if the name is not there.
+/// Returns false if the name is not at the place of `hint`.
 fn remove_at<S: DirStore>(
     store: &S,
     txn: &mut S::Txn,
@@ -74,7 +74,7 @@ pub fn set_inode<S: DirStore>(
     }
 }
 
-/// The name of a found entry as it is stored, which in a directory that folds names may differ from the wanted one.
+/// The stored name of an entry. In a case-insensitive directory it may differ from the name that was looked up.
 ///
 /// # Errors
 /// [`DirError::NotFound`] if the entry at the place has changed, and the store's.
@@ -87,8 +87,8 @@ pub fn stored_name<S: DirStore>(store: &S, params: &DirParams, place: &Found) ->
     Ok(name?)
 }
 
-/// Stores another spelling of a found entry's name, which folds alike. False: it is too long for the entry's place, and
-/// nothing has changed.
+/// Stores another spelling of an entry's name, which folds to the same text. Returns false if the spelling is too long
+/// for the entry; nothing has changed then.
 ///
 /// # Errors
 /// [`DirError::NotFound`] if the entry at the place has changed, and the store's.

@@ -11,15 +11,15 @@ use super::{BlockKind, Detail, DirError, DirParams, DirStore, name_hash};
 /// The most index levels, the root included.
 const LEVELS: usize = 3;
 
-/// Damage of an index that names blocks behind the directory's end: those may have contained names.
+/// The damage of an index that refers to blocks past the directory's end. Those blocks may have contained names.
 pub(super) const BEHIND_END: &str = "an index entry points behind the end of the directory";
 
-/// The outer error is the store's and ends the operation. The inner one is damage of the index, which the caller may
-/// be able to work around.
+/// The outer error is the store's and ends the operation. The inner error is damage of the index; the caller may be
+/// able to work around it.
 pub(super) type Probed<T, E> = Result<Result<T, DirError>, E>;
 
-/// A search is for a name, or for the hash where a listing begins. A listing also checks the order of the keys, because
-/// it would skip names without a trace. For a lookup, that would cost more than the search.
+/// The target of a search: a name, or the hash at which a listing begins. A listing also checks the order of the keys,
+/// because with wrong keys it would silently skip names. For a lookup, that check would cost more than the search.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'a> {
     Name(&'a [u8]),
@@ -30,13 +30,13 @@ pub(super) enum Target<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Frame {
     pub(super) lblk: u32,
-    /// The child taken.
+    /// The index of the child that the path takes.
     pub(super) at: usize,
     pub(super) count: usize,
     pub(super) limit: usize,
-    /// The key of the child taken; 0 for the first.
+    /// The key of that child; 0 for the first.
     key: u32,
-    /// The key of the child after it, if there is one.
+    /// The key of the next child, if there is one.
     next_key: Option<u32>,
 }
 
@@ -51,7 +51,7 @@ impl Frame {
     }
 }
 
-/// A path from the root to a leaf. It lives on the stack: lookups do not allocate.
+/// A path from the root to a leaf. It lives on the stack, so that lookups do not allocate memory.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
     frames: [Frame; LEVELS],
@@ -60,7 +60,7 @@ pub(super) struct Path {
     pub(super) leaf: u32,
     /// The target's hash.
     pub(super) hash: NameHash,
-    /// How this directory hashes.
+    /// The hash function of this directory.
     pub(super) hasher: Hasher,
     blocks: u32,
     steps: u32,
@@ -78,7 +78,7 @@ impl Path {
         self.frames().iter().rev().find(|frame| frame.at > 0).map_or(0, |frame| frame.key & !1)
     }
 
-    /// The key under which the index knows what lies below the frames above `level`.
+    /// The key under which the index refers to the subtree below `level`.
     fn key_above(&self, level: usize) -> u32 {
         self.frames[..level].iter().rev().find(|frame| frame.at > 0).map_or(0, |frame| frame.key)
     }
@@ -101,8 +101,8 @@ impl Path {
     }
 }
 
-/// Checks that the keys of a node ascend, from the key `above` under which its parent knows it. With checksums, the
-/// block was found to be in order when it entered the cache.
+/// Checks that the keys of a node ascend from `above`, the node's key in its parent. With checksums, the order was
+/// checked when the block entered the cache.
 fn check_order(
     params: &DirParams,
     shape: DxShape,
@@ -163,8 +163,8 @@ pub(super) fn probe<S: DirStore>(store: &S, params: &DirParams, target: Target<'
     Ok(Ok(path))
 }
 
-/// Adds index node `lblk` to the path as frame `level`, at the child for `hash` or at the first child, and returns
-/// that child.
+/// Adds index node `lblk` to the path as frame `level`. The path takes the child for `hash`, or the first child; the
+/// result is that child.
 fn descend<S: DirStore>(
     store: &S,
     params: &DirParams,
@@ -192,7 +192,7 @@ fn descend<S: DirStore>(
     })
 }
 
-/// The key of the leaf after this one; reads nothing.
+/// The key of the leaf after this one. It needs no further block.
 pub(super) fn next_key(path: &Path) -> Option<u32> {
     path.frames().iter().rev().find_map(|frame| frame.next_key)
 }

@@ -14,13 +14,13 @@ fn found(lblk: u32, entry: &Dirent<'_>) -> Found {
     Found { ino: InodeNr(entry.ino), file_type: entry.file_type, lblk, offset: entry.offset }
 }
 
-/// Finds a name in place: it scans the tree's leaf, or each block in turn. It allocates nothing but the folded form of
-/// a name. In a directory that folds names, the first entry is found that folds alike, as in Linux; a sound directory
-/// has only one.
+/// Finds a name. This scans the leaf that the index gives, or else every block. It allocates memory only for the folded
+/// form of a name. In a case-insensitive directory the result is the first entry that folds to the same text, as in
+/// Linux; a sound directory has only one.
 ///
 /// # Errors
-/// The store's. [`DirError::Corrupt`] if the name was not found and a block that might have contained it is damaged.
-/// If the index is damaged, this searches all leaves one after the other.
+/// The store's errors. [`DirError::Corrupt`] if the name was not found and a damaged block may contain it. If the index
+/// is damaged, this searches all leaves in turn.
 pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result<Option<Found>, S::Error> {
     if !params.leaf_format().may_store(name) {
         return Ok(None);
@@ -38,7 +38,7 @@ pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result
     };
     match indexed {
         Ok(Some(found)) => Ok(Some(found)),
-        // The index would prove that there is no such name, but it is not to be believed.
+        // The index says that there is no such name, but a rescue does not trust the index.
         _ if params.by_place => lookup_linear(store, params, wanted),
         Ok(None) => Ok(None),
         // Without checksums an index block looks like a leaf without names, so the linear search covers every name.
@@ -50,7 +50,7 @@ pub fn lookup<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result
     }
 }
 
-/// Whether the name's leaf would lie behind the directory's end.
+/// Whether the index refers to a block past the directory's end for this name.
 fn leads_behind_end<S: DirStore>(store: &S, params: &DirParams, name: &[u8]) -> Result<bool, S::Error> {
     let probed = probe(store, params, Target::Name(name))?;
     Ok(matches!(probed, Err(DirError::Corrupt { detail, .. }) if detail == Detail::Whole(BEHIND_END)))
@@ -101,7 +101,7 @@ fn lookup_indexed<S: DirStore>(
         if let Some(found) = find_in(store, params, path.leaf, BlockKind::Leaf, wanted)? {
             return Ok(Ok(Some(found)));
         }
-        // Names with this hash continue in the next leaf if its key says so.
+        // Names with this hash continue in the next leaf if the key of that leaf says so.
         if next_key(&path).is_none_or(|key| key & !1 != path.hash.hash) {
             return Ok(Ok(None));
         }

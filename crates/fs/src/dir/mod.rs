@@ -11,11 +11,11 @@
 //!
 //! No operation trusts a damaged index: it finds the names by reading every leaf. Without checksums the next addition
 //! drops the index. With checksums that addition fails, because index blocks are not valid leaves. A damaged block or
-//! entry hides nothing but itself from [`lookup`] and [`readdir`]. A name that is then not found counts as damaged,
-//! not as missing. Under rescue ([`DirParams::by_place`]) they believe neither the index nor the directory's size.
+//! entry hides only itself from [`lookup`] and [`readdir`]. A name that is then not found counts as damaged, not as
+//! missing. Under rescue ([`DirParams::by_place`]) both ignore the index and the directory's size.
 //!
-//! What it does not do: link counts, times, inode allocation, permission; inline directories; encryption: the names of
-//! an encrypted directory are the stored ones.
+//! What it does not do: link counts, times, inode allocation, permissions, or inline directories. It does not encrypt:
+//! the names of an encrypted directory are the stored ones.
 //!
 //! # Locking
 //! None of its own. The caller holds the directory's inode lock: shared for [`lookup`], [`readdir`], [`is_empty`] and
@@ -63,20 +63,20 @@ pub enum BlockKind {
 pub trait DirStore {
     /// The transaction of the changes (Linux: `handle_t`).
     type Txn;
-    /// A failure of the storage underneath, or the directory's own.
+    /// A failure of the underlying storage, or an error of the directory itself.
     type Error: From<DirError>;
 
     /// Whether an error means that one block is damaged or missing. A search for names then continues with the other
     /// blocks.
     fn is_damage(&self, error: &Self::Error) -> bool;
 
-    /// Bytes per block.
+    /// The block size in bytes.
     fn block_size(&self) -> u32;
 
     /// The directory's size in blocks.
     fn blocks(&self) -> u32;
 
-    /// The next block for a scan of all blocks, from `lblk` on.
+    /// The next block that exists at or after `lblk`, for a scan of all blocks.
     fn next_block(&self, lblk: u32) -> Scan<Self::Error> {
         Scan { block: Some(lblk).filter(|lblk| *lblk < self.blocks()), damage: None }
     }
@@ -91,7 +91,7 @@ pub trait DirStore {
     /// bytes reach the log or the disk.
     ///
     /// # Errors
-    /// I/O errors, an aborted journal, no credits left.
+    /// I/O errors, an aborted journal, or too few credits.
     fn modify<R>(
         &self,
         txn: &mut Self::Txn,
@@ -118,20 +118,20 @@ pub trait DirStore {
 /// One step of a scan of all blocks of a directory.
 #[derive(Debug)]
 pub struct Scan<E> {
-    /// The first block that the directory has; `None`: it has no more.
+    /// The next block of the directory; `None` if there are no more.
     pub block: Option<u32>,
-    /// Damage in front of it, which may hide blocks.
+    /// Damage before that block, which may hide blocks.
     pub damage: Option<E>,
 }
 
-/// Parameters from the superblock and the directory's inode. A snapshot: take a new one for every operation.
+/// Parameters from the superblock and the directory's inode. They are a snapshot: take a new one for every operation.
 #[derive(Clone, Copy, Debug)]
 pub struct DirParams {
-    /// metadata_csum.
+    /// METADATA_CSUM: blocks of directories have checksums.
     pub has_csum: bool,
-    /// FILETYPE.
+    /// FILETYPE: entries contain the file type.
     pub has_filetype: bool,
-    /// DIR_INDEX: trees are used, and full one-block directories become trees.
+    /// DIR_INDEX: indexes are used, and full one-block directories get one.
     pub has_dir_index: bool,
     /// LARGEDIR: a third index level, and directories above 4 GiB.
     pub has_large_dir: bool,
@@ -143,14 +143,14 @@ pub struct DirParams {
     pub hash_seed: [u32; 4],
     /// The seed of the inode's checksums, from [`ChecksumSeed::for_inode`].
     pub inode_seed: ChecksumSeed,
-    /// Entries with larger inode numbers are damage.
+    /// Larger inode numbers in entries are damage.
     pub inodes_count: u32,
-    /// Names are ciphertext: any bytes.
+    /// Names are ciphertext and may contain any bytes.
     pub encrypted: bool,
-    /// Names are compared and hashed in their folded form, and stored as they were given.
+    /// Names are compared and hashed in their folded form, but stored unchanged.
     pub folds: bool,
-    /// For a rescue: every block that the directory has is searched for names, whatever the index says, and however
-    /// many of them are damaged.
+    /// For a rescue: search every block of the directory for names, regardless of the index and of the number of
+    /// damaged blocks.
     pub by_place: bool,
 }
 
@@ -169,7 +169,7 @@ impl DirParams {
         Wanted::new(name, self.folds)
     }
 
-    /// The hash of names here, in the version of an index.
+    /// The function that hashes names in this directory, for the hash version of an index.
     fn hasher(&self, version: HashVersion) -> Hasher {
         Hasher::new(version, self.hash_seed).folding(self.folds)
     }
@@ -178,8 +178,8 @@ impl DirParams {
         DxFormat { has_csum: self.has_csum }
     }
 
-    /// Whether operations walk the tree. The flag has no effect without the feature. A rescue uses it to find a name
-    /// fast, but not to find that there is none.
+    /// Whether operations use the index. The flag has no effect without the feature. A rescue uses the index to find a
+    /// name quickly, but does not rely on it to prove that a name is missing.
     fn uses_index(&self) -> bool {
         self.is_indexed && self.has_dir_index
     }
@@ -212,7 +212,7 @@ pub enum DirError {
     /// names may still fit (Linux returns ENOSPC).
     #[error("the directory of {blocks} blocks cannot grow")]
     Full {
-        /// Its blocks.
+        /// The directory's size, in blocks.
         blocks: u32,
     },
     /// The name to add exists already.
@@ -249,7 +249,8 @@ impl DirError {
     }
 }
 
-/// The most damaged blocks that one call skips: a directory may claim to be as large as the format allows.
+/// The maximum number of damaged blocks that one call skips. A damaged directory may claim to be as large as the format
+/// allows.
 const DAMAGED_MAX: u32 = 64;
 
 /// Damage that a walk over a directory's blocks has skipped (Linux: `ext4_readdir`, which continues with the next
@@ -262,7 +263,7 @@ struct Passed<E> {
 
 impl<E> Passed<E> {
     fn new(params: &DirParams) -> Passed<E> {
-        // The blocks that a rescue scans are those that the map names, and not a size.
+        // A rescue scans the blocks that the map contains, so the directory's size cannot inflate their number.
         Passed { first: None, left: if params.by_place { u32::MAX } else { DAMAGED_MAX } }
     }
 
@@ -287,16 +288,16 @@ impl<E> Passed<E> {
     }
 }
 
-/// The place of a name, and its target. Valid while the caller holds the directory's lock.
+/// The place of a name, and the inode that it refers to. Valid while the caller holds the directory's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The inode that the name refers to.
     pub ino: InodeNr,
-    /// From the entry; `None` without the `filetype` feature.
+    /// The type stored in the entry; `None` without the `filetype` feature.
     pub file_type: Option<FileType>,
-    /// The directory block.
+    /// The directory block that contains the entry.
     pub lblk: u32,
-    /// The entry's place in it, in bytes.
+    /// The entry's offset in the block, in bytes.
     pub offset: u32,
 }
 
@@ -307,7 +308,7 @@ pub fn seal(params: &DirParams, kind: BlockKind, block: &mut [u8]) {
     }
     match kind {
         BlockKind::Leaf | BlockKind::Any => dirent::seal_leaf(block, params.inode_seed),
-        // Bytes that are not an index block do not change, and verification will fail, rightly.
+        // If the bytes are not an index block, they remain unchanged, and verification rightly fails.
         BlockKind::Index => drop(params.dx_format().seal(block, params.inode_seed)),
     }
 }
@@ -339,7 +340,7 @@ fn verify_index(params: &DirParams, blocks: u32, block: &[u8]) -> Result<(), Dir
     format.node(shape, block)?.validate(shape, blocks)
 }
 
-/// The hash of a name. Tests can make names collide here.
+/// The hash of a name. Tests replace it to make names collide.
 fn name_hash(hasher: &Hasher, name: &[u8]) -> NameHash {
     let hash = hasher.hash(name);
     #[cfg(test)]

@@ -4,16 +4,18 @@
 //! contains its name's hash, so it does not change when leaves split, when entries are packed, or when the directory
 //! becomes a tree. `.` and `..` have cookies 0 and 1, and the names begin at 2. Names with equal hashes get consecutive
 //! cookies, so that a listing can stop among them and always advances. Other directories are listed by place, with byte
-//! offsets as cookies; their entries never move. So are all directories under rescue: an index may lie.
+//! cookies, so that a listing can stop among them and always advances. Other directories are listed by place, with byte
+//! offsets as cookies; their entries never move. Under rescue all directories are listed by place, because an index may
+//! be wrong.
 //!
 //! A listing by hash compares the hash of each name with the bounds that the index states for its block, and follows
-//! the order of the index's entries. An index that leads past names is thus found out, and its damage reported.
+//! the order of the index's entries. So it detects an index that skips names, and reports the damage.
 //!
-//! One call reads leaf after leaf, in hash order, and sorts each on its own (with the leaves that continue its last
-//! hash). So neither memory nor the cost of a call depends on the size of the directory.
+//! One call reads one leaf after another in hash order. It sorts the names of each leaf, together with the leaves that
+//! continue its last hash. So neither the memory nor the cost of a call depends on the size of the directory.
 //!
 //! # Locking
-//! None; see the parent module. The callback runs outside of the store's closures.
+//! None; see the parent module. The store's closures have returned before the callback runs.
 
 use extant_ondisk::csum::crc32c;
 use extant_ondisk::dirent::{DirDamage, Dirent, Entries};
@@ -24,7 +26,7 @@ use extant_ondisk::units::InodeNr;
 use super::index::{Path, Target, advance, next_key, probe};
 use super::{BlockKind, Detail, DirError, DirParams, DirStore, Passed, Scan, name_hash};
 
-/// The cookie behind the last name of a directory that is listed by hash (Linux: `EXT4_HTREE_EOF_64BIT`).
+/// The cookie after the last name of a directory that is listed by hash (Linux: `EXT4_HTREE_EOF_64BIT`).
 pub const COOKIE_END: u64 = 0x7FFF_FFFF_FFFF_FFFF;
 const COOKIE_DOT: u64 = 0;
 const COOKIE_DOTDOT: u64 = 1;
@@ -33,21 +35,21 @@ const COOKIE_FIRST: u64 = 2;
 /// one hash.
 const BATCH_MAX: usize = 16384;
 
-/// One name, as [`readdir`] passes it to its callback.
+/// One name, as passed to the callback of [`readdir`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {
     /// The inode that the name refers to.
     pub ino: InodeNr,
-    /// From the entry; `None` without the `filetype` feature.
+    /// The type stored in the entry; `None` without the `filetype` feature.
     pub file_type: Option<FileType>,
-    /// 1 to 255 bytes, any but slash and NUL. `.` and `..` are included.
+    /// 1 to 255 bytes, without slash and NUL. `.` and `..` are included.
     pub name: &'a [u8],
     /// A listing from this cookie begins with this entry.
     pub cookie: u64,
-    /// A listing from this cookie begins behind this entry.
+    /// A listing from this cookie begins after this entry.
     pub next_cookie: u64,
-    /// How many names with the same hash follow. Their cookies shift when one of them is removed. So a caller without
-    /// room for all of them should stop before the first. With today's hashes it is practically always 0.
+    /// How many names with the same hash follow. Their cookies shift when one of them is removed, so a caller without
+    /// room for all of them should stop before the first. With today's hashes the number is practically always 0.
     pub peers: u32,
 }
 
@@ -56,17 +58,17 @@ pub struct DirEntry<'a> {
 pub struct Listed<E> {
     /// The cookie to continue from.
     pub next: u64,
-    /// The first damage found; it hides no other names.
+    /// The first damage that was found; it hides no other names.
     pub damage: Option<E>,
 }
 
-/// Calls `f` for each name from `cookie` on (0 to begin). If `f` returns false, the listing stops and the next call
-/// begins with that entry. Names that exist from the first call to the last come exactly once, whatever is added and
-/// removed in between. Invalid names (with a slash, for example) are omitted.
+/// Calls `f` for each name from `cookie` on; 0 begins the listing. If `f` returns false, the listing stops, and the
+/// next call begins with that entry. A name that exists throughout the listing appears exactly once, regardless of
+/// other additions and removals. Invalid names, such as one with a slash, are omitted.
 ///
 /// # Errors
-/// The store's, and [`DirError::Corrupt`] if the listing cannot continue behind the damage. `f` may have received
-/// entries before.
+/// The store's errors, and [`DirError::Corrupt`] if the listing cannot continue after the damage. `f` may have received
+/// entries before the error.
 pub fn readdir<S: DirStore>(
     store: &S,
     params: &DirParams,
@@ -92,7 +94,7 @@ fn lists_by_hash<S: DirStore>(store: &S, params: &DirParams, passed: &mut Passed
     if !params.uses_index() {
         return Ok(params.has_dir_index && store.blocks() == 1);
     }
-    // If the root is unusable, list this as a plain directory.
+    // If the root is unusable, the directory is listed as one without an index.
     Ok(match passed.step(store, probe(store, params, Target::Hash(0)))? {
         Some(Ok(_)) => true,
         Some(Err(error)) => {
@@ -133,8 +135,8 @@ fn list_by_place<S: DirStore>(
         if passed.step(store, read)?.is_none() {
             continue;
         }
-        // Walking from the block's start finds the entry boundaries even if a removal merged the entry at `cookie`
-        // into another.
+        // The scan starts at the beginning of the block to find the boundaries of entries. The entry at `cookie` may
+        // have been removed and merged into another.
         for entry in format.entries(&image) {
             let entry = match entry {
                 Ok(entry) => entry,
@@ -172,7 +174,7 @@ fn list_by_hash<S: DirStore>(
     let mut batch = Batch::default();
     let mut position = cookie.max(COOKIE_FIRST);
     let mut last = COOKIE_FIRST - 1;
-    // Leaves without names to list may follow each other, but never more of them than there are blocks.
+    // Several leaves without names to list may follow each other, but never more than the directory has blocks.
     let mut idle = 0;
     let mut rest = false;
     loop {
@@ -232,7 +234,7 @@ fn list_by_hash<S: DirStore>(
     }
 }
 
-/// Passes `.` and `..` to `f`; Some(cookie) if `f` stopped.
+/// Passes `.` and `..` to `f`. Returns the cookie of the entry at which `f` stopped, if it did.
 fn list_dots<S: DirStore>(
     store: &S,
     params: &DirParams,
@@ -271,9 +273,9 @@ fn key_of_hash(hash: u32) -> u64 {
 /// Where a listing continues after a batch.
 #[derive(Clone, Copy, Debug)]
 enum Next {
-    /// At the next leaf, which has this lowest key.
+    /// At the next leaf, whose lowest key is this.
     Leaf(u64),
-    /// In the same leaves: they have more entries than fit a batch.
+    /// In the same leaves, which have more entries than fit in a batch.
     Rest,
 }
 
@@ -286,10 +288,10 @@ struct Item {
     name_len: u8,
 }
 
-/// The names of one leaf, or of a run of leaves that share a hash, by key.
+/// The names of one leaf, or of a series of leaves that share a hash, sorted by key.
 #[derive(Debug, Default)]
 struct Batch {
-    /// The last of these leaves, if the next batch begins behind it.
+    /// The path to the last of these leaves, if the next batch begins after it.
     path: Option<Path>,
     items: Vec<Item>,
     names: Vec<u8>,
@@ -345,7 +347,7 @@ impl Batch {
         items.sort_unstable_by(|a, b| a.key.cmp(&b.key).then_with(|| name(a).cmp(name(b))));
     }
 
-    /// Retains the [`BATCH_MAX`] lowest keys from `position` on.
+    /// Keeps the [`BATCH_MAX`] lowest keys from `position` on.
     fn shrink(&mut self, position: u64) {
         self.items.retain(|item| item.key >= position);
         self.sort();
@@ -362,7 +364,7 @@ impl Batch {
         self.names = names;
     }
 
-    /// A directory of one block, without index.
+    /// Collects the names of a directory that has one block and no index.
     fn collect_block<S: DirStore>(
         &mut self,
         store: &S,
@@ -382,9 +384,9 @@ impl Batch {
         Ok(())
     }
 
-    /// The leaf behind the last batch, or the one for `position`, and the leaves that continue its last hash. It
-    /// follows the entries of the index and searches them only once: a search in an index that is out of order skips
-    /// leaves.
+    /// Collects the leaf after the last batch, or the one for `position`, and the leaves that continue its last hash.
+    /// Only the first batch searches the index; later ones follow its entries. A search in an index that is out of
+    /// order would skip leaves.
     fn collect_indexed<S: DirStore>(
         &mut self,
         store: &S,
@@ -428,8 +430,8 @@ impl Batch {
             Some(Next::Leaf(key)) => key - 1,
             _ => COOKIE_END - 1,
         };
-        // Names in the wrong leaf for their hash come first in that leaf's turn. Sorted by their own keys, they would
-        // make the listing skip or repeat others. No lookup finds them: the index is damaged.
+        // Names whose hash belongs to another leaf are listed first among the names of their leaf. Sorted by their own
+        // keys, they would make the listing skip or repeat other names. No lookup finds them, so the index is damaged.
         for item in &mut self.items {
             if item.key < lowest || item.key > highest {
                 item.key = lowest.max(COOKIE_FIRST);

@@ -1,6 +1,6 @@
-//! Growth of the last group, and new groups.
+//! Enlarging the last group, and adding groups.
 //!
-//! What it does not do: choose places for them ([`extant_ondisk::growth`]); write what lies in them.
+//! What it does not do: choose places for the structures of groups ([`extant_ondisk::growth`]), or write them.
 //!
 //! # Locking
 //! That of [`super`]. One thread at a time may grow a file system.
@@ -24,8 +24,8 @@ impl Groups {
         }
     }
 
-    /// Marks the blocks free that the last group gets: it has `blocks` then. 2 credits. The layout is still the old
-    /// one.
+    /// Marks the new blocks of the last group as free; the group then has `blocks` blocks. The layout has not changed
+    /// yet. 2 credits.
     pub fn lengthen_last(&self, handle: &mut Handle, prepared: &Prepared, blocks: u32) -> Result<()> {
         let geo: &Geometry = &self.geo;
         let last = GroupNr(geo.group_count - 1);
@@ -39,7 +39,7 @@ impl Groups {
         })
     }
 
-    /// Appends descriptors in memory. Their groups join when the layout has them.
+    /// Appends descriptors in memory. Their groups come into use when the layout includes them.
     pub fn append(&self, descs: Vec<GroupDesc>) {
         let per_flex = self.geo.groups_per_flex.max(1) as usize;
         let first = self.descs.len();
@@ -52,7 +52,7 @@ impl Groups {
         }
     }
 
-    /// New groups as the allocator sees them.
+    /// The summaries of new groups for the allocator.
     pub fn summaries_of_new(descs: &[GroupDesc]) -> Vec<GroupSummary> {
         let summary = |desc: &GroupDesc| GroupSummary {
             free: desc.free_clusters,

@@ -5,27 +5,27 @@
 
 use std::ops::Range;
 
-/// log2 of the blocks in a cluster, and what follows from it.
+/// log2 of the number of blocks in a cluster, with conversions between blocks and clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterSize(u32);
 
 impl ClusterSize {
-    /// Of 2^`bits` blocks.
+    /// Clusters of 2^`bits` blocks.
     pub fn new(bits: u32) -> ClusterSize {
         ClusterSize(bits)
     }
 
-    /// A cluster is a block.
+    /// Whether a cluster is a single block.
     pub fn is_one(self) -> bool {
         self.0 == 0
     }
 
-    /// Blocks of a cluster.
+    /// The number of blocks in a cluster.
     pub fn blocks(self) -> u32 {
         1 << self.0
     }
 
-    /// The cluster of a block, logical or of the device.
+    /// The cluster of a block; the block may be logical or physical.
     pub fn of(self, block: u64) -> u64 {
         block >> self.0
     }
@@ -35,17 +35,17 @@ impl ClusterSize {
         cluster << self.0
     }
 
-    /// The block's place in its cluster.
+    /// The block's index in its cluster.
     pub fn offset(self, block: u64) -> u32 {
         (block & (u64::from(self.blocks()) - 1)) as u32
     }
 
-    /// Clusters for as many blocks.
+    /// The number of clusters that contain this number of blocks.
     pub fn for_blocks(self, blocks: u64) -> u64 {
         blocks.div_ceil(u64::from(self.blocks()))
     }
 
-    /// The clusters that have blocks of the range.
+    /// The clusters that contain any block of the range.
     pub fn around(self, blocks: Range<u64>) -> Range<u64> {
         self.of(blocks.start)..self.for_blocks(blocks.end)
     }

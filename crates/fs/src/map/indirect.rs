@@ -19,8 +19,8 @@ fn verify<S: MapStore>(store: &S, bytes: &[u8], block: BlockNr) -> Result<(), St
     indirect::validate(bytes, block.0, |b| store.gives_up() || store.block_range_valid(b, 1)).map_err(|e| e.to_string())
 }
 
-/// Checks a pointer and returns its block. The cache never verifies the root, and a block may have entered the cache
-/// as another kind.
+/// Checks a pointer and returns its block. This check is needed at every use: the cache never verifies the root, and it
+/// may have verified a block as another kind.
 fn follow<S: MapStore>(
     root: &MapRoot,
     store: &S,
@@ -35,7 +35,8 @@ fn follow<S: MapStore>(
     }
 }
 
-/// Only the pointers to data, as Linux does (`ext4_ind_check_inode`): the others are checked when they are followed.
+/// Checks only the pointers to data, as Linux does (`ext4_ind_check_inode`). The others are checked when they are
+/// followed.
 pub(super) fn check_root<S: MapStore>(root: &MapRoot, store: &S) -> Result<(), S::Error> {
     for slot in 0..indirect::DIRECT as usize {
         follow(root, store, None, indirect::pointer(&root.i_block, slot).unwrap_or(0))?;
@@ -60,9 +61,9 @@ fn with_pointers<S: MapStore, R>(
     }
 }
 
-/// As [`with_pointers`], for a lookup: it checks each pointer that it follows, so that a bad one hides only the blocks
-/// below it. Also returns the damage of the array as a whole. (Linux checks an array when it reads it from the device;
-/// later lookups in it go on.)
+/// As [`with_pointers`], for a lookup: it reads a damaged array as well, and also returns the damage of the array as a
+/// whole. The caller checks the pointer that it follows, so a bad pointer hides only the blocks below it. (Linux checks
+/// an array when it reads it from the device; later lookups in the same array succeed.)
 fn look<S: MapStore, R>(
     root: &MapRoot,
     store: &S,
@@ -81,13 +82,13 @@ fn look<S: MapStore, R>(
     }
 }
 
-/// Whether an empty pointer is a hole in spite of damage in its array. A rescue has to assume it. Otherwise blocks may
-/// be missing, and a write must not go there.
+/// Accepts an empty pointer as a hole, unless its array is damaged. Blocks may then be missing, and a write must not go
+/// there. A rescue has to assume a hole nevertheless.
 fn hole<S: MapStore>(store: &S, damage: Option<S::Error>) -> Result<(), S::Error> {
     damage.filter(|_| !store.salvages()).map_or(Ok(()), Err)
 }
 
-/// All pointer blocks that the array of `holder` names; it reads none of them.
+/// All pointer blocks that the array of `holder` refers to; none of them is read.
 fn pointer_blocks<S: MapStore>(root: &MapRoot, store: &S, holder: Option<BlockNr>) -> Vec<BlockNr> {
     let first = if holder.is_none() { indirect::DIRECT as usize } else { 0 };
     let pointers = with_pointers(root, store, holder, |bytes| {
@@ -124,19 +125,19 @@ enum Purpose {
     Remove,
 }
 
-/// The blocks on the path to a logical block: `holders[step]` contains the pointer `offsets[step]`. Ends early at a
-/// hole.
+/// The blocks on the path to a logical block: `holders[step]` contains the pointer `offsets[step]`. The chain ends
+/// early at a hole.
 struct Chain {
     path: IndirectPath,
     holders: [Option<BlockNr>; LEVELS_MAX + 1],
     /// The last step whose holder exists.
     reached: usize,
-    /// The blocks below the pointer at the last step are unreadable, and the removal abandons them.
+    /// The blocks below the pointer at the last step are unreadable, and the removal drops them.
     lost: bool,
 }
 
 impl Chain {
-    /// True when the last level's array of pointers exists.
+    /// Whether the last level's array of pointers exists.
     fn complete(&self) -> bool {
         self.reached == self.path.levels
     }
@@ -147,8 +148,8 @@ impl Chain {
         (self.reached..self.path.levels).filter_map(names).collect()
     }
 
-    /// A removal follows no pointer block that is not allocated or cannot be read. If the store passes the damage, its
-    /// chain ends at the pointer to the damaged block.
+    /// Follows the path. A removal follows no pointer block that is unallocated or unreadable. If the store tolerates
+    /// the damage, the chain of a removal ends at the pointer to the damaged block.
     fn find<S: MapStore>(root: &MapRoot, store: &S, path: IndirectPath, why: Purpose) -> Result<Chain, S::Error> {
         let removes = why == Purpose::Remove;
         let mut chain = Chain { path, holders: [None; LEVELS_MAX + 1], reached: 0, lost: false };
@@ -190,7 +191,7 @@ impl Chain {
     }
 }
 
-/// Pointers from `offset` to the end of the last level's array.
+/// The number of pointers from `offset` to the end of the last level's array.
 fn array_rest(path: &IndirectPath, geometry: &Geometry) -> u32 {
     let last = path.offsets[path.levels];
     if path.levels == 0 { indirect::DIRECT.saturating_sub(last) } else { geometry.per_block.saturating_sub(last) }
@@ -222,7 +223,7 @@ fn segment<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, max_len: u32) -> R
     if store.block_range_valid(start, run) {
         return Ok((pointer, run));
     }
-    // As far as the blocks can be a file's.
+    // Extend the run over the blocks that a file may own.
     follow(root, store, holder, pointer)?;
     let (mut valid, mut invalid) = (1, run);
     while invalid - valid > 1 {
@@ -267,7 +268,7 @@ fn at_hand<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<bool, S:
     Ok(true)
 }
 
-/// `wanted`: the lookup reads map blocks for this many blocks only.
+/// Finds the run at `lblk`. The lookup reads map blocks only as long as the run is shorter than `wanted`.
 pub(super) fn lookup<S: MapStore>(
     root: &MapRoot,
     store: &S,
@@ -278,8 +279,8 @@ pub(super) fn lookup<S: MapStore>(
     let end = Geometry::new(store.block_size()).logical_end();
     let max_len = max_len.min(end - lblk);
     let (first, mut len) = segment(root, store, lblk, max_len)?;
-    // A run continues in the next array if the blocks do, a hole if that array is empty as well. Damage behind the
-    // wanted blocks is an error only for a caller that wants those blocks.
+    // A run continues in the next array if the blocks continue, and a hole if that array is empty as well. Damage after
+    // the wanted blocks is an error only for a caller that wants more blocks.
     while len < max_len && (len < wanted || at_hand(root, store, lblk + len).unwrap_or(false)) {
         let (next, more) = match segment(root, store, lblk + len, max_len - len) {
             Err(_) if len >= wanted => break,
@@ -315,14 +316,14 @@ pub(super) fn insert<S: MapStore>(
     }
     let mut done = 0;
     while done < len {
-        // The caller paid for one array of pointers. For each further array the handle must have credits.
+        // The caller's credits cover one array of pointers. For each further array the handle must have credits left.
         if done > 0 && !store.has_credits(txn, credits_for_array()) {
             break;
         }
         match insert_in_array(root, store, txn, lblk + done, (pblk.0 as u32) + done, len - done) {
             Ok(more) => done += more,
             Err(e) if done == 0 => return Err(e),
-            // Nothing of this array has changed, and the next call for it fails in the same way.
+            // Nothing of this array has changed. The next call begins with it and returns the error.
             Err(_) => break,
         }
     }
@@ -358,7 +359,8 @@ fn insert_in_array<S: MapStore>(
         return if fine { Ok(len) } else { Err(broken(root)) };
     }
     let new = allocate(root, store, txn, &chain.missing(lblk, &geometry), holder, BlockNr(u64::from(pblk)))?;
-    // Bottom-up, so that no pointer leads to a block without content: new.last() contains the pointers to the data.
+    // Fill the blocks bottom-up, so that no pointer leads to a block without content. `new.last()` contains the
+    // pointers to the data.
     let mut fine = true;
     for (i, block) in new.iter().enumerate().rev() {
         fine &= match new.get(i + 1) {
@@ -376,7 +378,7 @@ fn insert_in_array<S: MapStore>(
     if fine { Ok(len) } else { Err(broken(root)) }
 }
 
-/// Allocates all these pointer blocks, within 32 bits, or none.
+/// Allocates all these pointer blocks, or none. Their numbers must fit in 32 bits.
 fn allocate<S: MapStore>(
     root: &mut MapRoot,
     store: &S,
@@ -422,7 +424,7 @@ pub(super) fn remove<S: MapStore>(
     while from <= to {
         let path = path_of::<S>(root, &geometry, to)?;
         let chain = Chain::find(root, store, path, Purpose::Remove)?;
-        // The first logical block below the deepest pointer (or array of pointers) that was reached.
+        // The first logical block below the deepest existing pointer, or array of pointers.
         let lowest = if chain.complete() {
             let array = if path.levels == 0 { 0 } else { to - path.offsets[path.levels] };
             match remove_in_array(root, store, txn, &chain, from.max(array), to)? {
@@ -449,8 +451,8 @@ pub(super) fn remove<S: MapStore>(
     Ok(Progress::Done)
 }
 
-/// Unmaps `from..=to`, all in one array of pointers, as far as the credits reach. Frees the array if it becomes
-/// empty, and then the empty pointer blocks above it. `Stopped { at }`: everything behind `at` is unmapped.
+/// Unmaps `from..=to`, which lies in one array of pointers, as far as the credits allow. Frees the array if it becomes
+/// empty, and then the empty pointer blocks above it. With `Stopped { at }`, everything after `at` is unmapped.
 fn remove_in_array<S: MapStore>(
     root: &mut MapRoot,
     store: &S,
@@ -508,7 +510,7 @@ fn remove_in_array<S: MapStore>(
     let progress =
         if low == first { Progress::Done } else { Progress::Stopped { at: LogicalBlock(to - (last + 1 - low)) } };
     if runs.is_empty() && levels > 0 && !lost {
-        // Nothing to free here. But no pass would free an array that was empty before, so check for one.
+        // There is nothing to free in this range. The array may have been empty before, so check that and free it here.
         let empty = with_pointers(root, store, holder, indirect::is_empty)?;
         if !empty {
             return Ok(progress);
@@ -527,8 +529,8 @@ fn remove_in_array<S: MapStore>(
     Ok(progress)
 }
 
-/// Frees the array at the end of the chain if it was empty before: Linux leaves such arrays when it punches holes. Or
-/// clears the pointer to abandoned blocks. False if the credits do not suffice.
+/// Frees the array at the end of the chain if it is already empty; Linux leaves such arrays when it punches holes. For
+/// lost blocks, this clears the pointer to them instead. Returns false if there are too few credits.
 fn remove_empty<S: MapStore>(root: &mut MapRoot, store: &S, txn: &mut S::Txn, chain: &Chain) -> Result<bool, S::Error> {
     let step = chain.reached;
     if !chain.lost && (step == 0 || !with_pointers(root, store, chain.holders[step], indirect::is_empty)?) {
@@ -541,8 +543,8 @@ fn remove_empty<S: MapStore>(root: &mut MapRoot, store: &S, txn: &mut S::Txn, ch
     Ok(enough)
 }
 
-/// Clears pointers in the chain's array at `step`. Then frees each array that becomes empty, bottom-up, and clears
-/// the pointer to it.
+/// Clears pointers in the chain's array at `step`. Then, from the bottom up, frees each array that becomes empty and
+/// clears the pointer to it.
 fn clear<S: MapStore>(
     root: &mut MapRoot,
     store: &S,
@@ -620,7 +622,7 @@ pub(super) fn walk_meta<S: MapStore>(root: &MapRoot, store: &S, f: &mut impl FnM
     Ok(())
 }
 
-/// `above`: levels of pointer blocks below this one.
+/// Calls `f` with the pointer blocks below this one; `above` is the number of levels of pointer blocks below it.
 fn walk_meta_below<S: MapStore>(
     root: &MapRoot,
     store: &S,
@@ -644,19 +646,22 @@ fn walk_meta_below<S: MapStore>(
     Ok(())
 }
 
-/// One array of pointers and the blocks above it, each changed or freed (bitmap, descriptor, revoke record).
+/// The credits for one array of pointers and the blocks above it, each of which is changed or freed (bitmap,
+/// descriptor, revoke record).
 fn array_credits(levels: usize) -> u32 {
     1 + 4 * levels as u32
 }
 
-/// One array of pointers filled, with all blocks above it new: each costs itself, its bitmap and its descriptor.
+/// The credits to fill one array of pointers if all blocks above it are new: each needs one for itself, its bitmap and
+/// its descriptor.
 fn credits_for_array() -> u32 {
     1 + 3 * LEVELS_MAX as u32
 }
 
 pub(super) fn credits_for_insert(block_size: u32, len: u32) -> u32 {
     let arrays = len / Geometry::new(block_size).per_block.max(1) + 2;
-    // Only the first array can need three new blocks. Each further array needs itself, and now and then one above it.
+    // Only the first array can need three new blocks. Each further array needs its own block, and occasionally one
+    // above it.
     credits_for_array() + 3 * (arrays + arrays / 128 + 1)
 }
 

@@ -1,16 +1,16 @@
-//! Which physical block holds which logical block of a file: extent trees and indirect blocks.
+//! The mapping of a file's logical blocks to physical blocks: extent trees and indirect blocks.
 //!
-//! Main types: [`MapRoot`] (an inode's `i_block` with its identity; all operations are its methods), [`Mapping`] (a
-//! run of logical blocks in one state), [`MapStore`] (the storage below), [`Progress`] (how far an operation came
-//! before its handle ran out of credits). The extent-status cache in front is the crate `es`. Linux:
+//! Main types: [`MapRoot`] (an inode's `i_block` with its identity; all operations are its methods), [`Mapping`] (a run
+//! of logical blocks in one state), [`MapStore`] (the storage below), [`Progress`] (how far an operation came before
+//! its handle ran out of credits). The extent-status cache above this layer is the crate `es`. Linux:
 //! `ext4_map_blocks`, fs/ext4/inode.c; fs/ext4/extents.c; fs/ext4/indirect.c.
 //!
 //! Crash safety: every call leaves the map consistent in its handle. An operation that may not fit one handle
 //! (remove, state changes) stops between two consistent states and returns where to continue. New nodes are allocated
 //! before the first change, so running out of space changes nothing.
 //!
-//! What it does not do: it does not choose data blocks, touch data, know sizes, start handles, or write the inode (the
-//! caller copies `i_block` back when [`MapRoot::dirty`] and adds [`MapRoot::blocks_delta`] to `i_blocks`).
+//! What it does not do: choose data blocks, touch data, know sizes, start handles, or write the inode. The caller
+//! copies `i_block` back when [`MapRoot::dirty`] is set, and adds [`MapRoot::blocks_delta`] to `i_blocks`.
 //!
 //! # Locking
 //! None of its own: the caller holds the inode's map lock (Linux: `i_data_sem`), shared for `&self` methods, exclusive
@@ -47,7 +47,7 @@ pub enum MapState {
 pub struct Mapping {
     /// Its first block within the file.
     pub lblk: LogicalBlock,
-    /// Blocks, at least 1.
+    /// The number of blocks, at least 1.
     pub len: u32,
     /// The state of all its blocks.
     pub state: MapState,
@@ -62,17 +62,17 @@ pub struct Lost<E> {
     pub error: E,
 }
 
-/// The most neighbours on each side that [`MapRoot::leaf`] returns: all of a leaf of 4 KiB.
+/// The maximum number of neighbours that [`MapRoot::leaf`] returns on each side: all of a leaf of 4 KiB.
 const NEIGHBOURS: usize = 340;
 
 /// How far an operation came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Progress {
-    /// The whole range.
+    /// The operation has processed the whole range.
     Done,
-    /// The handle has too few credits left. The map is consistent; call again under a new handle with `at` in the place
-    /// of `to` ([`MapRoot::remove`], which works from right to left) or of `from` (the state changes, left to right).
+    /// The handle has too few credits left. The map is consistent. Call again under a new handle, with `at` instead of
+    /// `to` for [`MapRoot::remove`], which works from right to left, or instead of `from` for changes of state.
     Stopped {
         /// The block to continue at.
         at: LogicalBlock,
@@ -82,18 +82,18 @@ pub enum Progress {
 /// The root of an inode's map.
 #[derive(Clone, Debug)]
 pub struct MapRoot {
-    /// For error messages.
+    /// The inode, for error messages.
     pub ino: InodeNr,
     /// The inode's `i_block`.
     pub i_block: [u8; ROOT_BYTES],
-    /// EXTENTS_FL: an extent tree rather than block pointers.
+    /// EXTENTS_FL: the map is an extent tree, not block pointers.
     pub extents: bool,
     /// crc32c(crc32c(fs seed, le32 ino), le32 generation) with metadata_csum.
     pub csum_seed: Option<u32>,
-    /// Blocks (data and nodes, whole clusters) that this map gained or lost since the caller last took the number; for
-    /// `i_blocks`.
+    /// The number of blocks (data and nodes, in whole clusters) that this map has gained or lost since the caller last
+    /// read the number; for `i_blocks`.
     pub blocks_delta: i64,
-    /// `i_block` changed since the caller last cleared this.
+    /// `i_block` has changed since the caller last cleared this flag.
     pub dirty: bool,
 }
 
@@ -130,9 +130,9 @@ impl MapRoot {
         }
     }
 
-    /// The state of `lblk` and of the blocks after it that share it and, where mapped, follow on physically; at most
-    /// `max_len` (at least 1) blocks. Blocks that the map cannot address are holes. Neighbouring extents are not
-    /// joined.
+    /// The state of `lblk`, and of the blocks after it that have the same state. Mapped blocks must also be physically
+    /// adjacent. The result has at most `max_len` blocks, which is at least 1. Blocks that the map cannot address are
+    /// holes. Adjacent extents are not joined.
     ///
     /// # Errors
     /// [`MapError::Corrupt`] if the map breaks a rule of the format; the store's error if a read fails.
@@ -140,8 +140,8 @@ impl MapRoot {
         self.lookup_at_least(store, lblk, max_len, max_len)
     }
 
-    /// As [`MapRoot::lookup`] for `wanted` blocks. It returns up to `max_len` blocks as far as this needs no further
-    /// read of map blocks.
+    /// As [`MapRoot::lookup`] for `wanted` blocks. It returns up to `max_len` blocks if that needs no further read of
+    /// map blocks.
     ///
     /// # Errors
     /// As [`MapRoot::lookup`].
@@ -163,7 +163,7 @@ impl MapRoot {
         }
     }
 
-    /// As [`MapRoot::lookup`], from the sound parts of damaged nodes. `lblk` is below [`MapRoot::logical_end`].
+    /// As [`MapRoot::lookup`], but uses the valid parts of damaged nodes. `lblk` is below [`MapRoot::logical_end`].
     ///
     /// # Errors
     /// The damage that hides `lblk`, and where it ends.
@@ -175,11 +175,11 @@ impl MapRoot {
         found.map_err(|error| Lost { end: indirect::lost_end(self, store, lblk.0), error })
     }
 
-    /// Where the block `lblk`, a hole, must be mapped to, because another block of its cluster is mapped; `None` if
-    /// none is. Without extents, a file has no clusters.
+    /// The block to which `lblk`, a hole, must be mapped because another block of its cluster is mapped; `None` if none
+    /// is. Without extents, a file has no clusters.
     ///
     /// # Errors
-    /// As [`MapRoot::lookup`]; [`MapError::Corrupt`] also if damage has the cluster lie across others.
+    /// As [`MapRoot::lookup`]; also [`MapError::Corrupt`] if damage places the cluster across physical clusters.
     pub fn place_in_cluster<S: MapStore>(&self, store: &S, lblk: LogicalBlock) -> Result<Option<BlockNr>, S::Error> {
         match self.extents && !store.cluster_size().is_one() {
             true => extents::place(self, store, lblk.0),
@@ -187,7 +187,7 @@ impl MapRoot {
         }
     }
 
-    /// The entries of the extent tree's leaf that covers `lblk`, at most 340 on each side, unclipped. Empty if the
+    /// The entries of the extent tree's leaf that covers `lblk`, at most 340 on each side, not clipped. Empty if the
     /// root is the only node, or the map is not an extent tree.
     ///
     /// # Errors
@@ -196,8 +196,8 @@ impl MapRoot {
         if self.extents { extents::leaf(self, store, lblk.0) } else { Ok(Vec::new()) }
     }
 
-    /// The pointer blocks on the path to `lblk` that an indirect map lacks, from the top, and one past the last
-    /// logical block that the array of `lblk` maps.
+    /// The pointer blocks that an indirect map lacks on the path to `lblk`, from the top, and one past the last logical
+    /// block that the array of `lblk` maps.
     ///
     /// # Errors
     /// [`MapError::TooBig`], [`MapError::Corrupt`].
@@ -206,10 +206,10 @@ impl MapRoot {
         indirect::missing(self, store, lblk.0)
     }
 
-    /// Maps `len` blocks from `lblk`, which must be a hole, to the blocks from `pblk`, in new clusters except where
-    /// [`MapRoot::place_in_cluster`] says a place. Returns how many were mapped,
-    /// at least 1. It maps fewer than `len` if one extent cannot be longer, or if an indirect map runs out of space
-    /// or credits part of the way. Needs [`MapRoot::credits_for_insert`].
+    /// Maps `len` blocks from `lblk`, which must be a hole, to the blocks from `pblk`. These are in new clusters,
+    /// except where [`MapRoot::place_in_cluster`] gives a place. Returns the number of mapped blocks, at least 1. It is
+    /// less than `len` if one extent cannot be longer, or if an indirect map runs out of space or credits part of the
+    /// way. Needs [`MapRoot::credits_for_insert`].
     ///
     /// # Errors
     /// [`MapError::Mapped`], [`MapError::TooBig`], [`MapError::NoSpace`] (nothing changed), [`MapError::Corrupt`].
@@ -241,11 +241,12 @@ impl MapRoot {
         }
     }
 
-    /// Turns the unwritten blocks among `len` from `lblk` into written ones. Holes and written blocks do not change.
+    /// Converts the unwritten blocks in the range of `len` blocks from `lblk` to written ones. Holes and written blocks
+    /// do not change.
     ///
     /// # Errors
-    /// [`MapError::NoSpace`] if a split needs a node. Everything left of the failing extent is then converted,
-    /// nothing else.
+    /// [`MapError::NoSpace`] if a split needs a node. Only the blocks to the left of the failing extent have been
+    /// converted then.
     pub fn convert_unwritten<S: MapStore>(
         &mut self,
         store: &S,
@@ -259,10 +260,11 @@ impl MapRoot {
         extents::set_state(self, store, txn, lblk.0, len, false)
     }
 
-    /// Turns the written blocks among `len` from `lblk` into unwritten ones (zeroing a range without writing).
+    /// Converts the written blocks in the range of `len` blocks from `lblk` to unwritten ones, which zeroes them
+    /// without a write.
     ///
     /// # Errors
-    /// [`MapError::Invalid`] for an indirect map; [`MapError::NoSpace`] if no block is free for a node that splits;
+    /// [`MapError::Invalid`] for an indirect map; [`MapError::NoSpace`] if a split needs a node and no block is free;
     /// otherwise as [`MapRoot::lookup`].
     pub fn mark_unwritten<S: MapStore>(
         &mut self,
@@ -277,10 +279,9 @@ impl MapRoot {
         extents::set_state(self, store, txn, lblk.0, len, true)
     }
 
-    /// Unmaps `from..=to`, from right to left, and frees its blocks (each cluster with its last block) and the nodes
-    /// that become empty. A truncation
-    /// passes `to` = 0xFFFF_FFFE; a hole punch passes any range. Without [`MapRoot::credits_for_remove`] it may make
-    /// no progress.
+    /// Unmaps `from..=to`, from right to left. Frees its blocks (each cluster with its last block) and the nodes that
+    /// become empty. A truncation passes `to` = 0xFFFF_FFFE; a hole punch passes any range. Without
+    /// [`MapRoot::credits_for_remove`] it may make no progress.
     ///
     /// # Errors
     /// [`MapError::NoSpace`] only if a hole in the middle of an extent needs a node; that extent then does not
@@ -300,11 +301,11 @@ impl MapRoot {
         }
     }
 
-    /// Calls `f` with every mapped run from `from` on, in order, until `f` breaks. `f` runs without a lock and
-    /// without a reference to a block.
+    /// Calls `f` with every mapped run from `from` on, in order, until `f` breaks. No lock and no reference to a block
+    /// is held while `f` runs.
     ///
     /// # Errors
-    /// As [`MapRoot::lookup`], after `f` ran for everything before the damage.
+    /// As [`MapRoot::lookup`], after `f` has run for everything before the damage.
     pub fn walk<S: MapStore>(
         &self,
         store: &S,
@@ -322,14 +323,14 @@ impl MapRoot {
         if self.extents { extents::walk_meta(self, store, &mut f) } else { indirect::walk_meta(self, store, &mut f) }
     }
 
-    /// Credits for one [`MapRoot::insert`] of `len` blocks, or for one extent's change of state. The caller adds the
-    /// inode's own block and the allocation of the data blocks.
+    /// The credits for one [`MapRoot::insert`] of `len` blocks, or for one extent's change of state. The caller adds
+    /// the inode's own block and the allocation of the data blocks.
     pub fn credits_for_insert(&self, block_size: u32, len: u32) -> u32 {
         if self.extents { extents::credits_for_insert(self) } else { indirect::credits_for_insert(block_size, len) }
     }
 
-    /// Credits with which [`MapRoot::remove`] makes progress: by one extent that lies in `groups` groups (or by its
-    /// part in the last of them), or by one pointer block. More credits, fewer handles.
+    /// The credits with which [`MapRoot::remove`] makes progress: by one extent in `groups` groups, by the part of an
+    /// extent in its last groups, or by one pointer block. With more credits, a removal needs fewer handles.
     pub fn credits_for_remove(&self, groups: u32) -> u32 {
         if self.extents { extents::credits_for_remove(self, groups) } else { indirect::credits_for_remove(groups) }
     }

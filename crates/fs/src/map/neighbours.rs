@@ -1,7 +1,7 @@
-//! Chooses the map blocks to read ahead when one is read: those near it that the same pointer array or index node
-//! names, or that lie in the same zone.
+//! Chooses the map blocks to read ahead when one is read: nearby blocks that the same pointer array or index node
+//! refers to, or that lie in the same zone.
 //!
-//! What it does not do: read.
+//! What it does not do: read blocks.
 //!
 //! # Locking
 //! None: pure functions.
@@ -14,15 +14,15 @@ use extant_ondisk::BlockNr;
 /// of a file whose map blocks are close to each other read each block once.
 pub const WINDOW: u64 = 64;
 
-/// The blocks of the window that contains `block`. `first`: the first block of the first group.
+/// The blocks of the window that contains `block`. `first` is the first block of the first group.
 pub fn window(block: BlockNr, first: u64) -> Range<u64> {
     let start = block.0 - block.0.saturating_sub(first) % WINDOW;
     start..start + WINDOW
 }
 
-/// `block` and those of `siblings` that one request should read with it, in ascending order. All lie in `window`, and
-/// `is_wanted` sees only those that do. At least half of the request is wanted: until that holds, the blocks beyond
-/// the largest hole are dropped.
+/// The blocks that one request should read: `block` and some of `siblings`, in ascending order. All lie in `window`,
+/// and `is_wanted` is called only for blocks in it. At least half of the request must be wanted; until then, the blocks
+/// beyond the largest hole are dropped.
 pub fn around(
     block: BlockNr,
     window: &Range<u64>,

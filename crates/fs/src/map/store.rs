@@ -19,63 +19,63 @@ pub enum MapError {
     /// The map of an inode breaks a rule of the format. `block` is the node or pointer block, `None` for `i_block`.
     #[error("map of {ino}, {}: {detail}", .block.map_or_else(|| "i_block".to_owned(), |b| b.to_string()))]
     Corrupt {
-        /// The inode whose map it is.
+        /// The inode that the map belongs to.
         ino: InodeNr,
         /// The node or pointer block; `None` for `i_block`.
         block: Option<BlockNr>,
         /// The broken rule, for messages.
         detail: String,
     },
-    /// No block for a new node. The map is as it was.
+    /// There is no block for a new node. The map has not changed.
     #[error("no space for the map of {ino}")]
     NoSpace {
-        /// The inode whose map it is.
+        /// The inode that the map belongs to.
         ino: InodeNr,
     },
-    /// The range reaches beyond what this kind of map can address.
+    /// The range extends past the blocks that this kind of map can address.
     #[error("logical block {lblk} of {ino} is beyond the end of what its map can address")]
     TooBig {
-        /// The inode whose map it is.
+        /// The inode that the map belongs to.
         ino: InodeNr,
-        /// The first block of the file that is out of reach.
+        /// The first block of the file that cannot be addressed.
         lblk: u64,
     },
     /// The range to map is mapped already.
     #[error("logical block {lblk} of {ino} is mapped already")]
     Mapped {
-        /// The inode whose map it is.
+        /// The inode that the map belongs to.
         ino: InodeNr,
-        /// The first block of the file that is mapped.
+        /// The first block of the file that is already mapped.
         lblk: u32,
     },
-    /// The request is invalid for this map; a bug of the caller.
+    /// The request is invalid for this map, which is a bug of the caller.
     #[error("map of {ino}: {detail}")]
     Invalid {
-        /// The inode whose map it is.
+        /// The inode that the map belongs to.
         ino: InodeNr,
         /// The reason.
         detail: &'static str,
     },
 }
 
-/// A new node of a map before the allocator has chosen its block.
+/// A new node of a map, for which the allocator chooses a block.
 #[derive(Clone, Copy, Debug)]
 pub struct NewNode {
-    /// Which block of pointers it is; `None` for a node of an extent tree.
+    /// The place of a block of pointers in the map; `None` for a node of an extent tree.
     pub pointers: Option<PointerBlock>,
-    /// The block that will point to it, or the node beside it; `None` for the inode itself.
+    /// The block that will point to it, or the adjacent node; `None` for the inode itself.
     pub parent: Option<BlockNr>,
-    /// The data that it will map.
+    /// The data that the node will map.
     pub data: Option<BlockNr>,
 }
 
-/// The clusters at the ends of a run of blocks that remain used, because the file has other blocks in them or frees
+/// The clusters at the ends of a run of blocks that remain in use, because the file has other blocks in them or frees
 /// them with another run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shared {
-    /// The cluster of the first block.
+    /// The cluster of the first block remains in use.
     pub first: bool,
-    /// The cluster of the last block.
+    /// The cluster of the last block remains in use.
     pub last: bool,
 }
 
@@ -88,7 +88,7 @@ impl Shared {
     }
 }
 
-/// Metadata blocks, read and changed; blocks, allocated and freed.
+/// Access to metadata blocks, and allocation and freeing of blocks.
 ///
 /// The mapping layer verifies every block through closures and checks every pointer before it follows it, so an
 /// implementation need not inspect the blocks. All changes of one call belong to the handle in `txn`. The closures
@@ -97,34 +97,34 @@ impl Shared {
 pub trait MapStore {
     /// A journal handle.
     type Txn;
-    /// A failure of the storage underneath, or the map's own.
+    /// A failure of the underlying storage, or an error of the map itself.
     type Error: From<MapError>;
 
-    /// Bytes.
+    /// The block size, in bytes.
     fn block_size(&self) -> u32;
 
-    /// The unit of allocation.
+    /// The unit of allocation, as a cluster size.
     fn cluster_size(&self) -> ClusterSize {
         ClusterSize::new(0)
     }
 
-    /// Blocks of the file system.
+    /// The number of blocks of the file system.
     fn blocks_count(&self) -> u64;
 
-    /// The group of `block`. Freeing touches the bitmap and the descriptor of each group once.
+    /// The group of `block`. A free operation touches the bitmap and the descriptor of each group only once.
     fn group_of(&self, block: BlockNr) -> GroupNr;
 
-    /// Whether a file may own these blocks. A mount that knows its system zone also refuses the blocks of that zone.
+    /// Whether a file may own these blocks. A mount that knows its system zones refuses blocks in them as well.
     fn block_range_valid(&self, start: BlockNr, len: u32) -> bool {
         start.0 > 0 && start.0.checked_add(u64::from(len)).is_some_and(|end| end <= self.blocks_count())
     }
 
     /// Runs `f` on the content of a metadata block. `verify` runs once, when the block enters the cache; if it fails,
-    /// `read` returns an error that names the block. The blocks read last can be read and modified again without
-    /// failure: a change reads all blocks that it needs before it begins.
+    /// `read` returns an error that names the block. The most recently read blocks can be read and modified again
+    /// without failure. A change relies on that: it first reads all blocks that it needs.
     ///
     /// # Errors
-    /// The store's error if the device fails, or with the text of `verify`.
+    /// The store's error, if the device or `verify` fails.
     fn read<R>(
         &self,
         block: BlockNr,
@@ -132,32 +132,32 @@ pub trait MapStore {
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, Self::Error>;
 
-    /// As [`MapStore::read`], for a block that failed its verification, or may fail it: `f` takes the parts of it that
-    /// are sound by themselves. The block does not count as verified.
+    /// As [`MapStore::read`], for a block that has failed its verification, or may fail it: `f` uses only the parts
+    /// that are valid on their own. The block does not count as verified.
     ///
     /// # Errors
     /// The store's error if the device fails.
     fn read_damaged<R>(&self, block: BlockNr, f: impl FnOnce(&[u8]) -> R) -> Result<R, Self::Error>;
 
-    /// Whether lookups use the sound parts of damaged nodes, because the mount rescues what there is.
+    /// Whether lookups use the valid parts of damaged nodes, because the mount is a rescue.
     fn salvages(&self) -> bool {
         false
     }
 
-    /// A lookup has used a node in spite of this damage.
+    /// Reports that a lookup has used a node in spite of this damage.
     fn doubt(&self, e: Self::Error) {
         let _ = e;
     }
 
-    /// Whether reading `block` costs no I/O.
+    /// Whether `block` can be read without I/O.
     fn in_memory(&self, block: BlockNr) -> bool {
         let _ = block;
         true
     }
 
-    /// Announces a read of `block`; the same array or node names `siblings`. If `block` is not in memory, the store
-    /// calls `siblings` and may read those near `block` in the same request. It ignores errors: [`MapStore::read`]
-    /// reports them.
+    /// Announces a read of `block`; `siblings` returns the blocks that the same array or node refers to. If `block` is
+    /// not in memory, the store calls `siblings` and may read nearby ones in the same request. It ignores errors, which
+    /// [`MapStore::read`] reports.
     fn read_ahead(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
         let _ = (block, siblings);
     }
@@ -174,13 +174,13 @@ pub trait MapStore {
         f: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R, Self::Error>;
 
-    /// Allocates a block for a node. 2 credits (bitmap, descriptor); [`MapStore::init`] takes the third.
+    /// Allocates a block for a node. 2 credits (bitmap, descriptor); [`MapStore::init`] uses a third.
     ///
     /// # Errors
     /// [`MapError::NoSpace`] if no block is free.
     fn allocate_meta(&self, txn: &mut Self::Txn, node: NewNode) -> Result<BlockNr, Self::Error>;
 
-    /// Writes the first content of a newly allocated block: `f` sees it zeroed. 1 credit.
+    /// Writes the first content of a newly allocated block, which is zeroed when `f` gets it. 1 credit.
     ///
     /// # Errors
     /// The store's error if the block cannot enter the transaction.
@@ -192,8 +192,8 @@ pub trait MapStore {
     /// The store's error if the bitmap or descriptor cannot be read.
     fn free_meta(&self, txn: &mut Self::Txn, block: BlockNr) -> Result<(), Self::Error>;
 
-    /// Frees the clusters of data blocks that the map does not name any more, except those of `shared`. 2 credits for
-    /// each group. The store revokes the blocks if the data was journalled (directories, symlinks).
+    /// Frees the clusters of data blocks that are no longer in the map, except those of `shared`. 2 credits for each
+    /// group. The store revokes the blocks if the data was journalled (directories, symlinks).
     ///
     /// # Errors
     /// As [`MapStore::free_meta`].
@@ -209,20 +209,20 @@ pub trait MapStore {
         Ok(())
     }
 
-    /// Whether the whole map is removed and its unreadable parts are abandoned. Extents and pointers to blocks that
-    /// no file can own then do not make a node unreadable.
+    /// Whether the whole map is being removed and its unreadable parts may be dropped. Extents and pointers to blocks
+    /// that no file can own do not make a node unreadable then.
     fn gives_up(&self) -> bool {
         false
     }
 
-    /// Whether a removal continues past this damage and leaves the blocks behind it allocated; the store has then
-    /// recorded the damage. True only where [`MapStore::gives_up`] is.
+    /// Whether a removal continues past this damage and leaves the blocks below it allocated. The store has recorded
+    /// the damage then. True only if [`MapStore::gives_up`] is.
     fn passes(&self, e: &Self::Error) -> bool {
         let _ = e;
         false
     }
 
-    /// Whether the handle has credits for `blocks` more distinct metadata blocks. If not, the caller stops where the
-    /// map is consistent and returns with a new handle.
+    /// Whether the handle has credits for `blocks` more distinct metadata blocks. If not, the caller stops in a
+    /// consistent state of the map, and continues with a new handle.
     fn has_credits(&self, txn: &mut Self::Txn, blocks: u32) -> bool;
 }

@@ -1,14 +1,14 @@
 //! Chooses the copies of the superblock and of the group descriptors for a mount (Linux: `sb=` of ext4(5) and
 //! `descriptor_loc`, fs/ext4/super.c; unlike it, each descriptor comes from the first copy in which it is intact).
 //!
-//! Main types: [`Copies`] (the superblock that was found, and its place), [`Examined`] (a device on which good copies
-//! replace damaged primaries). A read-only mount uses any copy. A writing mount uses primaries alone, and its error
-//! names the copies that a read-only mount would use.
+//! Main types: [`Copies`] (the superblock in use, and its place), [`Examined`] (a device on which good copies replace
+//! damaged primaries). A read-only mount may use any copy. A mount for writing uses only primaries; if one is damaged,
+//! its error names the copies that a read-only mount would use.
 //!
-//! With [`MountOptions::rescue`] a copy need not be intact: plausible values in it are used. A group without a usable
-//! descriptor is lost, not the mount.
+//! With [`MountOptions::rescue`] a copy need not be intact: its plausible values are used. If no descriptor of a group
+//! is usable, only that group is lost, and the mount continues.
 //!
-//! What it does not do: read bitmaps, which have no copies; repair anything.
+//! What it does not do: read bitmaps, which have no copies, or repair anything.
 //!
 //! # Locking
 //! None: no other thread uses the file system yet.
@@ -30,32 +30,32 @@ use crate::options::Messages;
 #[allow(unused_imports)] // for links in the documentation
 use crate::options::MountOptions;
 
-/// Copies of a descriptor block to try; without `sparse_super` every group has one.
+/// The maximum number of copies of a descriptor block to try; without `sparse_super` every group has one.
 const COPIES_MAX: usize = 12;
-/// Groups that may be lost. If there are more, the groups behind them are not examined: only a field of the
-/// superblock says that they exist, and each costs memory.
+/// The maximum number of groups that may be lost. Further groups are not examined: only a field of the superblock
+/// claims that they exist, and each takes memory.
 const LOST_MAX: usize = 1 << 16;
-/// Messages about descriptors; further ones are only counted.
+/// The maximum number of messages about descriptors; further ones are only counted.
 const SAID_MAX: usize = 8;
 
 /// The superblock in use, and its origin.
 pub(crate) struct Copies {
     pub sb: SuperBlock,
-    /// The copy in use instead of the primary.
+    /// The backup in use instead of the primary.
     pub backup: Option<Backup>,
     /// Damage in the copy that was ignored.
     doubts: Vec<Error>,
     rescue: bool,
 }
 
-/// A copy in use instead of the primary.
+/// A backup in use instead of the primary.
 pub(crate) struct Backup {
     pub block: u64,
     /// The damage of the primary; `None` if the user chose the copy.
     pub primary: Option<Error>,
 }
 
-/// The device to read an image through.
+/// The device through which the image must be read.
 pub(crate) struct Examined {
     pub dev: Arc<dyn BlockDevice>,
     /// Whether it differs from the underlying device.
@@ -63,8 +63,8 @@ pub(crate) struct Examined {
 }
 
 impl Copies {
-    /// The primary superblock, or the first backup that belongs to this image; the copy at byte `superblock`, if one
-    /// is given.
+    /// Finds the primary superblock, or the first backup that belongs to this image. If `superblock` is given, the copy
+    /// at that byte is used instead.
     pub(crate) fn find(dev: &dyn BlockDevice, superblock: Option<u64>, rescue: bool) -> Result<Copies> {
         let FoundSuper { sb, backup, doubts } = find_super(dev, superblock, rescue)?;
         let backup = backup.map(|(block, e)| Backup { block: block.0, primary: e.map(Error::from) });
@@ -74,8 +74,8 @@ impl Copies {
     /// Checks that the image can be mounted in this way, and reports what the mount ignores.
     ///
     /// # Errors
-    /// For writing: only a backup is left, a feature permits only reading, the device is too small. Without rescue: a
-    /// feature does not permit even reading.
+    /// For writing: only a backup is left, a feature allows only reading, or the device is too small. Without rescue: a
+    /// feature does not even allow reading.
     pub(crate) fn check(&self, dev: &dyn BlockDevice, read_only: bool, messages: &Messages) -> Result<()> {
         let name = dev.name();
         if let Some(Backup { block, primary }) = &self.backup {
@@ -113,7 +113,7 @@ impl Copies {
         }
     }
 
-    /// Whether it is clear, before anything else is read, that the primaries are unreliable.
+    /// Whether the superblock and the device's size already show that the primaries are unreliable.
     pub(crate) fn are_needed(&self, dev: &dyn BlockDevice) -> bool {
         self.backup.is_some() || self.rescue || self.sb.geometry().check_device_size(dev.size_bytes()).is_err()
     }
@@ -130,8 +130,8 @@ impl Copies {
         Ok(())
     }
 
-    /// The device with good copies in place of damaged primaries. Reports which, and cuts `sb` to the groups with a
-    /// descriptor. `sb` is the superblock found, perhaps newer.
+    /// The device, with good copies in place of damaged primaries. Reports the replacements, and reduces `sb` to the
+    /// groups with a descriptor. `sb` is the superblock that [`Copies::find`] found, or a newer one.
     ///
     /// # Errors
     /// Without rescue: a descriptor is damaged in every copy.
@@ -164,8 +164,7 @@ impl Copies {
         Ok(Examined { dev, patched })
     }
 
-    /// Adds advice to the error of a writing mount: if group descriptors are the damage and their backups are good,
-    /// it says so.
+    /// Adds advice to the error of a mount for writing, if group descriptors are damaged but have good backups.
     pub(crate) fn advise(&self, dev: Arc<dyn BlockDevice>, refused: Error) -> Error {
         let good = |examined: Result<Examined>| examined.is_ok_and(|e| e.patched);
         if refused.is_corruption() && good(self.examine(dev, &mut self.sb.clone(), &Messages::default())) {
@@ -192,7 +191,7 @@ struct Found {
     patches: Patches,
     /// The groups without a usable descriptor, and the reason.
     lost: BTreeMap<u32, Error>,
-    /// The groups with descriptors on the device.
+    /// The number of groups whose descriptors are on the device.
     groups: u32,
     said: Vec<String>,
 }
@@ -200,20 +199,20 @@ struct Found {
 struct Look<'a> {
     dev: &'a dyn BlockDevice,
     geo: &'a Geometry,
-    /// The groups whose copies of the whole table are tried, the best first.
+    /// The groups whose copies of the descriptor table are tried, in order of preference.
     backups: Vec<GroupNr>,
-    /// The first of them precedes the primary.
+    /// The first of them takes precedence over the primary.
     chosen: bool,
     rescue: bool,
 }
 
-/// Descriptor blocks with the same replacement.
+/// Adjacent descriptor blocks with the same replacement.
 struct Mended {
     first: BlockNr,
     last: BlockNr,
-    /// The copy for `first`; `None`: plausible values were used.
+    /// The copy that replaces `first`; `None` if plausible values were used.
     from: Option<BlockNr>,
-    /// The first damage.
+    /// The first damage that was found.
     why: Option<Error>,
 }
 
@@ -226,7 +225,7 @@ impl Look<'_> {
         for index in 0..geo.desc_blocks {
             let Some(home) = geo.desc_table_block(index) else { break };
             if !self.is_on_device(home) || found.lost.len() > LOST_MAX {
-                // There are no more behind the end of the device.
+                // The device has no further descriptors.
                 found.groups = index * per_block;
                 break;
             }
@@ -265,7 +264,7 @@ impl Look<'_> {
         Ok(bytes)
     }
 
-    /// Examines one block of descriptors and adds its replacement to `found`. `None`: the primary is intact.
+    /// Examines one block of descriptors and adds its replacement to `found`. `None` if the primary is intact.
     fn block(&self, index: u32, home: BlockNr, found: &mut Found) -> Result<Option<Mended>> {
         let (geo, size) = (self.geo, self.geo.desc_size);
         let first = index * geo.descs_per_block();
@@ -338,7 +337,7 @@ impl Look<'_> {
         Ok(Some(Mended { first: home, last: home, from, why }))
     }
 
-    /// A descriptor with plausible places but a bad checksum; implausible counts become 0.
+    /// A descriptor with a bad checksum but plausible block numbers. Implausible counts are replaced by 0.
     fn plausible(&self, group: GroupNr, bytes: &[u8]) -> Option<GroupDesc> {
         let mut desc = GroupDesc::parse(bytes, group, self.geo).ok()?;
         desc.check_locations(group, self.geo).ok()?;
@@ -348,7 +347,7 @@ impl Look<'_> {
         Some(desc)
     }
 
-    /// A descriptor as mke2fs would make it, if there are inodes at its place.
+    /// The descriptor that mke2fs would create, if there are inodes in the place that it gives.
     fn by_default(&self, group: GroupNr) -> Option<GroupDesc> {
         let zeroes = vec![0; self.geo.desc_size];
         let mut desc = GroupDesc::parse(&zeroes, group, self.geo).ok()?;
@@ -359,7 +358,7 @@ impl Look<'_> {
         })
     }
 
-    /// Whether the first blocks of a possible inode table contain an inode, and no invalid one.
+    /// Whether the first blocks of a presumed inode table contain a valid inode, and no invalid one.
     fn has_inodes(&self, group: GroupNr, table: BlockNr) -> bool {
         const BLOCKS: u32 = 4;
         let (geo, size) = (self.geo, self.geo.inode_size);
@@ -372,7 +371,7 @@ impl Look<'_> {
                     continue;
                 }
                 match InodeDesc::decode(bytes, ino, geo) {
-                    // Reserved inodes without content contain only a checksum.
+                    // Reserved inodes without content contain nothing but a checksum.
                     Ok(desc) if desc.file_type().is_some() || desc.links == 0 => inodes += 1,
                     _ => return false,
                 }

@@ -1,16 +1,17 @@
-//! Many changes as one: after a power cut either all of them are there, or none.
+//! Many changes as one: after a power cut the image has either all of them or none.
 //!
-//! Main type: [`Draft`], a device that shows an image with changes, which it stores beside it. A file system is
-//! mounted on the draft, changed and unmounted; then [`Draft::commit`] writes everything into the image:
+//! Main type: [`Draft`], a device that shows an image together with changes, which are stored elsewhere. A file system
+//! is mounted on the draft, changed and unmounted. Then [`Draft::commit`] writes everything into the image:
 //!
-//! 1. Blocks that were free in the image are written home: nothing points to them yet.
+//! 1. Blocks that were free in the image are written home, because nothing refers to them yet.
 //! 2. The image is marked as needing recovery, and every other changed block goes into its log as one transaction.
-//! 3. One sector, the journal's superblock, makes the log begin there. Before that write the image is as it was;
-//!    after it any replay, by Extant or another program, makes it equal to the draft.
+//! 3. A write of one sector, the journal's superblock, makes the log begin there. Before that write the image is
+//!    unchanged. After it, any replay, by Extant or another program, makes the image equal to the draft.
 //!
-//! So the image's journal bounds a draft, except for new content. Changes to the journal's own blocks are dropped.
+//! So the size of the image's journal limits a draft, except for new content. Changes to the journal's own blocks are
+//! dropped.
 //!
-//! What it does not do: images without a journal.
+//! What it does not do: support images without a journal.
 //!
 //! # Locking
 //! None of its own.
@@ -32,18 +33,18 @@ use crate::error::{Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
 use crate::options::MountOptions;
 
-/// An image with changes beside it.
+/// An image with changes that are stored elsewhere.
 pub struct Draft {
     cow: CowDevice,
-    /// The source of the transaction's time stamp.
+    /// The source of the transaction's timestamp.
     clock: Clock,
-    /// The log of the image contains the changes, until a mount replays it.
+    /// The image's log contains the changes until a mount replays it.
     committed: AtomicBool,
 }
 
 impl Draft {
-    /// `side`, as large as `base`, takes the changes; its content does not matter. `base` is clean, and nothing else
-    /// changes it. `clock` stamps the commit.
+    /// The changes are stored on `side`, which is as large as `base` and whose content does not matter. `base` must be
+    /// clean, and nothing else may change it. `clock` gives the time of the commit.
     pub fn new(base: Arc<dyn BlockDevice>, side: Arc<dyn BlockDevice>, clock: Clock) -> Draft {
         let cow = CowDevice::spilling(base, 0, Box::new(move |_| Ok(side.clone())));
         Draft { cow, clock, committed: AtomicBool::new(false) }
@@ -53,13 +54,12 @@ impl Draft {
         self.cow.base()
     }
 
-    /// Writes everything into the image. Mount the image for writing once afterwards: that replays it. The draft's
-    /// own file system must be unmounted. An error leaves the image as it was, but perhaps marked as needing
-    /// recovery.
+    /// Writes everything into the image. Afterwards, mount the image for writing once, to replay its log. The draft's
+    /// own file system must be unmounted. After an error the image is unchanged, but may be marked as needing recovery.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for an image without a journal of its own, and for more changes than its log can take.
-    /// [`Error::Invalid`] for a draft that has been committed: writing again would lose the content of its log.
+    /// [`Error::Invalid`] for a draft that has been committed: another commit would lose the content of its log.
     /// [`Error::Device`] if a request fails.
     pub fn commit(self: &Arc<Draft>) -> Result<()> {
         if self.committed.load(Ordering::Acquire) {
@@ -68,7 +68,7 @@ impl Draft {
         let no_journal = || Error::Unsupported(Unsupported::Journal { detail: "the image has no journal".into() });
         let device: Arc<dyn BlockDevice> = self.clone();
         let sb = read_super(&*device)?;
-        // As the draft's mount left it: empty, with that mount's features.
+        // The log is in the state in which the draft's mount left it: empty, with that mount's features.
         let journal = open_journal(device, &sb)?.ok_or_else(no_journal)?;
         let (direct, logged) = self.differences(&sb, &journal)?;
         if logged.is_empty() && direct.is_empty() {
@@ -81,22 +81,23 @@ impl Draft {
         let mut block = vec![0; size];
         for nr in direct {
             self.read_at(nr.0 * size as u64, &mut block, BioFlags::META)?;
-            // This code cannot tell whether the block is data.
+            // All blocks count as metadata, because this code cannot distinguish data.
             self.base().write_at(nr.0 * size as u64, &[&block], BioFlags::META)?;
         }
-        // Flushes first.
+        // This flushes before it writes the mark.
         transaction::mark(&**self.base())?;
         self.committed.store(true, Ordering::Release);
         self.log(&sb, &mut home, jsb, &logged)
     }
 
-    /// Makes all changed blocks the only transaction of `journal`, in place of the fast commits behind the end of its
-    /// log. The log is live, without a transaction, and the draft contains the changes relative to the image's home
+    /// Makes all changed blocks the only transaction of `journal`, in place of the fast commits after the end of its
+    /// log. The log is live but has no transaction left. The draft contains the changes relative to the image's home
     /// blocks.
     ///
-    /// The transaction's number is not the one that the present log continues with. So the fast commits count until
-    /// one sector write begins the log with the transaction and ends them. (Simply appending the transaction would be
-    /// enough for Linux. But e2fsck 1.47.0 drops the log if a stale head of fast commits lies behind it.)
+    /// The transaction's number differs from the number with which the present log would continue. So the fast commits
+    /// remain valid until a write of one sector makes the log begin with the transaction. (For Linux it would be enough
+    /// to append the transaction. But e2fsck 1.47.0 drops the log if a stale head of fast commits follows the
+    /// transaction.)
     ///
     /// # Errors
     /// `Unsupported` for more changes than the log can take; nothing has been written then.
@@ -109,7 +110,7 @@ impl Draft {
         self.log(&sb, journal, jsb, &logged)
     }
 
-    /// The blocks whose content differs from the base's, except the journal's.
+    /// The blocks whose content differs from the base's content, except the journal's blocks.
     fn changed_blocks(&self, sb: &SuperBlock, journal: &JournalFile) -> Result<Vec<BlockNr>> {
         let size = u64::from(sb.block_size);
         let whole = CowDevice::PIECE_BYTES;
@@ -131,7 +132,7 @@ impl Draft {
         Ok(changed)
     }
 
-    /// The changed blocks: those that were free in the image, and the others.
+    /// The changed blocks, divided into those that were free in the image and the others.
     fn differences(&self, sb: &SuperBlock, journal: &JournalFile) -> Result<(Vec<BlockNr>, Vec<BlockNr>)> {
         let options = MountOptions { read_only: true, threads: false, ..MountOptions::default() };
         let before = Filesystem::mount(self.base().clone(), options)?;
@@ -155,8 +156,8 @@ impl Draft {
         Ok((direct, logged))
     }
 
-    /// Writes one transaction of `blocks`, with the draft's content, into the log of `journal`, and then `jsb`, which
-    /// refers to it.
+    /// Writes one transaction of `blocks`, with the draft's content, into the log of `journal`. Then writes `jsb`,
+    /// which refers to it.
     fn log(
         &self,
         sb: &SuperBlock,

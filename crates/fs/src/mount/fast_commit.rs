@@ -1,21 +1,22 @@
 //! Replaying fast commits: the changes fsynced since the newest full commit (Linux: `ext4_fc_replay`,
 //! fs/ext4/fast_commit.c).
 //!
-//! Main type: [`Applier`]. After a replay of the image's log in memory, a private mount without a journal changes the
-//! image on a [`crate::Draft`]. Nothing is written before all of it has succeeded. A read-only mount continues with
-//! the draft. For a writing mount the changed blocks become a transaction in the log. One sector write replaces the
-//! fast commits by it: a crash leaves either, and any program can replay either.
+//! Main type: [`Applier`]. After a replay of the image's log in memory, a private mount without a journal makes the
+//! changes on a [`crate::Draft`] of the image. Nothing is written to the image before all of them have succeeded. A
+//! read-only mount continues with the draft. For a mount for writing, the changed blocks become a transaction in the
+//! log. A write of one sector replaces the fast commits by it. A crash leaves one or the other, and any program can
+//! replay either.
 //!
-//! The changes come in their original order, but incomplete. The creation of files that were removed again is
-//! missing, and directories have neither blocks nor link counts. So changes of missing inodes are skipped, as in
-//! Linux, and directories are rebuilt from their names.
+//! The changes come in their original order, but incomplete. The creation of files that were removed again is missing,
+//! and directories have neither blocks nor link counts. So changes of missing inodes are skipped, as in Linux, and
+//! directories are rebuilt from their names.
 //!
 //! The allocator trusts the bitmaps, so blocks are accounted for in three steps, each with its own mount. First, all
-//! blocks of any range are marked used, so that nodes and directories are placed elsewhere. Then the changes are
-//! made, and blocks that maps lose remain used. At the end the blocks that the changed files map are used, and the
-//! lost ones are free.
+//! blocks of all ranges are marked as used, so that nodes and directories are placed elsewhere. Then the changes are
+//! made; blocks that maps lose remain used. At the end, the blocks that the changed files map are marked as used, and
+//! the lost ones as free.
 //!
-//! What it does not do: writing fast commits; orphans, which the following mount cleans up.
+//! What it does not do: write fast commits, or clean up orphans, which the following mount does.
 //!
 //! # Locking
 //! No other thread uses the file system; the layers below take their own locks.
@@ -50,7 +51,7 @@ use crate::store::MapView;
 /// Applies `commits` to the image on `draft`.
 ///
 /// # Errors
-/// Damage, with the record's place in the journal; `Unsupported` for an image that cannot be written.
+/// Damage, with the record's place in the journal; [`Error::Unsupported`] for an image that cannot be written.
 pub(crate) fn replay(draft: &Arc<Draft>, commits: &[FastCommit], options: &MountOptions) -> Result<()> {
     let device: Arc<dyn BlockDevice> = draft.clone();
     let fs = mount_unlogged(device.clone(), options)?;
@@ -75,7 +76,7 @@ pub(crate) fn replay(draft: &Arc<Draft>, commits: &[FastCommit], options: &Mount
     each(commits, |record| applier.apply(record))?;
     let kept = applier.finish()?;
     lost.extend(&applier.lost.take());
-    // While the orphans are still in use, so that none is evicted here.
+    // Close the mount while the orphans are still in use, so that none is evicted here.
     close(&fs)?;
     drop(applier);
     drop(fs);
@@ -105,8 +106,8 @@ fn close(fs: &Filesystem) -> Result<()> {
     Ok(())
 }
 
-/// `None` for damage, which the following mount reports. A device error ends the replay: without the list of orphans it
-/// would skip the changes of orphans.
+/// Returns `None` for damage, which the following mount reports. A device error ends the replay: without the list of
+/// orphans, it would skip the changes of orphans.
 fn unless_damaged<T>(r: Result<T>) -> Result<Option<T>> {
     match r {
         Err(e @ Error::Device(_)) => Err(e),
@@ -117,7 +118,7 @@ fn unless_damaged<T>(r: Result<T>) -> Result<Option<T>> {
 /// Finds a bit in a range of a bitmap.
 type Find = fn(&[u8], std::ops::Range<u32>) -> Option<u32>;
 
-/// Disjoint runs of blocks: first block, one past the last.
+/// Disjoint runs of blocks: the first block, and one past the last.
 #[derive(Default)]
 struct Runs(BTreeMap<u64, u64>);
 
@@ -137,7 +138,7 @@ impl Runs {
         }
     }
 
-    /// The blocks outside `other`.
+    /// The blocks that are not in `other`.
     fn without(&self, other: &Runs) -> Runs {
         let mut left = Runs::default();
         for (&from, &to) in &self.0 {
@@ -160,9 +161,9 @@ impl Runs {
 /// Applies the changes.
 struct Applier<'a> {
     fs: &'a Arc<Filesystem>,
-    /// The image's orphans, with their `i_dtime`, which links the list for the following mount.
+    /// The image's orphans, with their `i_dtime`, through which the following mount finds the list.
     orphans: BTreeMap<InodeNr, u32>,
-    /// Inodes without links, protected from eviction while further changes may come.
+    /// Inodes without links, kept from eviction because further changes may refer to them.
     unlinked: BTreeMap<InodeNr, InodeRef>,
     changed: BTreeSet<InodeNr>,
     /// Blocks that maps have lost.
@@ -229,7 +230,7 @@ impl<'a> Applier<'a> {
         Ok(kept)
     }
 
-    /// The inode, if it is allocated. Orphans are.
+    /// The inode, if it is allocated. Orphans count as allocated.
     fn get(&mut self, ino: InodeNr) -> Result<Option<InodeRef>> {
         let fs = self.fs;
         if !fs.geo.contains_inode(ino) || fs.own_inodes.contains(ino) {
@@ -257,7 +258,7 @@ impl<'a> Applier<'a> {
             && (desc.is_regular() || desc.is_dir() || desc.is_symlink() && !desc.is_fast_symlink(&self.fs.geo))
     }
 
-    /// The inode of a range, if it is allocated.
+    /// The inode whose range changes, if it is allocated.
     fn mapped(&mut self, ino: InodeNr) -> Result<Option<InodeRef>> {
         let Some(inode) = self.get(ino)? else { return Ok(None) };
         if inode.is_dir() || !self.has_map(&inode) {
@@ -295,7 +296,7 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// Changes the map under handles until `change` is done.
+    /// Runs `change` on the map under as many handles as it needs.
     fn edit(
         &self,
         inode: &InodeRef,
@@ -360,8 +361,7 @@ impl<'a> Applier<'a> {
         })
     }
 
-    /// Frees an inode without links. A later change may reuse the number for another inode, which must be free by
-    /// then.
+    /// Frees an inode without links. A later change may use the number for another inode, which then must be free.
     fn free(&mut self, inode: InodeRef) -> Result<()> {
         let fs = self.fs;
         let ino = inode.ino;
@@ -393,7 +393,8 @@ impl<'a> Applier<'a> {
         let mut desc = InodeDesc::parse(&bytes, ino, &fs.geo)?;
         let same = match there {
             Some(old) if old.generation == desc.generation && old.file_type() == desc.file_type() => Some(old),
-            // Without its root the image cannot be mounted, which would only show after the replay has been written.
+            // Without its root directory the image cannot be mounted, and that would only show after the replay has
+            // been written.
             _ if ino == InodeNr::ROOT => return corrupt("this cannot replace the root directory".to_owned()),
             Some(other) => {
                 self.free(other)?;
@@ -402,13 +403,14 @@ impl<'a> Applier<'a> {
             None => None,
         };
         if same.is_some() {
-            // The attributes behind the fields do not change.
+            // The attributes after the fields do not change.
             fs.inode_bytes(ino, |old| bytes[raw.len()..].copy_from_slice(&old[raw.len()..]))?;
             desc = InodeDesc::parse(&bytes, ino, &fs.geo)?;
         }
         desc.check(ino, &fs.geo)?;
         let Some(kind) = desc.file_type() else { return corrupt(format!("mode {:#o}", desc.mode)) };
-        // Names in encrypted directories are never in a fast commit, and the context of a new inode would be missing.
+        // Names in encrypted directories are never in a fast commit, and the encryption context of a new inode would be
+        // missing.
         if desc.flags.contains(InodeFlags::ENCRYPT) && same.is_none() {
             return corrupt("it is encrypted, and new".to_owned());
         }
@@ -422,7 +424,7 @@ impl<'a> Applier<'a> {
         desc.dtime = self.orphans.get(&ino).copied().unwrap_or(0);
         let is_new = same.is_none();
         if let Some(old) = same {
-            // The new inode takes its place in memory.
+            // The new inode replaces the old one in memory.
             self.unlinked.remove(&ino);
             let cached = Arc::clone(&old);
             drop(old);
@@ -447,8 +449,8 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// Completes the fields of a record by those that it lacks: blocks, attributes, a directory's size, the map. They
-    /// remain as in `same`, or a new inode begins without them. `in_place`: `i_block` holds no map.
+    /// Adds the fields that a record lacks: blocks, attributes, a directory's size, the map. They come from `same`; a
+    /// new inode begins without them. With `in_place`, `i_block` contains no map.
     fn complete(
         &self,
         desc: &mut InodeDesc,
@@ -481,7 +483,7 @@ impl<'a> Applier<'a> {
                 }
                 desc.blocks = 0;
                 if kind == FileType::Directory {
-                    // Its names, and those of its subdirectories, follow.
+                    // The following records contain its names and its subdirectories.
                     (desc.size, desc.links) = (0, 2);
                     desc.flags.remove(InodeFlags::INDEX);
                 }
@@ -500,7 +502,7 @@ impl<'a> Applier<'a> {
         let corrupt = |detail: &str| Err(Error::corrupt(Damage::Tree, detail).of(*ino));
         check_entry(name)?;
         let Some(inode) = self.get(*ino)? else {
-            // An inode that got another name and then lost all of them has no record.
+            // An inode that got another name and then lost all of its names has no record.
             return if is_first { corrupt("created without a record of its own") } else { Ok(()) };
         };
         let Some(dir) = self.directory(*parent)? else { return Ok(()) };
@@ -518,7 +520,7 @@ impl<'a> Applier<'a> {
             return corrupt("a directory that is created in two others");
         }
         let view = DirView::new(fs, &dir);
-        // An interrupted replay may have made the entry, or a later one in its place.
+        // An earlier, interrupted replay may have added this entry, or a later one of the same name.
         let is_there = view.lookup(name)?.is_some();
         fs.transact(credits::create(&view), |handle| {
             if !is_there {
@@ -557,7 +559,7 @@ impl<'a> Applier<'a> {
             return Err(Error::corrupt(Damage::Tree, "a directory is removed that is not empty").of(*ino));
         }
         fs.transact(12, |handle| {
-            // After an interrupted replay, a later name may already be there.
+            // After an interrupted replay, the entry may be a later one of the same name.
             if is_named {
                 view.remove(handle, name, Some(&found))?;
                 if is_dir {
@@ -580,7 +582,7 @@ impl<'a> Applier<'a> {
         self.free(inode)
     }
 
-    /// The directory of a name, if it is allocated.
+    /// The directory that contains a name, if it is allocated.
     fn directory(&mut self, ino: InodeNr) -> Result<Option<InodeRef>> {
         match self.get(ino)? {
             Some(dir) if !dir.is_dir() => {
@@ -598,7 +600,7 @@ fn check_entry(name: &[u8]) -> Result<()> {
     check_name(name)
 }
 
-/// A map's view of the file system in which freed blocks remain used.
+/// A map's view of the file system that keeps freed blocks marked as used.
 struct Keeping<'a> {
     view: MapView<'a>,
     lost: &'a RefCell<Runs>,
@@ -673,8 +675,8 @@ impl MapStore for Keeping<'_> {
 }
 
 impl Filesystem {
-    /// Sets the bits of `runs` to `used`, and returns the runs that changed. The allocator must not have loaded the
-    /// bitmaps yet.
+    /// Marks the blocks of `runs` as used or free, and returns the runs that changed. The allocator must not have
+    /// loaded the bitmaps yet.
     fn set_blocks(&self, runs: &Runs, used: bool) -> Result<Runs> {
         let mut changed = Runs::default();
         for (&from, &to) in &runs.0 {
@@ -687,7 +689,7 @@ impl Filesystem {
                 self.transact(2, |handle| {
                     self.groups.update_bitmap(handle, group, &buffer, |desc, bytes| {
                         let (mut from, end) = (first, first + len);
-                        // From one differing run to the next.
+                        // Go from one run that differs to the next.
                         loop {
                             let (starts, ends): (Find, Find) = match used {
                                 true => (bitmap::find_next_zero, bitmap::find_next_one),

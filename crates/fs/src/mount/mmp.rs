@@ -1,15 +1,15 @@
-//! Multi-mount protection: no second host writes to a file system that one has mounted (Linux: fs/ext4/mmp.c).
+//! Multi-mount protection: no second host writes to a file system that another host has mounted (Linux: fs/ext4/mmp.c).
 //!
-//! Main function: [`protect`], which waits long enough to see the signs of life of another host. [`Heart`] gives those
-//! of a mount that writes.
+//! Main function: [`protect`], which waits long enough to notice the heartbeat of another host. [`Heart`] is the
+//! heartbeat of a mount that writes.
 //!
-//! The block changes outside of the journal, as in the kernel. On a device that the host caches (an image file without
-//! O_DIRECT on a network file system) another host's signs may not be seen.
+//! The MMP block changes outside of the journal, as in the kernel. If the host caches the device (an image file without
+//! O_DIRECT on a network file system), another host's heartbeat may go unnoticed.
 //!
-//! What it does not do: protect from other processes of this host, which the claim of the device does.
+//! What it does not do: protect from other processes of this host; the claim of the device does that.
 //!
 //! # Locking
-//! `heart` (9) while a sign is given.
+//! `heart` (9), held while the MMP block is written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,31 +28,31 @@ use crate::heart::{Heart, Last};
 use crate::lifecycle::Right;
 use crate::options::MountOptions;
 
-/// The name of the thread.
+/// The name of the heartbeat thread.
 pub(crate) const THREAD: &str = "extant-mmp";
-/// How long the thread waits before it looks whether the mount is still there.
+/// How long the thread waits before it checks whether the mount still exists.
 const STEP: Duration = Duration::from_millis(100);
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Seconds after which a live host must have given a sign (Linux: `ext4_multi_mount_protect`).
+/// The time in seconds within which a live host must have written the MMP block (Linux: `ext4_multi_mount_protect`).
 fn wait_s(update: u16, stored: u16) -> u64 {
     let check = u64::from(update.max(INTERVAL).max(stored.min(CHECK_MAX)));
     (2 * check + 1).min(check + 60)
 }
 
-/// The number after `seq`.
+/// The sequence number after `seq`.
 fn next(seq: u32) -> u32 {
     if seq >= SEQ_MAX { 1 } else { seq + 1 }
 }
 
-/// This host's name, as far as the system tells.
+/// The name of this host, if the system provides it.
 fn host() -> Vec<u8> {
     let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim_ascii();
     if name.is_empty() { b"extant".to_vec() } else { name.to_vec() }
 }
 
-/// A file system that no other host uses.
+/// The MMP state of a file system that no other host uses.
 pub(crate) struct Protected {
     block: BlockNr,
     interval_ns: u64,
@@ -71,11 +71,12 @@ fn write_sign(dev: &dyn BlockDevice, sb: &SuperBlock, block: BlockNr, sign: &Mmp
     Ok(dev.write_at(block.0 << sb.geometry().block_bits, &[&bytes], BioFlags::META | BioFlags::FUA)?)
 }
 
-/// Before the first change of an image with the feature `mmp`, a replay of its log included: waits for signs of life of
-/// another host. `None` without the feature.
+/// Waits for the heartbeat of another host. Must run before the first change of an image with the feature `mmp`,
+/// including the replay of its log. Returns `None` without the feature.
 ///
 /// # Errors
-/// [`Error::Elsewhere`]: another host has it mounted, or checks it; damage; a device that fails.
+/// [`Error::Elsewhere`] if another host has the image mounted or checks it; damage of the MMP block; errors of the
+/// device.
 pub(crate) fn protect(dev: &dyn BlockDevice, sb: &SuperBlock, options: &MountOptions) -> Result<Option<Protected>> {
     if !sb.incompat().contains(Incompat::MMP) {
         return Ok(None);
@@ -125,14 +126,14 @@ pub(crate) fn protect(dev: &dyn BlockDevice, sb: &SuperBlock, options: &MountOpt
 }
 
 impl Protected {
-    /// The mount has failed: the next one need not wait.
+    /// Marks the image as unused after a failed mount, so that the next mount need not wait.
     pub(crate) fn give_up(&self, dev: &dyn BlockDevice, sb: &SuperBlock) {
         let _ = write_sign(dev, sb, self.block, &Mmp { seq: SEQ_CLEAN, ..self.last.sign.clone() });
     }
 }
 
 impl Filesystem {
-    /// From now on the mount gives signs of life.
+    /// Starts the heartbeat of the mount.
     pub(crate) fn start_heart(self: &Arc<Self>, protected: Protected) -> Result<()> {
         let Protected { block, interval_ns, last } = protected;
         let _ = self.heart.set(Heart::new(block, interval_ns, last));
@@ -145,7 +146,7 @@ impl Filesystem {
         write_sign(&*self.dev, &sb, block, sign)
     }
 
-    /// One round of the thread; false when it should end.
+    /// One round of the thread. Returns false if the thread must end.
     fn heart_step(&self) -> bool {
         let Some(heart) = self.heart.get() else { return false };
         let mut last = heart.last.lock();
@@ -160,7 +161,7 @@ impl Filesystem {
         if late_ns < heart.interval_ns {
             return true;
         }
-        // So late, another host may have taken this one for dead.
+        // After such a delay, another host may have concluded that this one is dead.
         let most_ns = u64::from(last.sign.check_interval) * SECOND_NS;
         let found = || read_sign(&*self.dev, &self.superblock(), heart.block);
         let mine = late_ns <= most_ns || found().is_ok_and(|found| found.seq == last.sign.seq);
@@ -175,13 +176,13 @@ impl Filesystem {
         true
     }
 
-    /// The last sign: no mount uses the file system any more.
+    /// Stops the heartbeat and marks the image as unused.
     pub(crate) fn stop_heart(&self) -> Result<()> {
         let Some(heart) = self.heart.get() else { return Ok(()) };
         let sign = {
             let mut last = heart.last.lock();
             if last.stopped {
-                // The block may have another host's sign.
+                // The block may belong to another host now.
                 return Ok(());
             }
             last.stopped = true;

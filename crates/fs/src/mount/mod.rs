@@ -1,10 +1,10 @@
 //! Mounting (Linux: `ext4_fill_super`, fs/ext4/super.c).
 //!
-//! The body of the function `mount` below is the order of a mount. Its steps are in `copies.rs` (whether and from
-//! which copies of its metadata the file system can be mounted), `recover.rs` (cleaning up after a crash, the choice
-//! of the journal) and `threads.rs`. The counterpart is `unmount.rs`. Each step leaves an image from which the next
-//! mount, the kernel or e2fsck can continue: a crash between two steps is a crash during the replay, or one of an
-//! image marked as needing recovery.
+//! The body of the function `mount` below shows the order of a mount. Its steps are in `copies.rs` (whether the file
+//! system can be mounted, and from which copies of its metadata), `recover.rs` (cleaning up after a crash, and choosing
+//! the journal) and `threads.rs`. The counterpart is `unmount.rs`. Each step leaves an image from which the next mount,
+//! the kernel or e2fsck can continue. A crash between two steps is like a crash during the replay, or like a crash of
+//! an image that is marked as needing recovery.
 //!
 //! Main type: `Parts`, the results of the steps, from which the mounted [`Filesystem`] is made.
 //!
@@ -63,15 +63,15 @@ use extant_es::EsCache;
 
 /// How long data may stay dirty (Linux: `dirty_expire_interval`, 30 seconds).
 const DIRTY_EXPIRE_NS: u64 = 5_000_000_000;
-/// Gives a borrowed journal other random numbers than the mount: "jbd2".
+/// Distinguishes the random numbers of a borrowed journal from those of the mount: "jbd2".
 const BORROW_SEED: u64 = 0x6a62_6432;
 
 impl Filesystem {
     /// Mounts the file system on `dev`.
     ///
     /// # Errors
-    /// With the image's name in front: no ext file system, a feature that is not supported (named), damage, a device
-    /// too small for the file system. Nothing has been written then, except by a replay.
+    /// The message begins with the image's name. The device has no ext file system, a feature is not supported (it is
+    /// named), the image is damaged, or the device is too small. Nothing has been written then, except by a replay.
     pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Mounted> {
         let image = dev.name().to_owned();
         let mut borrowed = false;
@@ -84,15 +84,16 @@ impl Filesystem {
     }
 }
 
-/// `borrowed`: set once the image has borrowed a journal; if the mount then fails, the journal is removed.
+/// `borrowed` is set once the image has borrowed a journal. If the mount then fails, the caller removes the journal.
 fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) -> Result<Arc<Filesystem>> {
-    // Messages during the mount of an image under rescue report damage, and programs may want their number.
+    // During the mount of an image under rescue, all messages report damage. They are counted for programs that need
+    // the number.
     let said = Arc::new(AtomicU64::new(0));
     let options = match options.rescue {
         true => MountOptions { messages: options.messages.clone().counted(said.clone()), ..options },
         false => options,
     };
-    // The superblock, or a backup for a read-only mount: checks that the image can be mounted as requested.
+    // Find the superblock, or a backup for a read-only mount, and check that the image can be mounted as requested.
     let read_only = options.read_only || options.no_recovery || options.rescue || dev.read_only();
     let copies = Copies::find(&*dev, options.superblock, options.rescue)?;
     copies.check(&*dev, read_only, &options.messages)?;
@@ -126,7 +127,7 @@ fn open_for_writing(
     }
 }
 
-/// As before, where no other host can come.
+/// As [`open_for_writing`], once it is certain that no other host uses the image.
 fn open_protected(
     copies: &Copies,
     dev: Arc<dyn BlockDevice>,
@@ -135,14 +136,14 @@ fn open_protected(
 ) -> Result<Arc<Filesystem>> {
     let mut sb = copies.sb.clone();
 
-    // A journal for an image without one. From here on the image is like any other.
+    // If the image has no journal, borrow one. From here on the image is like any other.
     let mut has_journal = sb.compat().contains(Compat::HAS_JOURNAL);
     if !has_journal {
         *borrowed = lend_journal(&dev, &mut sb, &options, &mut Rng::new(seed_of(&options) ^ BORROW_SEED))?;
         has_journal = *borrowed;
     }
 
-    // Replays the last mount's log; `sb` is then as replayed.
+    // Replay the last mount's log; afterwards `sb` is the replayed superblock.
     let (dev, journal_file) = match has_journal {
         true => recover(dev, &mut sb, &options, Use::Write)?,
         false => (dev, None),
@@ -155,7 +156,7 @@ fn open_protected(
 /// Mounts an image for reading only: intact copies replace damaged metadata.
 fn open_for_reading(copies: &Copies, dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Arc<Filesystem>> {
     let (mut dev, mut sb) = (dev, copies.sb.clone());
-    // Do not read the copies of an intact image.
+    // If the image is intact, its copies are not read.
     let (mut examined, mut patched) = (copies.are_needed(&*dev), false);
     if examined {
         let with_copies = copies.examine(dev, &mut sb, &options.messages)?;
@@ -176,8 +177,8 @@ fn open_for_reading(copies: &Copies, dev: Arc<dyn BlockDevice>, options: MountOp
     }
 }
 
-/// One attempt of [`open_for_reading`], on a view of the device in which the log is replayed. `patched`: copies replace
-/// damaged metadata on it.
+/// One attempt of [`open_for_reading`], on a view of the device in which the log is replayed. `patched` is true if
+/// copies replace damaged metadata in that view.
 fn open_replayed(
     copies: &Copies,
     dev: Arc<dyn BlockDevice>,
@@ -191,7 +192,7 @@ fn open_replayed(
         let usage = if copies.backup.is_some() { Use::ReadOfBackup } else { Use::Read };
         (view, journal_file) = match recover(dev.clone(), &mut sb, &options, usage) {
             Ok(recovered) => recovered,
-            // The log is damaged, or the structures that say whether it needs replay.
+            // The log is damaged, or the structures that show whether it needs replay.
             Err(e) if options.rescue || copies.backup.is_some() => {
                 let (name, has_log) = (dev.name(), sb.needs_recovery() || usage == Use::ReadOfBackup);
                 let lost = if has_log { "and its changes are missing" } else { "and need not be" };
@@ -211,23 +212,23 @@ fn open_replayed(
     Ok(parts.assemble(&hooks))
 }
 
-/// The mount, ready for use; cut off if a step fails.
+/// Makes the mount ready for use. If a step fails, the mount is cut off.
 fn begun(fs: Arc<Filesystem>, read_only: bool) -> Result<Arc<Filesystem>> {
     match begin(&fs, read_only) {
         Ok(()) => Ok(fs),
         Err(e) => {
-            // Ends the mount's threads: the next mount may come at once.
+            // End the mount's threads, because the next mount may follow immediately.
             fs.cut_off();
             Err(e)
         }
     }
 }
 
-/// For writing: marks the image as in use, durable before the first change; starts the threads; and only then deletes
-/// the orphans of a crash, which changes the image like any other operation.
+/// Begins a mount. For writing, this first marks the image as in use, durably, before any change. Then it starts the
+/// threads. Only then does it delete the orphans of a crash, which changes the image like any other operation.
 fn begin(fs: &Arc<Filesystem>, read_only: bool) -> Result<()> {
     if !read_only {
-        // The kernel mounts no image with a damaged one, and nothing has been changed yet.
+        // The kernel does not mount an image with a damaged orphan file. Nothing has been changed yet.
         let orphan_file = fs.read_orphan_file().map_err(|e| {
             e.advised("mount read-only (-o ro) to read the image, or let e2fsck make the orphan file anew")
         })?;
@@ -253,20 +254,20 @@ fn begin(fs: &Arc<Filesystem>, read_only: bool) -> Result<()> {
     }
 }
 
-/// Mounts an image for changes without a log, marks, orphans, or threads.
+/// Mounts an image for changes without a log, without marking it as in use, and without orphans or threads.
 pub(crate) fn mount_unlogged(dev: Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Arc<Filesystem>> {
     let mut sb = read_super_at(&*dev, 1024)?;
     sb.set_needs_recovery(false);
     let mode = match extant_ondisk::features::check(&sb)? {
-        // The fast commits do not say what owners use.
+        // Fast commits do not contain the usage of owners.
         MountMode::ReadWrite if sb.ro_compat().contains(RoCompat::QUOTA) => {
             MountMode::ReadOnly { reasons: vec!["quota".into()] }
         }
-        // Nor which blocks of a freed cluster are in use.
+        // Fast commits do not show which blocks of a freed cluster are in use.
         MountMode::ReadWrite if sb.ro_compat().contains(RoCompat::BIGALLOC) => {
             MountMode::ReadOnly { reasons: vec!["bigalloc".into()] }
         }
-        // They do not say that the attribute 'system.data' went when content moved to blocks.
+        // Fast commits do not show that the attribute 'system.data' was removed when content moved to blocks.
         MountMode::ReadWrite if sb.incompat().contains(Incompat::INLINE_DATA) => {
             MountMode::ReadOnly { reasons: vec!["inline_data".into()] }
         }
@@ -284,7 +285,7 @@ pub(crate) fn mount_unlogged(dev: Arc<dyn BlockDevice>, options: &MountOptions) 
     assemble(dev, sb, None, false, options, false)
 }
 
-/// Makes the parts of a mount and assembles them, as [`gather`].
+/// Creates the parts of a mount as [`gather`] does, and assembles them.
 fn assemble(
     dev: Arc<dyn BlockDevice>,
     sb: SuperBlock,
@@ -297,8 +298,8 @@ fn assemble(
     Ok(parts.assemble(&hooks))
 }
 
-/// Makes the parts of a mount. `journal_file`, with an empty log, is for mounts that write; `borrowed`: this mount has
-/// just added it.
+/// Creates the parts of a mount. `journal_file`, whose log is empty, is for mounts that write. `borrowed` is true if
+/// this mount has just added the journal.
 fn gather(
     dev: Arc<dyn BlockDevice>,
     sb: SuperBlock,
@@ -316,7 +317,7 @@ fn gather(
     let reserve = Reserve::new(&sb, &options);
     let alloc = allocator(&groups, &*dev, &sb, &reserve, &options)?;
 
-    // The journal, empty now.
+    // The journal, whose log is empty now.
     let location = match &journal_file {
         Some(file) if !read_only => Some(log_of(file, &geo)?),
         _ => None,
@@ -331,7 +332,7 @@ fn gather(
     // A borrowed journal, of this mount or of one that crashed, is removed at the unmount.
     let journal_super = journal_file.as_ref().map(|j| j.super_block());
     let lent = has_log && journal_super.is_some_and(|j| j.is_borrowed());
-    // As the kernel does (Linux: `ext4_calculate_overhead`).
+    // The overhead is computed as in the kernel (Linux: `ext4_calculate_overhead`).
     let is_inside = !borrowed && journal_file.as_ref().is_some_and(|j| !j.is_external());
     let journal_blocks = journal_super.filter(|_| is_inside).map_or(0, |j| j.max_len);
     let overhead = geo.overhead_blocks() + u64::from(journal_blocks);
@@ -356,7 +357,7 @@ fn gather(
     Ok((parts, hooks))
 }
 
-/// The seed of the mount's random numbers.
+/// The seed of the mount's random number generator.
 fn seed_of(options: &MountOptions) -> u64 {
     options.seed.unwrap_or_else(|| {
         let t = options.clock.wall();
@@ -373,7 +374,7 @@ fn allocator(
     options: &MountOptions,
 ) -> Result<BlockAllocator> {
     let zones = match journal_zones(dev, sb) {
-        // Nothing is written there, and such a mount rescues as much as it can read.
+        // Such a mount writes nothing, so it continues without the zones.
         Err(Error::Device(_)) if options.no_recovery || options.rescue => Vec::new(),
         zones => zones?,
     };
@@ -381,7 +382,7 @@ fn allocator(
     let size = ClusterSize::new(geo.cluster_bits);
     let geometry = extant_mballoc::Geometry {
         blocks_count: size.for_blocks(geo.blocks_count),
-        // The format has no first data block but 0 where clusters have several blocks.
+        // If clusters have several blocks, the first data block is always 0.
         first_data_block: geo.first_data_block,
         blocks_per_group: geo.clusters_per_group,
         cluster_bits: geo.cluster_bits,
@@ -407,7 +408,7 @@ fn allocator(
     alloc.protect(groups.system_zones()?);
     alloc.protect(zones);
     if size.offset(geo.blocks_count) != 0 {
-        // Not all blocks of the last cluster exist.
+        // The last cluster is incomplete; protect it, because some of its blocks do not exist.
         alloc.protect([(BlockNr(geo.blocks_count - 1), 1)]);
     }
     Ok(alloc)
@@ -450,7 +451,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// The file system, idle and with empty caches; registers it with the journal and the budget.
+    /// Creates the file system, idle and with empty caches, and registers it with the journal and the budget.
     fn assemble(self, hooks: &JournalHooks) -> Arc<Filesystem> {
         let Parts { sb, options, budget, groups, .. } = self;
         let geo = sb.geometry().clone();
@@ -518,7 +519,8 @@ impl Parts {
             options,
         });
         let _ = hooks.fs.set(fs.me.clone());
-        // Structures that grow with the disk are always in memory. Caches get the rest, at least half of the budget.
+        // Structures that grow with the disk are always in memory. The caches get the rest, but at least half of the
+        // budget.
         let fixed = fs.fixed_bytes().min(fs.budget.limit() / 2);
         fs.budget.charge(fixed);
         fs.charged.fetch_add(fixed, Ordering::Relaxed);

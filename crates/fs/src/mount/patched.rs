@@ -1,7 +1,7 @@
-//! A device with substitutes for some ranges, which it does not write to the underlying device.
+//! A device that replaces some ranges of an underlying device, without writing to it.
 //!
-//! Main type: [`PatchedDevice`]: copies of metadata replace their damaged primaries. A range with a complete patch is
-//! not read from the device below, which may be unable to read it.
+//! Main type: [`PatchedDevice`], on which copies of metadata replace their damaged primaries. A range that a patch
+//! covers completely is not read from the underlying device, which may be unable to read it.
 //!
 //! # Locking
 //! None: nothing changes after construction.
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use extant_block::{BioFlags, BioOp, BlockDevice, Error, Result};
 
-/// Bytes by their offset; no two overlap.
+/// Replacement bytes by their offset. No two ranges overlap.
 pub(crate) type Patches = BTreeMap<u64, Vec<u8>>;
 
 /// A read-only view of a device.
@@ -25,7 +25,7 @@ impl PatchedDevice {
         PatchedDevice { home, patches }
     }
 
-    /// The patches that overlap the range, the last first.
+    /// The patches that overlap the range, from the last to the first.
     fn touching(&self, offset: u64, end: u64) -> impl Iterator<Item = (u64, &[u8])> {
         let before_end = self.patches.range(..end).rev().map(|(at, bytes)| (*at, bytes.as_slice()));
         before_end.take_while(move |(at, bytes)| at + bytes.len() as u64 > offset)

@@ -1,15 +1,15 @@
-//! Recovery from a crash, and which journal a mount works with (Linux: `ext4_load_and_init_journal`,
+//! Recovery from a crash, and the choice of a mount's journal (Linux: `ext4_load_and_init_journal`,
 //! `ext4_orphan_cleanup`).
 //!
-//! In the order of a mount: [`lend_journal`] (an image without a journal), [`recover`] (the log is found, here or on
-//! another device, and replayed), [`log_of`] (what the journal goes on with), [`clean_orphans`] (needs the mounted file
-//! system).
+//! In the order of a mount: [`lend_journal`] adds a journal to an image without one. [`recover`] finds the log, on this
+//! or another device, and replays it. [`log_of`] determines where the journal continues. [`clean_orphans`] needs the
+//! mounted file system.
 //!
-//! It does not read logs (`extant_recovery`), nor decide which ones are readable: an error of that crate
-//! becomes a mount's error in the `From` below.
+//! What it does not do: read logs, or decide which logs are readable. `extant_recovery` does both; the `From` below
+//! converts its errors.
 //!
 //! # Locking
-//! No other thread has the file system yet, but those of the mount.
+//! No other threads use the file system yet, except those of the mount.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ impl From<extant_recovery::Error> for Error {
     }
 }
 
-/// An image without a journal, about to be written: ends what a crash left of a borrowed one, and lends it one. True if
-/// it has one now; why not is said.
+/// Prepares an image without a journal for writing: completes an interrupted change of a borrowed journal, and then
+/// adds a journal. Returns true if the image has one now; otherwise a message gives the reason.
 pub(crate) fn lend_journal(
     dev: &Arc<dyn BlockDevice>,
     sb: &mut SuperBlock,
@@ -80,19 +80,19 @@ pub(crate) fn lend_journal(
     Ok(refused.is_none())
 }
 
-/// The use that a mount makes of the image.
+/// The way in which a mount uses the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Replay onto the device.
+    /// The journal is replayed onto the device.
     Write,
-    /// Replay into memory.
+    /// The journal is replayed into memory.
     Read,
-    /// As `Read`, where the superblock that says whether the log has to be replayed is lost: the log itself says it.
+    /// The same as `Read`, but the primary superblock is lost, so only the log can show whether it must be replayed.
     ReadOfBackup,
 }
 
-/// Recovers the image as its journal asks for. Returns the device to go on with (an overlay when nothing may be
-/// written) and the journal, empty.
+/// Recovers the image if its journal requires it. Returns the device to continue with (an overlay if nothing may be
+/// written) and the journal, whose log is empty.
 pub(crate) fn recover(
     dev: Arc<dyn BlockDevice>,
     sb: &mut SuperBlock,
@@ -113,13 +113,13 @@ pub(crate) fn recover(
                 return Ok((replayed_in_memory(dev, sb, journal, replay, draft, options)?, None));
             }
             if let Some(draft) = draft {
-                // All of the log is free then for what the fast commits change.
+                // This frees all of the log for the changes of the fast commits.
                 replay.move_tail(&mut journal, &*dev)?;
                 draft.replace_fast_commits(&mut journal)?;
                 replay = Replay::load(&journal, &*dev, &mut |_| {})?;
             }
             replay.apply(&mut journal, &*dev, Accept::WholeOnly, &mut |_| {})?;
-            // Replay may have rewritten the superblock, features included; its record of errors stays.
+            // Replay may have rewritten the superblock, including its features.
             *sb = read_super_at(&*dev, 1024)?;
         }
         JournalState::LiveButUnflagged if writable => {
@@ -139,7 +139,7 @@ pub(crate) fn recover(
     Ok((dev, Some(journal)))
 }
 
-/// The image's journal, inside or on a device of its own. `None`: it has none, or is read without it.
+/// The image's journal, internal or on its own device. `None` if the image has none, or is read without it.
 fn find_journal(
     dev: &Arc<dyn BlockDevice>,
     sb: &SuperBlock,
@@ -156,7 +156,7 @@ fn find_journal(
             let opened =
                 JournalFile::open_external(options.queue_for(device.clone()), sb.block_size, uuid, sb.uuid());
             opened.map(Some).map_err(|e| match e {
-                // Those of the image do not name their device.
+                // Format errors do not name the device, and this device is not the image.
                 extant_recovery::Error::Format(_) | extant_recovery::Error::Map { .. } => {
                     Error::corrupt(Damage::Journal, format!("{}: {e}", device.name()))
                 }
@@ -168,7 +168,7 @@ fn find_journal(
              mount with -o ro"
                 .into(),
         ),
-        // An image that needs no replay is read without it.
+        // If the image needs no replay, it can be read without the journal.
         None if !sb.needs_recovery() && usage == Use::Read => Ok(None),
         None => refuse(
             "the journal, which has to be replayed, is on another device: name it (-o journal_path=DEVICE, of other \
@@ -178,7 +178,8 @@ fn find_journal(
     }
 }
 
-/// Loads the log, and applies its fast commits in memory. With `rescue`, damage of the log is reported and passed over.
+/// Loads the log, and applies its fast commits in memory. With `rescue`, damage of the log is reported and otherwise
+/// ignored.
 fn load(
     dev: &Arc<dyn BlockDevice>,
     journal: &JournalFile,
@@ -210,7 +211,7 @@ fn load(
     Ok((replay, draft))
 }
 
-/// The image after the replay, in memory; `sb` becomes its superblock.
+/// A view of the image after the replay, which happens only in memory. `sb` becomes the replayed superblock.
 fn replayed_in_memory(
     dev: Arc<dyn BlockDevice>,
     sb: &mut SuperBlock,
@@ -230,14 +231,14 @@ fn replayed_in_memory(
     fresh.copy_errors_from(sb);
     fresh.set_needs_recovery(false);
     if fresh.blocks_count >= sb.blocks_count && fresh.raw().s_blocks_count_lo == sb.raw().s_blocks_count_lo {
-        // The other groups have no descriptor any more.
+        // The other groups have no descriptors in this view.
         fresh.cut_to(sb.group_count);
     }
     *sb = fresh;
     Ok(view)
 }
 
-/// The image as its log and then its fast commits leave it, in memory.
+/// Replays the log and then the fast commits in memory, and returns the resulting view of the image.
 fn apply_fast_commits(
     dev: &Arc<dyn BlockDevice>,
     journal: &JournalFile,
@@ -250,11 +251,11 @@ fn apply_fast_commits(
     Ok(draft)
 }
 
-/// Where the journal of a mount that writes goes on.
+/// The place in the log where the journal of a mount for writing continues.
 pub(crate) fn log_of(file: &JournalFile, geo: &Geometry) -> Result<LogLocation> {
     let mut superblock = file.super_block().clone();
-    // As the kernel (`journal_reset`): a transaction must fit a quarter of the log, which begins at block 1, or on a
-    // device of its own behind two superblocks.
+    // As in the kernel (`journal_reset`), a transaction must fit a quarter of the log. The log begins at block 1, or on
+    // a separate device after two superblocks.
     let least = MIN_LOG_BLOCKS + superblock.first - 1;
     if superblock.max_len < least {
         let small = Unsupported::SmallJournal { blocks: superblock.max_len, least };
@@ -270,17 +271,17 @@ pub(crate) fn log_of(file: &JournalFile, geo: &Geometry) -> Result<LogLocation> 
     Ok(LogLocation { superblock, map: Arc::new(file.map().clone()), external })
 }
 
-/// Memory of an inode while it is in use.
+/// The memory that an inode in use takes, in bytes.
 const ORPHAN_BYTES: usize = 2048;
-/// Orphans that are in memory at the same time; more would save nothing.
+/// The maximum number of orphans in memory at the same time. A larger number would save nothing.
 const PORTION_MAX: usize = 4096;
 
-/// Deletes inodes that were unlinked but open, and finishes truncations, from before the crash. They are read in
-/// portions, so their number does not matter.
+/// Deletes inodes that were unlinked but open before the crash, and finishes truncations. The orphans are read in
+/// portions, so their number is not limited by memory.
 ///
 /// # Errors
-/// An error that is no damage, a device that does not read, say: the mount has been cut off then, and the next one
-/// finds the same orphans. Damage is noted, and costs the orphan that it is in, or hides those behind it on the list.
+/// Errors other than damage, such as a read error of the device. The mount has been cut off then, and the next mount
+/// finds the same orphans. Damage is recorded; the damaged orphan is skipped, and so are those after it on the list.
 pub(crate) fn clean_orphans(fs: &Arc<Filesystem>, file: Option<OrphanFile>) -> Result<()> {
     let mut portion = Vec::new();
     fs.lifecycle.go(Transition::BeginCleanUp);
@@ -288,9 +289,11 @@ pub(crate) fn clean_orphans(fs: &Arc<Filesystem>, file: Option<OrphanFile>) -> R
     if cleaned.is_ok() && fs.lifecycle.go(Transition::Reopen) {
         return Ok(());
     }
-    // An eviction has no caller to return its error to. Later errors are consequences of the one that gave up.
+    // An eviction has no caller to return its error to, so take the error that ended the cleanup. Later errors are its
+    // consequences.
     let gave_up = (fs.lifecycle.now().access == Access::CutOff).then(|| fs.lifecycle.first_error()).flatten();
-    // Before `portion` drops its references: each would be deleted otherwise, although the list behind it is not known.
+    // This comes before `portion` drops its references. Otherwise each drop would delete an orphan, although the rest
+    // of the list is unknown.
     fs.cut_off();
     gave_up.map_or(cleaned, Err)
 }
@@ -304,14 +307,14 @@ fn end_orphans(fs: &Arc<Filesystem>, file: Option<OrphanFile>, portion: &mut Vec
         if portion.is_empty() || fs.is_read_only() {
             return Ok(());
         }
-        // The head of the list goes first: then only the superblock changes with each.
+        // Delete the head of the list first. Then each deletion changes only the superblock's link.
         portion.reverse();
         while let Some(inode) = portion.pop() {
             if fs.is_read_only() {
                 return Ok(());
             }
             if inode.links() == 0 {
-                drop(inode); // the last reference: queued for eviction
+                drop(inode); // this was the last reference, so the inode is queued for eviction
             } else {
                 unless_damaged(fs, fs.finish_truncate(&inode))?;
             }
@@ -322,15 +325,15 @@ fn end_orphans(fs: &Arc<Filesystem>, file: Option<OrphanFile>, portion: &mut Vec
 
 /// The orphans of the image that are not in memory yet.
 struct Recorded {
-    /// The next one on the list.
+    /// The next orphan on the list.
     listed: Option<InodeNr>,
-    /// Those in the orphan file, the next one last.
+    /// The orphans in the orphan file, in reverse order.
     in_slots: Vec<InodeNr>,
 }
 
 impl Recorded {
-    /// The head of the list, and all numbers in the orphan file: a slot that is not known to be in use would be given
-    /// to another orphan.
+    /// Reads the head of the list, and all numbers in the orphan file. All slots must be known: a slot that seems free
+    /// would be given to another orphan.
     fn read(fs: &Filesystem, file: Option<OrphanFile>) -> Result<Recorded> {
         let (head, damaged) = {
             let sb = fs.sb.lock();
@@ -338,7 +341,7 @@ impl Recorded {
         };
         let mut recorded = Recorded { listed: head, in_slots: Vec::new() };
         if damaged {
-            // As the kernel: the list of a damaged file system is not to be trusted.
+            // As in the kernel, the list of a damaged file system is not trusted.
             if head.is_some() {
                 let said =
                     format_args!("{}: it has errors: its list of orphans is cleared, not cleaned up", fs.image());
@@ -361,8 +364,8 @@ impl Recorded {
         Ok(recorded)
     }
 
-    /// Reads up to `most` orphans, those on the list first. The inode that follows them on the list is known on return,
-    /// before the first of them goes: otherwise the next change of the list would lose the rest.
+    /// Reads up to `most` orphans, those on the list first. This also finds the inode that follows them on the list,
+    /// before the first of them is deleted. Otherwise the next change of the list would lose the rest.
     fn next_portion(&mut self, fs: &Arc<Filesystem>, most: usize, portion: &mut Vec<InodeRef>) -> Result<()> {
         let mut seen = HashSet::new();
         while let Some(ino) = self.listed.filter(|_| portion.len() < most) {
@@ -386,7 +389,7 @@ impl Recorded {
     }
 }
 
-/// `None` for damage, which is noted.
+/// Returns `None` for damage, which is recorded.
 fn unless_damaged<T>(fs: &Filesystem, r: Result<T>) -> Result<Option<T>> {
     match r {
         Err(e) if e.is_corruption() => {

@@ -1,4 +1,4 @@
-//! Cleaning up after a crash on a device with more and more unreadable blocks.
+//! Cleaning up after a crash, on a device with an increasing number of unreadable blocks.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::forgetful::Forgetful;
 use crate::ops::credits;
 use crate::{Cred, Filesystem, MountOptions, NewNode, WriteFlags};
 
-/// The inode's blocks are half freed, and it cannot be written. The next mount finds it unchanged, and no damage is
-/// recorded that would make it ignore the orphans.
+/// Half of the inode's blocks are freed, and then it cannot be written. The next mount finds it unchanged. No damage is
+/// recorded, which would make the next mount ignore the orphans.
 #[test]
 fn the_next_mount_cleans_up_an_orphan_that_cannot_be_written() {
     let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-O", "^orphan_file"], "8M"));

@@ -1,14 +1,14 @@
 //! The superblock at the start and the end of a mount: reading and checking it, and writing it (Linux:
 //! `ext4_load_super`, `ext4_commit_super`, fs/ext4/super.c).
 //!
-//! [`extant_ondisk::features`] decides which features permit what; this module decides what follows for this mount.
+//! [`extant_ondisk::features`] decides what the features allow; this module applies that to the mount.
 //!
-//! What it does not do: choose among copies ([`crate::mount::copies`]); changes under a handle
+//! What it does not do: choose among copies ([`crate::mount::copies`]), or change the superblock under a handle
 //! ([`Filesystem::modify_superblock`]).
 //!
 //! # Locking
-//! [`write_super`] takes none: its callers ensure that no transaction holds the block. `superblock` (75) in the
-//! methods of [`Filesystem`].
+//! [`write_super`] takes no lock; its callers ensure that no transaction holds the block. The methods of [`Filesystem`]
+//! take `superblock` (75).
 
 use std::sync::Arc;
 
@@ -69,11 +69,11 @@ fn write_super_with(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usi
 }
 
 impl Filesystem {
-    /// Updates the superblock's totals; nothing may be in progress.
+    /// Updates the superblock's totals. No change may be in progress.
     pub(crate) fn note_totals(&self) -> MutexGuard<'_, SuperBlock> {
         let (blocks, inodes) = self.groups.totals();
         let orphans = self.orphans.len();
-        // Without a log the device does not record which unlinked files must be freed.
+        // Without a log, the device has no record of the unlinked files that must be freed.
         let whole = || !self.inodes.all().iter().any(|inode| inode.links() == 0);
         let becomes_clean = !self.has_log && self.was_clean && whole();
         let mut sb = self.sb.lock();
@@ -101,12 +101,12 @@ impl Filesystem {
         if sb.orphan_file().is_some() && self.has_log {
             sb.set_orphan_present(true);
         }
-        // Nothing must be durable before it: one flush for it and for all earlier writes.
+        // No later write may become durable before this one. A single flush covers it and all earlier writes.
         write_super_with(&*self.dev, sb, self.sb_place, BioFlags::empty())?;
         Ok(self.dev.flush()?)
     }
 
-    /// Records the mount in the superblock: how often, when, where; and marks the image as in use.
+    /// Records the mount in the superblock (count, time, mount point), and marks the image as in use.
     pub(crate) fn mark_mounted(&self) -> Result<()> {
         let mut sb = self.sb.lock();
         if self.options.counted {

@@ -1,12 +1,12 @@
 //! The end of a mount (Linux: `ext4_put_super`, fs/ext4/super.c).
 //!
-//! Main type: [`Mounted`], which ends its mount when it is dropped. The order: data → commit → checkpoint → log marked
-//! empty → only then `needs_recovery` cleared, and a borrowed journal removed. A crash between any two of these
-//! leaves an image that replays.
+//! Main type: [`Mounted`], which ends its mount when it is dropped. The steps are: write data, commit, checkpoint, mark
+//! the log as empty. Only then is `needs_recovery` cleared, and a borrowed journal removed. A crash between any two of
+//! these leaves an image with a log to replay.
 //!
 //! # Locking
-//! `s_umount` (4) throughout, so that no freeze, thaw or remount comes between, and a second unmount returns the result
-//! of the first. The gate ([`crate::lifecycle`]) is shut from the first step to the last: later changes wait there, and
+//! `s_umount` (4) is held throughout. No freeze, thaw or remount can intervene, and a second unmount returns the result
+//! of the first. The gate ([`crate::lifecycle`]) is shut from the first step to the last. Later changes wait there, and
 //! are refused when the mount has ended.
 
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::mount::mmp::THREAD;
 use crate::mount::super_block::write_super;
 use crate::ops::sync::Barrier;
 
-/// A mount, and the duty to end it: dropped, it unmounts. Parts of a program may share the file system by the `Arc`
-/// that it is; once the mount has ended they can change nothing any more ([`Error::ReadOnly`]).
+/// A mount, and the obligation to end it: dropping it unmounts the file system. Parts of a program may share the file
+/// system through its `Arc`. Once the mount has ended, they can no longer change anything ([`Error::ReadOnly`]).
 ///
-/// Dropped by a thread that panics it leaves what a power cut leaves.
+/// If a panicking thread drops it, the image is left as after a power cut.
 #[must_use = "dropped, it unmounts"]
 pub struct Mounted {
     fs: Arc<Filesystem>,
@@ -42,20 +42,21 @@ impl Mounted {
         Mounted { fs }
     }
 
-    /// Ends the mount as a power cut would: nothing more is logged once this returns. Data and flushes that were under
-    /// way may still reach the device.
+    /// Ends the mount like a power cut: nothing more is logged once this returns. Data and flushes that were under way
+    /// may still reach the device.
     pub fn abandon(self) {
         self.fs.cut_off();
     }
 }
 
 impl Drop for Mounted {
-    /// An error of [`Filesystem::unmount`] goes to [`crate::MountOptions::messages`]; a caller that needs it unmounts.
+    /// Unmounts. An error goes to [`crate::MountOptions::messages`]; a caller that needs it calls
+    /// [`Filesystem::unmount`].
     fn drop(&mut self) {
         if std::thread::panicking() {
             return self.fs.cut_off();
         }
-        // The caller of the unmount has its result.
+        // [`Filesystem::unmount`] has already returned its result.
         if self.fs.has_ended() {
             return;
         }
@@ -68,22 +69,22 @@ impl Drop for Mounted {
 impl Drop for Filesystem {
     fn drop(&mut self) {
         self.cut_off();
-        // The budget may be others', too.
+        // Other mounts may share the budget.
         let buddies = self.buddy_bytes.load(Ordering::Relaxed) as u64;
         self.budget.uncharge(self.charged.load(Ordering::Relaxed) + buddies);
     }
 }
 
 impl Filesystem {
-    /// Writes everything, marks the image clean, and ends the background threads. The file system answers every later
-    /// change with [`Error::ReadOnly`].
+    /// Writes everything, marks the image clean, and ends the background threads. Every later change fails with
+    /// [`Error::ReadOnly`].
     ///
-    /// The threads end in the order in which they need each other: writes of data and evictions need handles, which
-    /// need the journal's thread to make room.
+    /// The threads end in the order of their dependencies: writes of data and evictions need handles, and handles need
+    /// the journal's thread to make room.
     ///
     /// # Errors
-    /// The first thing that could not be made durable; the image is then left marked as needing recovery, unless only
-    /// data of files was lost that no caller has learned of. A second unmount returns the same.
+    /// The first failure to make something durable. The image then remains marked as needing recovery, unless only file
+    /// data was lost whose loss had not been reported. A second unmount returns the same error.
     pub fn unmount(&self) -> Result<()> {
         let mut how = self.lifecycle.exclusive();
         let frozen = self.is_frozen();
@@ -95,21 +96,21 @@ impl Filesystem {
         }
         let result = self.write_and_close();
         self.lifecycle.go(Transition::End);
-        // Lost data is reported whatever else went wrong.
+        // Lost data takes precedence over other errors.
         *how = self.report_lost().and(result);
         how.clone()
     }
 
-    /// No change is inside the gate, which is shut.
+    /// Writes everything and marks the image clean. The gate is shut, and no change is inside.
     fn write_and_close(&self) -> Result<()> {
         let mut result = Ok(());
         if self.borrowed && self.lifecycle.now().access == Access::Remounted {
-            // The image must not keep the journal.
+            // The journal must not stay in the image, so make the mount writable again to remove it.
             result = self.make_writable();
         }
         let writable = !self.is_read_only();
         if !writable {
-            // After a remount to read-only the device is as it should be: threads that wait for a handle get none.
+            // The remount to read-only has already written everything. Threads that wait for a handle get an error.
             self.journal.stop();
             self.journal.thaw();
         }
@@ -126,19 +127,19 @@ impl Filesystem {
         if self.lifecycle.allows(Right::Superblock) {
             result = result.and(self.stop_heart());
         }
-        // The device learns of the last errors also if the mount has failed. Afterwards another mount may have it.
+        // Write the last errors to the device, even if the mount has failed. Afterwards another mount may use it.
         if self.lifecycle.allows(Right::Superblock) {
             self.write_kept_errors();
         }
         if writable && result.is_err() {
             self.abort_if_failed();
         }
-        // The last message counts those that were suppressed since the one before.
+        // The last message gives the number of messages suppressed since the one before.
         self.say_suppressed_messages();
         result.and_then(|()| self.lifecycle.acknowledge())
     }
 
-    /// Whether it has been unmounted, or cut off; waits for an unmount that is under way.
+    /// Whether the file system has been unmounted or cut off. If an unmount is under way, this waits for it.
     fn has_ended(&self) -> bool {
         let _exclusive = self.lifecycle.exclusive();
         self.lifecycle.now().phase == Phase::Ended
@@ -159,7 +160,7 @@ impl Filesystem {
         self.threads.end("extant-flush");
     }
 
-    /// The flusher's has ended.
+    /// Ends the other threads; the flusher's thread has already ended.
     fn end_threads(&self) {
         self.budget.wake_thread();
         self.threads.end("extant-reclaim");
@@ -174,16 +175,16 @@ impl Filesystem {
         self.journal.wait_until_left();
     }
 
-    /// Ends the mount as a power cut would, after a last commit: of names and attributes, not of data that waits for
-    /// its blocks. Acknowledged data stays durable. Every later change and fsync is refused, and the unmount writes
-    /// nothing and succeeds. Nothing is marked as damaged: the next mount replays the log. For tests of recovery
-    /// (Linux: `ext4_force_shutdown` with `EXT4_GOING_FLAGS_LOGFLUSH`).
+    /// Ends the mount like a power cut, but after a last commit. That commits names and attributes, but not data whose
+    /// blocks are not allocated yet. Data that was reported durable stays durable. Every later change and fsync is
+    /// refused, and the unmount writes nothing and succeeds. Nothing is marked as damaged: the next mount replays the
+    /// log. For tests of recovery (Linux: `ext4_force_shutdown` with `EXT4_GOING_FLAGS_LOGFLUSH`).
     ///
     /// # Errors
-    /// The log could not be written, the mount had failed before, or data had been lost that no caller had learned of:
-    /// the unmount says so, too. The mount has been cut off nevertheless.
+    /// The log could not be written, the mount had failed before, or data had been lost whose loss had not been
+    /// reported. The unmount returns the same error. The mount has been cut off nevertheless.
     pub fn shut_down(&self) -> Result<()> {
-        // Frozen, everything is where it belongs, and the journal takes nothing.
+        // While the mount is frozen, everything is home, and the journal accepts nothing.
         let idle = self.is_read_only() || self.is_frozen();
         let logged = if idle { self.lifecycle.acknowledge() } else { self.sync_names() };
         let how = self.report_lost().and(logged);
@@ -191,21 +192,22 @@ impl Filesystem {
         how
     }
 
-    /// As [`Mounted::abandon`], for all users of the file system: nothing more is written, and nothing more can be
-    /// changed. An unmount returns an error.
+    /// As [`Mounted::abandon`], but also callable through a shared reference: nothing more is written, and nothing more
+    /// can be changed. An unmount returns an error.
     pub fn cut_off(&self) {
         self.cut_off_and_end(Err(cut()));
     }
 
-    /// `how` is the result of a later unmount.
+    /// Cuts the mount off. `how` is the result of a later unmount.
     fn cut_off_and_end(&self, how: Result<()>) {
-        // An unmount that is under way holds the lock, and waits for threads that may come here.
+        // An unmount in progress holds the lock and waits for threads that may come here.
         if !self.lifecycle.allows(Right::Work) {
             return;
         }
         let mut ended = self.lifecycle.exclusive();
-        // Before changes that wait go on, at the gate or for a handle. Nothing is marked on the device: where it was
-        // frozen, the next mount finds it clean; nor what is found out later, of a mount that has failed.
+        // This comes before changes continue that wait at the gate or for a handle. Nothing is marked on the device. If
+        // the mount was frozen, the next one finds the device clean. If the mount had failed, errors that are found
+        // later are not recorded.
         if !self.lifecycle.cut_off(&cut()) {
             return;
         }
@@ -214,7 +216,7 @@ impl Filesystem {
         self.end_flusher();
         self.end_threads();
         self.threads.end(THREAD);
-        // A mount that failed a moment ago was not ended by this.
+        // If the mount failed a moment ago, that failure is the result.
         *ended = how.and_then(|()| if self.lifecycle.has_failed() { self.lifecycle.acknowledge() } else { Ok(()) });
     }
 
@@ -225,7 +227,7 @@ impl Filesystem {
         let kbytes = self.dev.stats().write_bytes / 1024;
         let before = sb.kbytes_written();
         sb.set_kbytes_written(before + kbytes);
-        // Orphans that could not be freed need a journal at the next mount.
+        // If orphans could not be freed, the next mount needs the journal to clean them up.
         if self.borrowed && orphans == 0 {
             let kept = borrow::give_back(&self.dev, &mut sb)?;
             let Some(why) = kept else { return Ok(()) };

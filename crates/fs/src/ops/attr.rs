@@ -20,37 +20,38 @@ use crate::xattr_store::{Values, XattrView};
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The clock's time.
+    /// The current time.
     Now,
-    /// This one, clamped to the range of the inode's fields.
+    /// This time, clamped to the range of the inode's fields.
     At(Timestamp),
 }
 
-/// The attributes to change; `None` leaves one as it is.
+/// The attributes to change; `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
-    /// Permission bits.
+    /// The permission bits.
     pub mode: Option<u16>,
-    /// Owner.
+    /// The owner's uid.
     pub uid: Option<u32>,
-    /// Group.
+    /// The gid.
     pub gid: Option<u32>,
-    /// Bytes.
+    /// The size, in bytes.
     pub size: Option<u64>,
-    /// Of the last access.
+    /// The time of the last access.
     pub atime: Option<SetTime>,
-    /// Of the last change of content.
+    /// The time of the last change of content.
     pub mtime: Option<SetTime>,
-    /// Only from callers that keep the times themselves; otherwise any change stamps the current time.
+    /// The time of the last change of the inode, from callers that keep the times themselves. Otherwise any change sets
+    /// it to the current time.
     pub ctime: Option<Timestamp>,
-    /// A change of size takes set-user-id, set-group-id and capabilities away.
+    /// A change of size removes set-user-id, set-group-id and capabilities.
     pub kill_privileges: bool,
 }
 
 impl SetAttr {
-    /// The changes that it makes, as far as inode flags may forbid them.
+    /// The requested changes that inode flags may forbid.
     fn changes(&self) -> impl Iterator<Item = Change> {
-        // A caller that keeps the times itself sends those of changes that were allowed when they happened.
+        // A caller that keeps the times itself passes the times of changes that were allowed when they happened.
         let kept = self.ctime.is_some();
         let times = [self.atime, self.mtime].map(|t| t.filter(|_| !kept));
         let set = self.mode.is_some()
@@ -77,10 +78,10 @@ impl SetAttr {
 }
 
 impl Filesystem {
-    /// The values that stat(2) shows.
+    /// The values for stat(2).
     pub fn getattr(&self, inode: &InodeRef) -> Attr {
         let mut attr = inode.attr(self.geo.block_size);
-        // The size on disk is that of the ciphertext (Linux: `fscrypt_symlink_getattr`).
+        // The size on disk is the size of the ciphertext (Linux: `fscrypt_symlink_getattr`).
         let is_encrypted = attr.flags & InodeFlags::ENCRYPT.bits() != 0;
         if is_encrypted
             && inode.file_type() == Some(FileType::Symlink)
@@ -91,11 +92,12 @@ impl Filesystem {
         attr
     }
 
-    /// Changes attributes; returns the new ones.
+    /// Changes attributes and returns the new ones.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; [`Error::NotPermitted`] by the inode's flags; [`Error::IsDirectory`], [`Error::Invalid`],
-    /// [`Error::FileTooBig`] or [`Error::NoSpace`] for a size; [`Error::QuotaExceeded`] for an owner.
+    /// [`Error::ReadOnly`]; [`Error::NotPermitted`] because of the inode's flags; [`Error::IsDirectory`],
+    /// [`Error::Invalid`], [`Error::FileTooBig`] or [`Error::NoSpace`] for a size; [`Error::QuotaExceeded`] for an
+    /// owner.
     pub fn setattr(&self, inode: &InodeRef, set: &SetAttr) -> Result<Attr> {
         let op = self.begin_change()?;
         let change = || op.retry_no_space(|| self.setattr_once(&op, inode, set));
@@ -113,8 +115,8 @@ impl Filesystem {
         }
         let now = self.now();
         if let SetAttr { mode: None, uid: None, gid: None, size: None, .. } = *set {
-            // Times alone go to disk lazily, with the inode's next change or writeback: under FUSE's writeback cache
-            // they come for each file that was written, and for each that was unlinked.
+            // If only times change, they are written lazily, with the inode's next change or writeback. With FUSE's
+            // writeback cache, such a call follows each write and each unlink of a file.
             let linked = {
                 let mut m = inode.meta.write();
                 set.apply_times(&mut m.desc, now);
@@ -126,7 +128,7 @@ impl Filesystem {
             }
             return Ok(());
         }
-        // Reading the inode's block, which can fail, comes before the first change, to its size or anything else.
+        // Reading the inode's block can fail, so it comes before the first change, including the change of size.
         let _table = self.hold_slots([inode])?;
         let resized = match set.size {
             Some(size) => {
@@ -138,7 +140,7 @@ impl Filesystem {
                 if set.kill_privileges {
                     self.kill_privileges(inode)?;
                 }
-                // The same size still drops blocks that were preallocated behind the end.
+                // Setting the same size still frees blocks that were preallocated past the end.
                 let cluster_bits = self.geo.block_bits + self.geo.cluster_bits;
                 let units = size.div_ceil(1 << cluster_bits) << (cluster_bits - 9);
                 if size != inode.size() || self.is_left_behind(inode) || units < inode.meta.read().desc.blocks {
@@ -151,7 +153,7 @@ impl Filesystem {
         let chmod = set.mode.is_some_and(|m| m & 0o7777 != inode.mode() & 0o7777);
         let mut values = Values::default();
         if let Some(mode) = set.mode.filter(|_| chmod) {
-            // The list changes with the mode: damage in it shows before anything has changed.
+            // The mode also changes the access ACL. Reading the ACL first shows its damage before anything has changed.
             let stored = xattr::chmod_value(&XattrView { fs: self, inode }, mode)?;
             values = op.prepare_values(inode, stored.as_slice())?;
         }
@@ -164,7 +166,7 @@ impl Filesystem {
             self.may_pass_on(inode, owners)?;
         }
         self.transact_whole(if chmod { credits::CHMOD + values.credits } else { credits::SETATTR }, |handle| {
-            // First the step that may find no space: the list, whose block other inodes may share.
+            // The step that may run out of space comes first: the ACL, whose block other inodes may share.
             if let Some(mode) = set.mode.filter(|_| chmod) {
                 self.edit_xattrs(handle, inode, &values, |edit| xattr::chmod_acl(edit, mode))?;
             }
@@ -196,7 +198,7 @@ impl Filesystem {
     }
 }
 
-/// The time as a later read returns it: clamped to the range of the inode's fields, whose bounds have no fractions
+/// The time that a later read returns. It is clamped to the range of the inode's fields; the bounds have no nanoseconds
 /// (Linux: `timestamp_truncate`, fs/inode.c).
 fn truncated(t: Timestamp, extra: bool) -> Timestamp {
     let max = if extra { Timestamp::MAX } else { Timestamp::MAX_WITHOUT_EXTRA };

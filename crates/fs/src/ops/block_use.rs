@@ -1,11 +1,11 @@
-//! The purpose of a block: from a bad sector to its file (debugfs: icheck).
+//! Finding the purpose of a block, for example to find the file that a bad sector belongs to (debugfs: icheck).
 //!
-//! Main functions: [`Filesystem::block_use`], which knows the file system's own structures and free space;
+//! Main functions: [`Filesystem::block_use`], which recognizes the file system's own structures and free space;
 //! [`Filesystem::part_in`], which decides whether a block belongs to an inode. There is no map from blocks to inodes,
-//! so a caller that looks for a file asks for each.
+//! so a caller that looks for a file must try each inode.
 //!
 //! # Locking
-//! `inode` shared, in `part_in`.
+//! `part_in` takes `inode`, shared.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -21,7 +21,7 @@ use crate::map::MapState;
 /// The purpose of a block, apart from the file that it may belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockUse {
-    /// In front of the first group, or behind the last block.
+    /// The block lies before the first group, or after the last block.
     Outside,
     /// A copy of the superblock or the descriptors, or room for more descriptors, at the start of a group.
     Base(GroupNr),
@@ -31,13 +31,13 @@ pub enum BlockUse {
     InodeBitmap(GroupNr),
     /// A part of a group's inode table, with these inodes.
     InodeTable(GroupNr, InodeNr, InodeNr),
-    /// The journal.
+    /// A block of the journal.
     Journal,
-    /// An inode of the file system's own: for resizing, for quotas, for orphans.
+    /// The file system's own inode: for resizing, for quotas, or for orphans.
     Own(InodeNr),
-    /// In use: a file's content, map or attributes.
+    /// The block is in use, for a file's content, map or attributes.
     File,
-    /// Free.
+    /// The block is free.
     Free,
 }
 
@@ -81,7 +81,7 @@ impl Filesystem {
         if self.geo.base_metadata(group).ranges().any(|(start, len)| within(start, len.into()).is_some()) {
             return Ok(BlockUse::Base(group));
         }
-        // With flex groups, a group's bitmaps and table may lie in another group.
+        // With flex groups, the bitmaps and the inode table of a group may lie in another group.
         for group in self.geo.groups() {
             let (blocks, inodes, table) =
                 self.groups.with(group, |desc| (desc.block_bitmap, desc.inode_bitmap, desc.inode_table))?;
@@ -108,7 +108,7 @@ impl Filesystem {
             return Ok(BlockUse::Free);
         }
         let others = self.own_inodes.all().filter(|ino| self.geo.contains_inode(*ino));
-        // A number without an inode is no owner.
+        // A number without an inode owns no block.
         let owns = |ino: &InodeNr| {
             self.iget_own(*ino).and_then(|inode| self.part_in(&inode, block)).is_ok_and(|part| part.is_some())
         };
@@ -118,7 +118,7 @@ impl Filesystem {
     /// The part of the inode that lies in `block`, if any.
     ///
     /// # Errors
-    /// The map is damaged, and the sound part of it does not lead to the block.
+    /// The map is damaged, and its intact part does not lead to the block.
     pub fn part_in(&self, inode: &InodeRef, block: BlockNr) -> Result<Option<Part>> {
         let _shared = inode.rw.read();
         let has_map = {

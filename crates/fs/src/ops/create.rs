@@ -4,10 +4,10 @@
 //! Main types: [`NewNode`] (the inode to create), [`Cred`] (its creator). [`inherit`] decides which attributes a new
 //! inode inherits from its directory, and is a pure function.
 //!
-//! The order: inode number → inode in memory → its first block → its attributes → its name. Before it has a name,
-//! [`Operation::take_back`] can undo everything.
+//! The steps are: inode number, inode in memory, its first block, its attributes, its name. Before the inode has a
+//! name, [`Operation::take_back`] can undo everything.
 //!
-//! What it does not do: choose the number (`ialloc.rs`), check permissions.
+//! What it does not do: choose the number (`ialloc.rs`), or check permissions.
 //!
 //! # Locking
 //! The directory's `inode` lock, exclusively; shared for a file without a name.
@@ -42,15 +42,15 @@ use crate::xattr_store::{Values, XattrView};
 pub struct Cred {
     /// Owner of the new inode.
     pub uid: u32,
-    /// Its group, unless the directory passes on its own (set-group-ID).
+    /// Its group, unless the inode inherits the group of its directory (set-group-ID).
     pub gid: u32,
-    /// Applied to the mode of the new inode, unless the directory has a default ACL.
+    /// The mask of the new inode's mode; a default ACL of the directory replaces it.
     pub umask: u16,
 }
 
 impl Cred {
-    /// The same caller, without privilege. A mount or a tool may show all files as the caller's own, whatever the
-    /// image says. New inodes of such a caller get the owner (`uid`) and the group (`gid`) of their directory.
+    /// Adapts the credentials for an unprivileged caller to whom all files are shown as its own, regardless of the
+    /// image. A new inode then gets the owner (`uid`) and the group (`gid`) of its directory.
     #[must_use]
     pub fn of_directory(self, dir: &Attr, uid: bool, gid: bool) -> Cred {
         Cred { uid: if uid { dir.uid } else { self.uid }, gid: if gid { dir.gid } else { self.gid }, ..self }
@@ -62,9 +62,9 @@ impl Cred {
 pub struct NewNode<'a> {
     /// Kind and permissions.
     pub mode: u16,
-    /// For devices.
+    /// The device number, for devices.
     pub rdev: Option<DeviceNr>,
-    /// For symbolic links.
+    /// The target, for symbolic links.
     pub target: Option<&'a [u8]>,
 }
 
@@ -79,7 +79,7 @@ impl NewNode<'_> {
         NewNode { mode: FileType::Directory.mode_bits() | permissions & 0o7777, rdev: None, target: None }
     }
 
-    /// The marker for "not there" in an overlay (Linux: `WHITEOUT_DEV`).
+    /// A whiteout, which marks a name as deleted in an overlay (Linux: `WHITEOUT_DEV`).
     pub fn whiteout() -> NewNode<'static> {
         let rdev = Some(DeviceNr { major: 0, minor: 0 });
         NewNode { mode: FileType::CharDevice.mode_bits(), rdev, target: None }
@@ -98,14 +98,14 @@ struct Parent<'a> {
     flags: InodeFlags,
     projid: u32,
     default_acl: Option<&'a Acl>,
-    /// Its group becomes the group of every new inode in it ([`crate::MountOptions::group_of_directory`]).
+    /// Every new inode in the directory inherits its group ([`crate::MountOptions::group_of_directory`]).
     hands_down_group: bool,
 }
 
 /// The initial attributes of a new inode.
 #[derive(Debug, PartialEq, Eq)]
 struct Inherited {
-    /// The mode, and the matching ACLs.
+    /// The mode, and ACLs that match it.
     acl: acl::Inherited,
     gid: u32,
     /// Without [`InodeFlags::EXTENTS`], which does not depend on the directory.
@@ -116,10 +116,10 @@ struct Inherited {
 /// The attributes of a new inode for the `mode` (with its file type) that `cred` requests in a directory (Linux:
 /// `inode_init_owner`, `ext4_mask_flags`, `posix_acl_create`).
 ///
-/// A set-group-ID directory passes on its group, and to directories also the bit. If every directory passes on its
-/// group, new inodes do not get the bit (Linux: `EXT4_MOUNT_GRPID` in `__ext4_new_inode`). A default ACL replaces the
-/// umask, and narrows the mode. Flags are limited to those that the kind of file can have. The project is inherited
-/// if the directory's flag says so.
+/// In a set-group-ID directory new inodes inherit the group, and new directories also the bit. If new inodes inherit
+/// the group of every directory, they do not get the bit (Linux: `EXT4_MOUNT_GRPID` in `__ext4_new_inode`). A default
+/// ACL replaces the umask and restricts the mode. Flags are limited to those that the kind of file can have. The
+/// project is inherited if the directory's flag says so.
 fn inherit(parent: &Parent<'_>, mode: u16, cred: Cred) -> Inherited {
     let kind = FileType::from_mode(mode);
     let set_group_id = parent.mode & S_ISGID != 0 && !parent.hands_down_group;
@@ -138,8 +138,9 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::Exists`]; [`Error::NotFound`] if `dir` was removed; [`Error::NotDirectory`]; [`Error::NameTooLong`] or
-    /// [`Error::Invalid`] for the name; [`Error::TooManyLinks`] for a subdirectory too many; [`Error::NoSpace`] or
-    /// [`Error::NoInodes`]; [`Error::NotPermitted`] by the flags of `dir`; [`Error::ReadOnly`].
+    /// [`Error::Invalid`] for the name; [`Error::TooManyLinks`] if `dir` has the maximum number of subdirectories;
+    /// [`Error::NoSpace`] or [`Error::NoInodes`]; [`Error::NotPermitted`] because of the flags of `dir`;
+    /// [`Error::ReadOnly`].
     pub fn create(&self, dir: &InodeRef, name: &[u8], node: NewNode<'_>, cred: Cred) -> Result<InodeRef> {
         let op = self.begin_change()?;
         self.check_dir(dir)?;
@@ -156,7 +157,7 @@ impl Filesystem {
     /// Creates a file without a name (O_TMPFILE); [`Filesystem::link`] may add one.
     ///
     /// # Errors
-    /// As [`Filesystem::create`], except for those that concern the name.
+    /// As [`Filesystem::create`], except for errors that concern the name.
     pub fn tmpfile(&self, dir: &InodeRef, mode: u16, cred: Cred) -> Result<InodeRef> {
         let op = self.begin_change()?;
         self.check_dir(dir)?;
@@ -208,7 +209,7 @@ impl Operation<'_> {
         let values = self.inherited_values(dir, node, cred)?;
         self.transact_whole(credits::create(&view) + values.credits, |handle| {
             let inode = self.new_inode(handle, dir, name, node, cred, &values)?;
-            // The directory's flags may have changed since, so take a new snapshot.
+            // The directory's flags may have changed meanwhile, so take a new snapshot.
             let view = DirView::new(self, dir);
             if let Err(e) = view.add(handle, name, inode.ino, inode.file_type()) {
                 self.take_back(handle, &inode)?;
@@ -231,8 +232,8 @@ impl Operation<'_> {
         })
     }
 
-    /// Admits a new inode to the quotas of its owners, before the handle in which it is made. Until the result is
-    /// dropped it counts for their limits.
+    /// Charges a new inode to the quotas of its owners, before the handle that creates it. It counts against their
+    /// limits until the result is dropped.
     pub(crate) fn admit_new(&self, dir: &Inode, node: NewNode<'_>, cred: Cred) -> Result<NewInode<'_>> {
         let Inherited { gid, projid, .. } = {
             let m = dir.meta.read();
@@ -243,7 +244,7 @@ impl Operation<'_> {
         self.promise_inode(owners)
     }
 
-    /// The values of inherited lists that may need inodes of their own.
+    /// Prepares the values of inherited ACLs that may need inodes of their own.
     pub(crate) fn inherited_values(&self, dir: &Arc<Inode>, node: NewNode<'_>, cred: Cred) -> Result<Values> {
         let is_link = FileType::from_mode(node.mode) == Some(FileType::Symlink);
         if !self.geo.ea_inode || !self.has_acls() || is_link {
@@ -262,8 +263,8 @@ impl Operation<'_> {
         Parent { mode, gid, flags, projid, default_acl, hands_down_group }
     }
 
-    /// A new inode with one link, written, and still without a name. [`credits::NEW_INODE`]. The caller has admitted it
-    /// ([`Operation::admit_new`]), and prepared the `values` that it may inherit.
+    /// Creates an inode with one link and writes it; it has no name yet. [`credits::NEW_INODE`]. The caller has charged
+    /// it to the quotas ([`Operation::admit_new`]), and has prepared the `values` that it may inherit.
     pub(crate) fn new_inode(
         &self,
         handle: &mut Handle,
@@ -304,14 +305,14 @@ impl Operation<'_> {
             self.begin_crypt(&inode, context);
         }
         let filled = (|| {
-            // First, so that the other attributes, which inodes may share, are those that find no room (Linux:
-            // `__ext4_new_inode`).
+            // The context comes first. If there is too little room in the inode, the other attributes go to a block,
+            // which inodes may share (Linux: `__ext4_new_inode`).
             if let Some(context) = context {
                 self.edit_xattrs(handle, &inode, &Values::default(), |edit| {
                     xattr::set_stored(edit, CONTEXT, &context.encode())
                 })?;
             }
-            // Before the content: that may lie in the inode, and takes the room that is left.
+            // The ACLs come before the content, which may be stored in the inode and takes all of the remaining room.
             if acl.access.is_some() || acl.default.is_some() {
                 self.edit_xattrs(handle, &inode, values, |edit| xattr::set_inherited(edit, &acl))?;
             }
@@ -325,8 +326,8 @@ impl Operation<'_> {
         Ok(inode)
     }
 
-    /// A new inode for an attribute's value, empty and without a name, among the inodes near `owner`, whose owners it
-    /// has. [`credits::NEW_INODE`]. The caller has admitted it to their quotas.
+    /// Creates an inode for an attribute's value: empty, without a name, near `owner`, and with the same owners.
+    /// [`credits::NEW_INODE`]. The caller has charged it to their quotas.
     pub(crate) fn new_value_inode(&self, handle: &mut Handle, owner: &Arc<Inode>, hash: u32) -> Result<InodeRef> {
         let (ino, fresh) = self.allocate_inode(handle, owner, false, b"")?;
         let mut desc = InodeDesc::new(FileType::Regular.mode_bits() | 0o600, &self.geo);
@@ -349,7 +350,7 @@ impl Operation<'_> {
         Ok(inode)
     }
 
-    /// Adds a new inode, whose number has just been allocated, to those in memory.
+    /// Adds a new inode to the table of inodes in memory. Its number has just been allocated.
     fn place_new(&self, handle: &mut Handle, ino: InodeNr, fresh: bool, desc: InodeDesc) -> Result<InodeRef> {
         let kind = desc.file_type();
         let (is_dir, extents) = (kind == Some(FileType::Directory), desc.has_extents());
@@ -361,11 +362,11 @@ impl Operation<'_> {
         };
         if let Err(e) = self.clear_inode_slot(handle, ino, fresh) {
             if !e.is_corruption() {
-                // So far only the bitmap has changed, and this handle will be committed in any case.
+                // Only the bitmap has changed so far, and this handle will be committed in any case.
                 let freed = self.free_inode_number(handle, ino, is_dir);
                 self.whole(handle, freed)?;
             }
-            // Otherwise the number belongs to another file, and the bit that was missing remains set.
+            // After corruption, the number belongs to another file, and its bit, which was missing, remains set.
             return Err(e);
         }
         let (es, tid) = (self.es.attach(ino), handle.tid().0);
@@ -380,17 +381,17 @@ impl Operation<'_> {
         Ok(inode)
     }
 
-    /// Takes back a new inode that could not be completed: its eviction frees it.
+    /// Takes back a new inode that could not be completed; its eviction frees it.
     pub(crate) fn take_back(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
         self.taken_back.set(self.taken_back.get() + 1);
         self.unname(handle, inode)
     }
 
-    /// The first content of a new inode.
+    /// Writes the first content of a new inode.
     fn fill_new(&self, handle: &mut Handle, inode: &InodeRef, dir: &Arc<Inode>, target: Option<&[u8]>) -> Result<()> {
         let key = self.file_key(inode)?;
         if inode.is_dir() {
-            // Linux: content in the inode is never encrypted, so encrypted inodes have none.
+            // As in Linux, content in the inode is never encrypted, so encrypted inodes have none.
             if key.is_none() && self.begin_inline_dir(handle, inode, dir.ino)? {
                 return Ok(());
             }
@@ -431,7 +432,8 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Removes the link of a new inode without a name, and records it as an orphan, so that a crash does not leak it.
+    /// Removes the link of a new inode without a name, and records the inode as an orphan, so that a crash does not
+    /// leak it.
     fn unname(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
         inode.meta.write().desc.links = 0;
         let recorded = self.orphan_add(handle, inode).and_then(|()| self.write_inode(handle, inode));

@@ -1,4 +1,4 @@
-//! Inheritance from a directory, without an image.
+//! Tests of the attributes that a new inode inherits, without an image.
 
 use extant_ondisk::acl::{AclEntry, Tag};
 
@@ -26,7 +26,7 @@ fn all_inherit_the_group_of_a_set_group_id_directory_and_directories_also_the_bi
     }
 }
 
-/// Linux: `EXT4_MOUNT_GRPID` in `__ext4_new_inode`, which does not change the mode.
+/// As `EXT4_MOUNT_GRPID` in Linux's `__ext4_new_inode`, which does not change the mode.
 #[test]
 fn with_group_of_directory_all_inherit_the_group_and_none_the_bit() {
     for mode in [0o040775, 0o042775] {

@@ -1,5 +1,5 @@
-//! Journal credits: the most metadata blocks that an operation changes (Linux: `EXT4_DATA_TRANS_BLOCKS` and
-//! neighbours, fs/ext4/ext4_jbd2.h).
+//! Journal credits: the maximum number of metadata blocks that each operation changes (Linux: `EXT4_DATA_TRANS_BLOCKS`
+//! and its neighbours, fs/ext4/ext4_jbd2.h).
 //!
 //! | operation | blocks | which |
 //! |---|---|---|
@@ -17,17 +17,17 @@
 //! | [`VALUE`] | 3 | a value in an inode of its own gets or loses a reference |
 //! | [`allocate`], [`convert`], [`remove`] | by the map | allocating blocks, changing their state, freeing them |
 //!
-//! A block that changes twice counts once, so these are upper bounds. Unused credits are returned when the handle
-//! ends: too many occupy room in the running transaction until then, too few overrun it. Sums consist of the parts
-//! below; `+ n` at the end of one is spare. Debug builds, and therefore all tests, stop at an operation that changes
-//! more blocks than its credits allow ([`extant_journal::Handle::modify`]).
+//! A block that changes twice counts once, so these are upper bounds. Unused credits are returned when the handle ends.
+//! Too many credits occupy room in the running transaction until then, and too few overrun it. The sums consist of the
+//! parts below; `+ n` at the end of a sum is spare. Debug builds, and therefore all tests, stop at an operation that
+//! changes more blocks than its credits allow ([`extant_journal::Handle::modify`]).
 //!
 //! What it does not do: know the trees. Maps ([`crate::map::MapRoot::credits_for_insert`]), directories
-//! ([`crate::dir::credits_for_add`]) and attributes ([`crate::xattr::CREDITS`]) know their own credits, and tests
+//! ([`crate::dir::credits_for_add`]) and attributes ([`crate::xattr::CREDITS`]) compute their own credits, and tests
 //! check those.
 //!
 //! # Locking
-//! The functions that consult a map take its lock (50), shared, for that long.
+//! The functions that consult a map take its lock (50), shared, while they do.
 
 use crate::dir::{self, DirStore};
 use crate::dir_store::DirView;
@@ -49,70 +49,71 @@ const ORPHAN: u32 = 2;
 /// One change of attributes.
 pub(crate) const XATTR: u32 = xattr::CREDITS;
 
-/// A reference to a value more or less: its inode, which may leave the orphans or join them.
+/// Adding or removing a reference to a value: its inode, which may join or leave the orphans.
 pub(crate) const VALUE: u32 = INODE + ORPHAN;
 
-/// The size on disk moves, perhaps for the first time beyond 2 GiB.
+/// Moving the size on disk, perhaps for the first time beyond 2 GiB.
 pub(crate) const DISK_SIZE: u32 = SUPER + INODE + 1;
-/// Adds the inode to the orphans, with its new size.
+/// Adding the inode to the orphans, with its new size.
 pub(crate) const TRUNCATE_BEGIN: u32 = ORPHAN + DISK_SIZE;
-/// Removes the inode from the orphans.
+/// Removing the inode from the orphans.
 pub(crate) const TRUNCATE_END: u32 = ORPHAN + INODE + 1;
 pub(crate) const SETATTR: u32 = INODE + 1;
 /// As [`SETATTR`], with an attribute that depends on the mode.
 pub(crate) const CHMOD: u32 = SETATTR + XATTR;
 pub(crate) const SET_XATTR: u32 = XATTR + INODE + 3;
-/// Number, own and parent's inode, first block, attributes; the orphan record if the inode is abandoned, the
-/// superblock for `dir_nlink`.
+/// The number, the new inode and its parent, the first block, and the attributes. Also the orphan record if the inode
+/// is taken back, and the superblock for `dir_nlink`.
 pub(crate) const NEW_INODE: u32 = GROUP + INODE + INODE + (GROUP + 1) + ORPHAN + SUPER + 4 + XATTR;
-/// unlink, rmdir.
+/// For unlink and rmdir.
 pub(crate) const REMOVE_NAME: u32 = ENTRY + INODE + INODE + ORPHAN + 3;
 /// Two entries, two `..`, the inodes of both and of their directories; the superblock for `dir_nlink`.
 pub(crate) const EXCHANGE: u32 = 2 * ENTRY + 2 * ENTRY + 4 * INODE + SUPER + 12;
-/// Without attributes, see [`XATTR`].
+/// Evicting an inode without attributes; with attributes, add [`XATTR`].
 pub(crate) const EVICT: u32 = ORPHAN + INODE + GROUP + 3;
 
-/// Adds a name to the directory of `view`.
+/// Adding a name to the directory of `view`.
 fn add_name(view: &DirView<'_>) -> u32 {
     let add = dir::credits_for_add(&view.params, view.blocks());
     let map = view.dir.map.read().credits_for_insert(view.fs.geo.block_size, 1);
-    // Names that leave the inode need a block before the directory grows like any other.
+    // If names leave the inode, the directory needs a first block, and may then grow like any other.
     let first = u32::from(view.fs.is_inline(view.dir));
-    // Each new block: bitmap, descriptor, itself, and the map's nodes (whose first split makes the next cheap).
+    // Each new block needs a bitmap, a descriptor, itself, and the map's nodes (whose first split makes the next one
+    // cheap).
     add.blocks + (first + add.appended) * (GROUP + 1) + map + INODE
 }
 
-/// create, mkdir, symlink, mknod.
+/// For create, mkdir, symlink and mknod.
 pub(crate) fn create(view: &DirView<'_>) -> u32 {
     add_name(view) + NEW_INODE
 }
 
-/// The inode, which may leave the orphans and join them again, and the directory.
+/// A new name, the directory, and the inode, which may leave the orphans and join them again.
 pub(crate) fn link(view: &DirView<'_>) -> u32 {
     add_name(view) + INODE + INODE + 2 * ORPHAN + 4
 }
 
-/// The old entry, the `..` of a moved directory, both directories, the moved inode, the replaced one, which may
-/// become an orphan, the superblock for `dir_nlink`; and the whiteout in the old place, if there is one.
+/// The old entry, the `..` of a moved directory, both directories, the moved inode, and the replaced one, which may
+/// become an orphan; the superblock for `dir_nlink`; and the whiteout in the old place, if there is one.
 pub(crate) fn rename(new: &DirView<'_>, leaves_whiteout: bool) -> u32 {
     let whiteout = if leaves_whiteout { NEW_INODE } else { 0 };
     add_name(new) + 2 * ENTRY + 2 * INODE + 2 * INODE + ORPHAN + SUPER + 7 + whiteout
 }
 
 impl Filesystem {
-    /// Allocates and maps up to `len` blocks: their group, the map's nodes, the inode, the superblock for
+    /// For allocating and mapping up to `len` blocks: their group, the map's nodes, the inode, and the superblock for
     /// `large_file`.
     pub(crate) fn allocate_credits(&self, inode: &Inode, len: u32) -> u32 {
         inode.map.read().credits_for_insert(self.geo.block_size, len) + GROUP + INODE + SUPER
     }
 
-    /// Changes the state of a run of blocks, which may split extents at both of its ends.
+    /// For changing the state of a run of blocks, which may split extents at both of its ends.
     pub(crate) fn convert_credits(&self, inode: &Inode) -> u32 {
         self.allocate_credits(inode, 1) + 8
     }
 
-    /// Unmaps and frees some blocks of up to two groups; the inode. The spare ones let a caller finish in the same
-    /// handle.
+    /// For unmapping and freeing some blocks in up to two groups, and writing the inode. The spare credits let a caller
+    /// finish in the same handle.
     pub(crate) fn remove_credits(&self, inode: &Inode) -> u32 {
         inode.map.read().credits_for_remove(2) + INODE + 7
     }

@@ -1,13 +1,14 @@
-//! Reading and writing file content; which blocks are mapped, delayed or holes.
+//! Reading and writing file content.
 //!
-//! Two ways to write. *Delayed*: the data waits in folios, its blocks are promised but not chosen; files that are
-//! deleted soon never reach the device, and the others are allocated in one piece. *Through*: blocks are chosen at once
-//! and the data goes to the device from the caller's memory, without a copy in between; right for large writes and for
-//! overwrites when the device itself caches (an image file without O_DIRECT).
+//! There are two ways to write. In a *delayed* write, the data waits in folios; space is reserved for its blocks, but
+//! they are not chosen yet. Files that are deleted soon never reach the device, and the others are allocated in one
+//! piece. In a *write-through*, blocks are chosen immediately, and the data goes to the device from the caller's memory
+//! without a copy. That suits large writes, and overwrites if the device itself caches (an image file without
+//! O_DIRECT).
 //!
 //! # Locking
-//! Writers hold `inode` (20) exclusively, readers shared, across the I/O. Blocks are looked up under `map` (50); the
-//! extent-status cache changes only under it.
+//! Writers hold `inode` (20) exclusively and readers hold it shared, across the I/O. Blocks are looked up under `map`
+//! (50); the extent-status cache changes only under that lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,33 +30,33 @@ use crate::options::Atime;
 use crate::writeback::batch::WritebackReason;
 use extant_es::EsState;
 
-/// Writers of less at a time do not wait for memory.
+/// Writers of less than this in one call do not wait for memory.
 const LIGHT_BYTES: u64 = 64 << 10;
 
-/// The properties of a writer.
+/// Properties of a write, from its caller.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteFlags {
     /// Drop set-user-id and set-group-id bits and file capabilities.
     pub kill_privileges: bool,
-    /// Drop file capabilities alone.
+    /// Drop only file capabilities.
     pub kill_capabilities: bool,
     /// The caller keeps the times itself (FUSE writeback cache).
     pub keep_times: bool,
-    /// Whole pages of a cache above, in any order: an append-only file takes them, too.
+    /// The data are whole pages of the caller's cache, in any order. Even an append-only file accepts them.
     pub from_cache: bool,
 }
 
-/// Bytes of the largest block.
+/// The size of the largest possible block, in bytes.
 const BLOCK_SIZE_MAX: usize = 64 << 10;
-/// Bytes read ahead of a sequential reader in process.
+/// The number of bytes to read ahead for a sequential reader in process.
 const READAHEAD_BYTES: u64 = 512 << 10;
 
 impl Filesystem {
-    /// Reads up to `buf.len()` bytes at `pos`; returns how many there were before the end of the file.
+    /// Reads up to `buf.len()` bytes at `pos`. Returns the number of bytes before the end of the file.
     ///
     /// # Errors
-    /// [`Error::IsDirectory`]; [`Error::Invalid`] for other special files; [`Error::Unsupported`] for an encrypted
-    /// file without its key; [`Error::Unverified`] for content that is not that of the file's Merkle tree;
+    /// [`Error::IsDirectory`]; [`Error::Invalid`] for other special files; [`Error::Unsupported`] for an encrypted file
+    /// without its key; [`Error::Unverified`] for content that does not match the file's Merkle tree;
     /// [`Error::Corrupt`] for a damaged map; [`Error::Device`] if the device fails.
     pub fn read(&self, inode: &InodeRef, pos: u64, buf: &mut [u8]) -> Result<usize> {
         let kind = inode.file_type();
@@ -85,8 +86,8 @@ impl Filesystem {
         Ok(n)
     }
 
-    /// A caller got an error for this file that cannot say why. If the image is rescued, the reason goes to the
-    /// messages, once. Damage has been reported in any case.
+    /// Reports the reason of an error that the caller of a read cannot see. Under rescue, a message names it, once for
+    /// each file. Damage has already been reported.
     pub fn report_hurt(&self, inode: &InodeRef, e: &Error) {
         let unread = matches!(e, Error::Device(_)) && self.options.rescue;
         if unread && !inode.hurt.swap(true, Ordering::Relaxed) {
@@ -94,7 +95,7 @@ impl Filesystem {
         }
     }
 
-    /// The caller holds the inode's lock, shared at least, and the range lies within the file.
+    /// Reads a range that lies within the file. The caller holds the inode's lock, at least shared.
     pub(crate) fn read_locked(&self, inode: &Arc<Inode>, pos: u64, buf: &mut [u8]) -> Result<()> {
         if let Some(content) = self.inline_content(inode)? {
             let stored = content.get(usize::try_from(pos).unwrap_or(usize::MAX)..).unwrap_or_default();
@@ -123,7 +124,7 @@ impl Filesystem {
             let wanted = (pos + to as u64).div_ceil(bs) * bs;
             let mut stop = wanted;
             if sequential && i == last {
-                // Up to the first block in memory: it may be newer than the device.
+                // Stop at the first block in memory, because it may be newer than the device.
                 let ahead = (stop + READAHEAD_BYTES).min(size.div_ceil(bs) * bs);
                 stop = inode.pages.next_uptodate(stop / bs, ahead / bs) * bs;
             }
@@ -138,7 +139,7 @@ impl Filesystem {
                 self.read_device(inode, start, &mut fresh)?;
             }
             if stop > size {
-                // The device may hold anything after the end of the file.
+                // The device may contain anything after the end of the file.
                 fresh[(size.max(start) - start) as usize..].fill(0);
             }
             let within = (pos + from as u64 - start) as usize;
@@ -148,7 +149,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Reads the blocks of the map from the device, decrypted; holes and unwritten blocks are zeros.
+    /// Reads the mapped blocks from the device and decrypts them. Holes and unwritten blocks read as zeros.
     pub(crate) fn read_device(&self, inode: &Arc<Inode>, pos: u64, buf: &mut [u8]) -> Result<()> {
         let bits = self.geo.block_bits;
         let key = self.file_key(inode)?;
@@ -176,7 +177,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Whether a read would move the access time now, by the mount's rule and the inode's flag. A server whose client
+    /// Whether a read would update the access time now, by the mount's rule and the inode's flag. A server whose client
     /// caches reads calls this at open.
     pub fn atime_is_due(&self, inode: &InodeRef) -> bool {
         if self.options.atime == Atime::Never || self.is_read_only() {
@@ -192,13 +193,13 @@ impl Filesystem {
         !d.flags.contains(InodeFlags::NOATIME) && (self.options.atime == Atime::Always || !fresh)
     }
 
-    /// Moves the access time if the mount's rule says so; written lazily.
+    /// Updates the access time if the mount's rule requires it. The inode is written lazily.
     pub(crate) fn touch_atime(&self, inode: &InodeRef) {
         if !self.atime_is_due(inode) {
             return;
         }
         let now = self.now();
-        // While the mount is frozen or about to be, nothing may become dirty.
+        // While the mount is frozen or being frozen, nothing may become dirty.
         let Some(_change) = self.try_begin_change() else { return };
         let mut m = inode.meta.write();
         m.desc.atime = now;
@@ -207,19 +208,19 @@ impl Filesystem {
         self.note_dirty(inode, 0);
     }
 
-    /// Lists the inode with the flusher.
+    /// Adds the inode to the flusher's list of dirty inodes.
     pub(crate) fn note_dirty(&self, inode: &Arc<Inode>, bytes: u64) {
         self.flusher.dirtied(u64::from(inode.ino.0), bytes, inode);
     }
 
-    /// Writes `data` at `pos`; returns how much of it, from the start, was written. As write(2) does, a write is cut at
-    /// the format's limit, and where space ends: [`Error::NoSpace`] means that nothing fits. While much is dirty, the
-    /// writer waits.
+    /// Writes `data` at `pos` and returns how much of it, from the start, was written. As in write(2), a write stops at
+    /// the format's limit, and where space runs out; [`Error::NoSpace`] means that not even one byte fits. If much data
+    /// is dirty, the writer waits.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; [`Error::FileTooBig`] at the format's limit; [`Error::IsDirectory`]; [`Error::Invalid`] for
-    /// other special files; [`Error::NotPermitted`] by the inode's flags; [`Error::ReadOnly`]. [`Error::Lost`] if the
-    /// inode is synchronous and the data did not become durable.
+    /// other special files; [`Error::NotPermitted`] because of the inode's flags; [`Error::ReadOnly`]. [`Error::Lost`]
+    /// if the inode is synchronous and the data did not become durable.
     pub fn write(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
         self.await_memory(data.len() as u64);
         let (done, dirtied) = self.write_data(inode, pos, data, flags)?;
@@ -227,8 +228,8 @@ impl Filesystem {
         Ok(done)
     }
 
-    /// As [`Filesystem::write`], for a server with few threads: it does not wait, and also returns how long to delay
-    /// the answer to the writer. See [`Filesystem::is_full_of_dirty`].
+    /// As [`Filesystem::write`], for a server with few threads: it does not wait, but also returns how long to delay
+    /// the reply to the writer. See [`Filesystem::is_full_of_dirty`].
     ///
     /// # Errors
     /// As [`Filesystem::write`].
@@ -252,12 +253,12 @@ impl Filesystem {
         Ok((done, Duration::from_nanos(pause)))
     }
 
-    /// Whether so much is dirty that a writer has to wait, however long it has waited already.
+    /// Whether so much data is dirty that a writer must wait, regardless of how long it has already waited.
     pub fn is_full_of_dirty(&self) -> bool {
         self.flusher.is_full()
     }
 
-    /// Returns how much was written, and the bytes that it dirtied.
+    /// Returns the number of bytes written, and the bytes of blocks that became dirty.
     fn write_data(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
         let op = self.begin_change()?;
         if inode.file_type() != Some(FileType::Regular) {
@@ -277,7 +278,7 @@ impl Filesystem {
             while done < data.len() {
                 match op.retry_no_space(|| self.write_once(inode, pos + done as u64, &data[done..], flags)) {
                     Ok((n, newly)) => (done, dirtied) = (done + n, dirtied + newly),
-                    // The write of the rest reports it.
+                    // The write of the remaining data reports the error.
                     Err(e) if done > 0 && e.is_no_space() => break,
                     Err(e) => return Err(e),
                 }
@@ -287,9 +288,9 @@ impl Filesystem {
         })
     }
 
-    /// Waits until there is memory for the data of a writer: clean frames leave, and the flushers of all mounts that
-    /// share the budget clean more. The wait is bounded by the time that the device takes for as much.
-    /// Light writers do not wait: they do not fill memory. No lock or handle is held.
+    /// Waits until there is memory for the data of a writer: clean frames are evicted, and the flushers of all mounts
+    /// that share the budget clean more. The wait is bounded by the time that the device needs to write this amount.
+    /// Small writes do not wait, because they do not fill memory. No lock or handle is held.
     fn await_memory(&self, bytes: u64) {
         const AT_MOST: u64 = 1 << 20;
         let bytes = bytes.min(AT_MOST);
@@ -304,8 +305,8 @@ impl Filesystem {
         }
     }
 
-    /// The writer of so many dirty bytes pauses for them; without a flusher's thread it writes them. No lock or handle
-    /// is held.
+    /// Makes a writer pause for this number of dirty bytes. Without a flusher thread, the writer writes them itself. No
+    /// lock or handle is held.
     fn pause_writer(&self, inode: &Inode, bytes: u64) {
         match self.options.threads {
             true => self.flusher.throttle(inode.listed(), bytes, self.bulk.rate()),
@@ -313,8 +314,8 @@ impl Filesystem {
         }
     }
 
-    /// Writes as much as there is space for at once, at least a byte; returns how much, and the bytes of blocks that
-    /// became dirty.
+    /// Writes as much as there is space for at once, at least one byte. Returns the number of bytes written, and the
+    /// bytes of blocks that became dirty.
     fn write_once(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
         let _exclusive = inode.rw.write();
         let appends = flags.from_cache || pos >= inode.size();
@@ -338,8 +339,8 @@ impl Filesystem {
         Ok(written)
     }
 
-    /// As [`Filesystem::write_once`]. The caller holds the inode's lock exclusively; the range is
-    /// within the format's limits.
+    /// As [`Filesystem::write_once`]. The caller holds the inode's lock exclusively, and the range is within the
+    /// format's limits.
     fn write_locked(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<(usize, u64)> {
         if self.write_inline(inode, pos, data)? {
             return Ok((data.len(), 0));
@@ -350,7 +351,7 @@ impl Filesystem {
         self.prepare_end(inode, pos)?;
         let aligned = pos.is_multiple_of(bs) && (end.is_multiple_of(bs) || end >= old);
         let through = match self.options.write_through_bytes {
-            // Of an encrypted file, only folios have plaintext.
+            // The plaintext of an encrypted file exists only in folios.
             Some(min) if aligned && inode.crypt.get().is_none() && !inode.pages.overlaps(pos, data.len() as u64) => {
                 data.len() as u64 >= min || self.all_written(inode, pos, data.len() as u64)?
             }
@@ -359,10 +360,10 @@ impl Filesystem {
         if through {
             self.stats.writes_through.inc();
             if !inode.pages.is_empty() && inode.meta.read().desc.size < end {
-                // The size on disk must not pass over data that waits to be written.
+                // The size on disk must not advance past data that waits to be written.
                 self.write_and_wait(inode);
             }
-            // The end is prepared.
+            // [`Filesystem::prepare_end`] has already handled the end of the file.
             self.prepare_size(inode, pos.min(old))?;
             Ok((self.write_through(inode, pos, data)?, 0))
         } else {
@@ -387,8 +388,8 @@ impl Filesystem {
         }
     }
 
-    /// Into folios: as much as blocks can be promised for, which is at least a byte; returns how much, and the bytes of
-    /// blocks that became dirty.
+    /// Writes into folios, as much as blocks can be reserved for, but at least one byte. Returns the number of bytes
+    /// written, and the bytes of blocks that became dirty.
     pub(crate) fn write_delayed(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<(usize, u64)> {
         let bits = self.geo.block_bits;
         let bs = 1u64 << bits;
@@ -404,7 +405,7 @@ impl Filesystem {
             fills.push((block, self.read_fill(inode, block, old)?));
         }
         loop {
-            // Before the map is read: a loss from here on takes the promises of its blocks back.
+            // Take the position before the map is read: a loss from here on cancels the reservations of its blocks.
             let before = inode.losses.position();
             let (placed, promised) = self.promise_holes(inode, first as u32, last as u32)?;
             let n = match u64::from(placed) {
@@ -419,7 +420,8 @@ impl Filesystem {
                 Err(refused) => {
                     self.break_promises(inode, promised);
                     if let WriteRefused::NeedsFill { block } = refused {
-                        // Its writeback ended since it was looked at, and it left: now the device has it.
+                        // The block's writeback has ended since the check, and the block was evicted. The device has
+                        // its content now.
                         fills.push((block, self.read_fill(inode, block, old)?));
                     }
                 }
@@ -427,7 +429,7 @@ impl Filesystem {
         }
     }
 
-    /// The current content of a block that a write covers in part, as far as it belongs to a file of `size` bytes.
+    /// Reads the current content of a block that a write covers in part, up to the file's `size`.
     fn read_fill(&self, inode: &Arc<Inode>, block: u64, size: u64) -> Result<AlignedBuf> {
         let bs = u64::from(self.geo.block_size);
         let mut content = AlignedBuf::zeroed(bs as usize);
@@ -438,8 +440,8 @@ impl Filesystem {
         Ok(content)
     }
 
-    /// Promises blocks for the holes in `first..=last`, from the start on, as far as there is space. Returns the first
-    /// block that has no place (`last` + 1 if all have one), and the promised runs.
+    /// Reserves blocks for the holes in `first..=last`, from the start on, as long as there is space. Returns the first
+    /// block without a reservation or place (`last` + 1 if there is none), and the reserved runs.
     fn promise_holes(&self, inode: &Arc<Inode>, first: u32, last: u32) -> Result<(u32, Vec<(u32, u32)>)> {
         let mut promised: Vec<(u32, u32)> = Vec::new();
         let mut lblk = first;
@@ -473,7 +475,7 @@ impl Filesystem {
         }
     }
 
-    /// Takes promises back: no data comes for these blocks.
+    /// Cancels reservations, because no data follows for these blocks.
     fn break_promises(&self, inode: &Inode, promised: Vec<(u32, u32)>) {
         let _map = inode.map.write();
         for (lblk, n) in promised {
@@ -481,7 +483,7 @@ impl Filesystem {
         }
     }
 
-    /// Why no block could be promised to delayed data of the inode.
+    /// The reason why no block could be reserved for delayed data of the inode.
     fn missing_space(&self, inode: &Inode) -> Error {
         match self.blocks_within_quota(inode, 1) {
             Err(Error::QuotaExceeded) => Error::QuotaExceeded,
@@ -489,8 +491,8 @@ impl Filesystem {
         }
     }
 
-    /// Whole blocks (the last may end with the file): allocate what is missing, then write from the caller's memory.
-    /// Returns how much was written before space ended; the size is then where the data ends.
+    /// Writes whole blocks (the last may end with the file): allocates the missing ones, then writes from the caller's
+    /// memory. Returns how much was written before space ran out; the size is then where the data ends.
     fn write_through(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<usize> {
         let bits = self.geo.block_bits;
         let mut end = pos + data.len() as u64;
@@ -528,7 +530,7 @@ impl Filesystem {
                         Err(e) if at > 0 && e.is_no_space() => break,
                         r => r?.0,
                     };
-                    // The data first: after an error or a crash here, nothing points to these blocks.
+                    // Write the data first: after an error or a crash here, nothing refers to these blocks.
                     let n = match self.write_piece(chosen.start, chosen.len, &data[at..]) {
                         Ok(n) => n,
                         Err(e) => {
@@ -552,8 +554,8 @@ impl Filesystem {
         Ok(at)
     }
 
-    /// Writes the start of `data` to `len` blocks from `block`, padding the last block with zeros; returns the bytes of
-    /// `data` written.
+    /// Writes the start of `data` to `len` blocks from `block` on, and pads the last block with zeros. Returns the
+    /// number of bytes of `data` that were written.
     pub(crate) fn write_piece(&self, block: BlockNr, len: u32, data: &[u8]) -> Result<usize> {
         let bits = self.geo.block_bits;
         let room = (u64::from(len) << bits) as usize;

@@ -1,9 +1,10 @@
-//! The two sizes of a file. Users see the one in memory. A crash leaves the one on disk, which follows it: it never
-//! passes over bytes that are not on the device yet, or that a truncation cut off (Linux: `i_disksize`).
+//! The two sizes of a file. Users see the size in memory. After a crash, the file has the size on disk. That size
+//! follows the other, but never advances over bytes that are not on the device yet, or that a truncation removed
+//! (Linux: `i_disksize`).
 //!
-//! [`Filesystem::move_size`] moves them. Only data in folios moves the one in memory alone
-//! ([`extant_cache::AddressSpace::write`]). The rest of a block behind a size may be anything on the device. Before an
-//! operation moves a size over it, [`Filesystem::prepare_size`] has zeros written there.
+//! [`Filesystem::move_size`] changes both. Only writes into folios change the size in memory without the other
+//! ([`extant_cache::AddressSpace::write`]). On the device, the rest of a block past a size may contain anything. Before
+//! an operation moves a size over it, [`Filesystem::prepare_size`] writes zeros there.
 //!
 //! | step | prepared | in memory | on disk | behind the sizes afterwards |
 //! |---|---|---|---|---|
@@ -19,11 +20,12 @@
 //! | crash | | as on disk | stays | anything in the last block; cut off blocks, if it is an orphan |
 //! | replay of the orphan list | | stays | stays | anything in the last block; no blocks |
 //!
-//! *disk*: the block with the size on disk is on the device, with zeros behind the data. *end*: so is the block with
-//! the end of the file, and blocks that were cut off behind it are free.
+//! *disk*: the block with the size on disk has been written, with zeros after the data. *end*: so has the block with
+//! the end of the file, and blocks past the end that a truncation left are free.
 //!
 //! # Locking
-//! The inode's `inode` lock, exclusively, or the owner of a batch in writeback; the size is under `inode meta` (60).
+//! The inode's `inode` lock, exclusively, or ownership of a batch in writeback. The size on disk is under `inode meta`
+//! (60).
 
 use std::sync::Arc;
 
@@ -40,22 +42,22 @@ use crate::writeback::batch::WritebackReason;
 use crate::writeback::patience::Patience;
 use extant_es::EsState;
 
-/// How far the sizes move.
+/// How the sizes change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Move {
-    /// Each becomes at least as large: the bytes before it are on the device, or holes.
+    /// Each becomes at least this large; the bytes before it are on the device, or holes.
     AtLeast,
-    /// Both become equal.
+    /// Both become equal to it.
     Exactly,
 }
 
 impl Filesystem {
-    /// Moves both sizes, and writes the inode. [`credits::DISK_SIZE`].
+    /// Changes both sizes, and writes the inode. [`credits::DISK_SIZE`].
     pub(crate) fn move_size(&self, handle: &mut Handle, inode: &Arc<Inode>, to: u64, how: Move) -> Result<()> {
         self.set_large_file(handle, to)?;
         match how {
             Move::AtLeast => {
-                // Nothing moves here in writeback, which stays within the size in memory.
+                // In writeback this changes nothing, because writeback stays within the size in memory.
                 inode.size_cell().fetch_max(to, Ordering::AcqRel);
                 let mut m = inode.meta.write();
                 m.desc.size = m.desc.size.max(to);
@@ -68,23 +70,23 @@ impl Filesystem {
         self.write_inode_data(handle, inode)
     }
 
-    /// Whether the size on disk stays behind: data over it was lost, and no pending write will move it to the end of
-    /// the file. Only the write of the last block does.
+    /// Whether the size on disk remains behind: data there was lost, and no pending write will move the size to the end
+    /// of the file. Only the write of the last block moves it there.
     pub(super) fn is_left_behind(&self, inode: &Inode) -> bool {
         let size = inode.size();
         let is_behind = || inode.meta.read().desc.size < size;
-        // Checked again after the block, which leaves memory after the size has moved.
+        // Check the size again after the block, because the block leaves memory only after the size has moved.
         is_behind() && !inode.pages.block_dirty((size - 1) >> self.geo.block_bits) && is_behind()
     }
 
-    /// Called before an operation other than writeback moves the sizes to `to`: neither may uncover bytes that an
-    /// earlier truncation cut off. Writeback cannot, as it writes the blocks of a file in order. It passes only a block
-    /// whose data is lost, like a hole.
+    /// Called before an operation other than writeback moves the sizes to `to`. Neither move may expose bytes that an
+    /// earlier truncation removed. Writeback cannot expose any, because it writes the blocks of a file in order. It
+    /// skips only a block whose data is lost, which is like a hole.
     pub(super) fn prepare_size(&self, inode: &Arc<Inode>, to: u64) -> Result<()> {
         let size = inode.meta.read().desc.size;
         if size < to && !size.is_multiple_of(u64::from(self.geo.block_size)) {
             let block = size >> self.geo.block_bits;
-            // The block's data leaves memory after the size on disk has passed it, or when it is lost.
+            // A block leaves memory only after the size on disk has passed it, or when its data is lost.
             if !inode.pages.block_dirty(block) && inode.meta.read().desc.size == size {
                 let end = (block + 1) << self.geo.block_bits;
                 self.zero_range_cached(inode, size, end.min(inode.size()))?;
@@ -94,9 +96,10 @@ impl Filesystem {
         self.prepare_end(inode, to)
     }
 
-    /// As [`Filesystem::prepare_size`], for the size in memory alone: the bytes of the last block behind the end become
-    /// part of a file that grows to `to`. They are zero in memory. On the device they may be anything, also if the
-    /// block is clean, as a read may have cached it. Whole blocks there, which a truncation could not remove, go first.
+    /// As [`Filesystem::prepare_size`], but only for the size in memory. If the file grows to `to`, the rest of its
+    /// last block becomes part of it. In memory these bytes are zero. On the device they may be anything, even if the
+    /// block is clean, because a read may have cached it. Blocks past the end that a truncation could not free are
+    /// freed first.
     pub(super) fn prepare_end(&self, inode: &Arc<Inode>, to: u64) -> Result<()> {
         let size = inode.size();
         if to <= size {
@@ -113,7 +116,7 @@ impl Filesystem {
         let before = inode.losses.position();
         let block = size >> self.geo.block_bits;
         if !inode.pages.block_dirty(block) && self.has_content(inode, block)? {
-            // Writing the last byte again makes the whole block dirty and changes nothing.
+            // Writing the last byte again makes the whole block dirty without changing it.
             let mut last = [0];
             self.read_locked(inode, size - 1, &mut last)?;
             self.write_delayed(inode, size - 1, &last)?;
@@ -122,11 +125,11 @@ impl Filesystem {
     }
 
     /// Writes the block at `pos`, an end of the file, if it is dirty, and waits for it. A larger size must not be
-    /// durable before that: a crash would uncover bytes that an earlier truncation cut off. Reports data lost since
-    /// `before`.
+    /// durable before that, because a crash would expose bytes that an earlier truncation removed. Reports data lost
+    /// since `before`.
     fn write_tail(&self, inode: &Arc<Inode>, pos: u64, before: Position<'_>) -> Result<()> {
         let block = pos >> self.geo.block_bits;
-        // Delayed and unwritten blocks read as zeros until their content is there.
+        // Delayed and unwritten blocks read as zeros until their content is written.
         if inode.pages.block_dirty(block)
             && let (_, EsState::Written(_)) = self.status(inode, LogicalBlock(block as u32), 1)?
         {
@@ -139,7 +142,7 @@ impl Filesystem {
         Ok(inode.losses.lost_since(before)?)
     }
 
-    /// The superblock says that files of 2 GiB and more exist, from the transaction on that makes the first.
+    /// Sets the feature for files of 2 GiB and more, in the transaction that creates the first such file.
     pub(crate) fn set_large_file(&self, handle: &mut Handle, size: u64) -> Result<()> {
         if size >= 1 << 31 && !self.sb.lock().ro_compat().contains(extant_ondisk::features::RoCompat::LARGE_FILE) {
             handle.has_credits(self.with_quota_credits(credits::SUPER + credits::INODE));

@@ -1,4 +1,4 @@
-//! One file, step by step through the table in the head of `disk_size.rs`.
+//! Takes one file through every step of the table in the head of `disk_size.rs`.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ const BLOCK: u64 = 1024;
 const THROUGH: u64 = 64 * BLOCK;
 const ZERO: FallocateMode = FallocateMode::ZeroRange { keep_size: true };
 
-/// The state behind the sizes.
+/// The state of the bytes past the sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behind {
-    /// Data, or zeros, that are in memory only.
+    /// Data or zeros that exist only in memory.
     Waiting,
-    /// The size on disk is left behind the end of the file.
+    /// The size on disk stays smaller than the end of the file.
     Lost,
     /// Old content on the device, in the block with the size on disk.
     Stale,
-    /// Blocks whose removal has not ended.
+    /// Blocks whose removal is not finished.
     CutOff,
-    /// More blocks than the file can have in front of its end.
+    /// More blocks than the file can have before its end.
     Blocks,
 }
 use Behind::*;
@@ -71,13 +71,13 @@ impl World {
         self.fallocate(FallocateMode::Allocate { keep_size }, 0, end);
     }
 
-    /// The power fails once all changes but those of data are durable.
+    /// The power fails when all changes except those of data are durable.
     fn crash(&mut self, read_only: bool) {
         self.fs.journal.commit_running().expect("commit");
         *self = World::mount(Arc::new(self.disk.snapshot()), read_only);
     }
 
-    /// The size in memory, the size on disk, and the state behind them.
+    /// The size in memory, the size on disk, and the state of the bytes past them.
     fn state(&self) -> (u64, u64, Vec<Behind>) {
         let (fs, f) = (&self.fs, &self.file);
         let (memory, desc) = (f.size(), f.meta.read().desc.clone());
@@ -138,7 +138,7 @@ fn fail_writeback(w: &mut World) {
     w.fs.fsync(&w.file, false).expect_err("it is lost");
 }
 
-/// More extents than fit the inode.
+/// Writes a file with more extents than fit in the inode.
 fn write_scattered(w: &mut World) {
     for block in (0..60).step_by(2) {
         w.write(block * BLOCK, (block + 1) * BLOCK);
@@ -149,7 +149,7 @@ fn write_scattered(w: &mut World) {
 fn fail_truncation(w: &mut World) {
     let mut nodes = Vec::new();
     w.file.map.read().walk_meta(&w.fs.map_view(&w.file), |nr| nodes.push(nr)).expect("its map");
-    // The next mount has not read the map.
+    // A new mount has not read the map yet.
     w.crash(false);
     for nr in nodes {
         w.faulty.inject(Fault::eio().op(BioOp::Read).range(nr.0 * BLOCK..(nr.0 + 1) * BLOCK));
@@ -158,7 +158,8 @@ fn fail_truncation(w: &mut World) {
     w.faulty.clear();
 }
 
-/// Without a read error: that would be recorded, and a mount after errors leaves orphans to e2fsck.
+/// Begins a truncation without a read error. Such an error would be recorded, and a mount after errors leaves orphans
+/// to e2fsck.
 fn begin_truncation(w: &mut World) {
     w.fs.orphans.note_cut(w.file.ino);
     let begun = w.fs.transact(credits::TRUNCATE_BEGIN, |handle| {
@@ -179,7 +180,7 @@ fn sizes_move_as_the_table_says() {
         let mut world = World::mount(disk, false);
         for &(step, run, memory, on_disk, behind) in TABLE {
             if kind == "ext3" && step.starts_with("fallocate") {
-                continue; // needs extents
+                continue; // these steps need extents
             }
             run(&mut world);
             assert_eq!(world.state(), (memory, on_disk, behind.to_vec()), "{kind}, {step}");

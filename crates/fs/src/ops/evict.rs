@@ -1,11 +1,11 @@
-//! The end of an inode's life: unlinked, and the last user gone (Linux: `ext4_evict_inode`).
+//! Evictions: freeing an unlinked inode when its last user is gone (Linux: `ext4_evict_inode`).
 //!
-//! The drop of the last reference only queues the inode. A thread of its own (or, without threads, the next operation
-//! that waits), or an earlier call of [`Filesystem::reap`], frees blocks, attributes, orphan record and number.
-//! Until the last of its handles is durable, the orphan record lets a crash be cleaned up.
+//! Dropping the last reference only queues the inode. The eviction thread, or an earlier call of [`Filesystem::reap`],
+//! frees its blocks, attributes, orphan record and number. Without threads, the next operation that waits does so.
+//! Until the last handle of the eviction is durable, the orphan record allows a cleanup after a crash.
 //!
 //! # Locking
-//! `evictions` (98) guards the queue, and is not held while an inode is freed.
+//! `evictions` (98) guards the queue; it is not held while an inode is freed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ use crate::xattr;
 use crate::xattr::XattrSource;
 use crate::xattr_store::{Values, XattrView};
 
-/// Inodes that one call of [`Filesystem::reap`] frees at most.
+/// The maximum number of inodes that one call of [`Filesystem::reap`] frees.
 const REAP_MAX: u32 = 8;
-/// Inodes with more 512-byte units than this (64 MiB) are freed by the eviction thread only.
+/// Only the eviction thread frees inodes with more 512-byte units than this (64 MiB).
 const LARGE_UNITS: u64 = 128 << 10;
 
 fn is_large(inode: &Inode) -> bool {
@@ -37,7 +37,7 @@ fn is_large(inode: &Inode) -> bool {
 }
 
 impl Filesystem {
-    /// The last user of an inode without links went away.
+    /// Queues an inode without links after its last user is gone.
     pub(crate) fn queue_eviction(&self, inode: Arc<Inode>) {
         if self.is_read_only() {
             return;
@@ -50,7 +50,7 @@ impl Filesystem {
         }
     }
 
-    /// Queues what lost its last user while the mount was read-only.
+    /// Queues the inodes that lost their last user while the mount was read-only.
     pub(crate) fn queue_unused(&self) {
         let unused = |inode: &Arc<Inode>| inode.links() == 0 && inode.users() == 0;
         for inode in self.inodes.all().into_iter().filter(unused) {
@@ -58,8 +58,8 @@ impl Filesystem {
         }
     }
 
-    /// The mount is frozen from here on: no eviction is under way on return, and none begins until the thaw. (It would
-    /// wait for a handle.)
+    /// Freezes the mount. No eviction is in progress when this returns, and none begins before the thaw, because it
+    /// would have to wait for a handle.
     pub(crate) fn hold_evictions(&self) {
         self.drain_evictions();
         {
@@ -69,21 +69,22 @@ impl Filesystem {
         self.drain_evictions();
     }
 
-    /// Frees a few queued inodes on the caller's thread, which holds no lock and no handle: small files go without a
-    /// switch to the eviction thread, and the thread that unlinks pays. Large ones are left to the thread.
+    /// Frees a few queued inodes on the caller's thread, which holds no lock and no handle. So small files are freed
+    /// without a switch to the eviction thread, at the cost of the thread that unlinks. Large ones are left to the
+    /// eviction thread.
     pub fn reap(&self) {
         self.evict_queued(REAP_MAX, true);
     }
 
-    /// Frees up to `max` inodes from the head of the queue; with `small`, up to the first large one. The queue is
-    /// locked once for each, and once more.
+    /// Frees up to `max` inodes from the head of the queue; with `small`, only up to the first large one. The queue is
+    /// locked once for each inode, and once more at the end.
     fn evict_queued(&self, max: u32, small: bool) {
         for round in 0.. {
             let next = {
                 let mut q = self.evictions.lock();
                 if round > 0 {
-                    // Under the lock, as it stops to count as being in progress: a thread that sees neither has seen
-                    // the space.
+                    // The counts change together under the lock. A thread that counts the eviction neither as in
+                    // progress nor as ended has seen the space that it freed.
                     self.evicted.fetch_add(1, Ordering::AcqRel);
                     if self.evicting.fetch_sub(1, Ordering::AcqRel) == 1 && q.is_empty() {
                         self.evict_idle.notify_all();
@@ -106,20 +107,20 @@ impl Filesystem {
         }
     }
 
-    /// How many evictions have ended since their count was `evicted`, are under way, or wait. All under the lock of the
-    /// queue, under which an inode goes from the one state to the other.
+    /// The number of evictions that have ended since their count was `evicted`, are in progress, or are queued. The
+    /// queue's lock covers all three, because an inode moves from one state to the next under it.
     pub(crate) fn evictions_since(&self, q: &VecDeque<Arc<Inode>>, evicted: u64) -> u64 {
         let under_way = u64::from(self.evicting.load(Ordering::Acquire));
         self.evicted.load(Ordering::Acquire) - evicted + under_way + q.len() as u64
     }
 
-    /// Waits until [`Filesystem::evictions_since`] exceeds `own`: another inode has lost its last user. False if that
-    /// does not happen for so long.
+    /// Waits until [`Filesystem::evictions_since`] exceeds `own`, which means that another inode has lost its last
+    /// user. Returns false if that does not happen for the time `longest`.
     pub(crate) fn await_eviction(&self, evicted: u64, own: u64, longest: Duration) -> bool {
         let mut q = self.evictions.lock();
         while self.evictions_since(&q, evicted) <= own {
             if self.evict_idle.wait_for(&mut q, longest) {
-                // A virtual clock stands still meanwhile, and the inode would be about to leave forever.
+                // A virtual clock does not advance during the wait, so the eviction would seem imminent forever.
                 self.options.clock.advance(longest);
                 return false;
             }
@@ -127,7 +128,7 @@ impl Filesystem {
         true
     }
 
-    /// One round of the eviction thread; false when it should end.
+    /// One round of the eviction thread. Returns false if the thread must end.
     pub(crate) fn eviction_step(&self, wait: Duration) -> bool {
         {
             let mut q = self.evictions.lock();
@@ -140,23 +141,24 @@ impl Filesystem {
             }
         }
         self.evict_queued(u32::MAX, false);
-        // Those that were not due when they were met.
+        // Write errors that were not due when they occurred.
         self.write_errors();
         self.lifecycle.allows(Right::Work)
     }
 
-    /// Frees everything that is queued, helping the thread, and waits for what it has in hand.
+    /// Frees all queued inodes, together with the eviction thread, and waits for those that it is freeing.
     pub(crate) fn drain_evictions(&self) {
         self.evict_queued(u32::MAX, false);
         let mut q = self.evictions.lock();
-        // The thread that had one in hand may be the one that failed.
+        // A failed thread may have left an eviction unfinished, so do not wait for it.
         while self.evicting.load(Ordering::Acquire) > 0 && !self.lifecycle.has_failed() {
             self.evict_idle.wait_for(&mut q, Duration::from_millis(50));
         }
     }
 
     fn evict(&self, inode: &Arc<Inode>) {
-        // A thread may have found it again, or it was queued twice, or queued because its links could not be seen.
+        // Another thread may have found the inode again, or the inode was queued twice, or because its links could not
+        // be read.
         if inode.links() > 0 {
             self.release_preallocations(inode);
             return;
@@ -167,20 +169,20 @@ impl Filesystem {
         self.flusher.forget(u64::from(inode.ino.0));
         self.stats.evictions.inc();
         if let Err(e) = self.free_inode(inode) {
-            // The orphan record stays: the next mount tries again.
+            // The orphan record remains, so the next mount tries again.
             self.note_failed_eviction(inode.ino, &e);
             self.inodes.put_back(inode.clone());
-            // A remount that made the mount writable meanwhile looks for such inodes, and may have looked before.
+            // A remount may have made the mount writable meanwhile, and may already have looked for such inodes.
             if matches!(e, Error::ReadOnly) {
                 self.queue_eviction(inode.clone());
             }
         }
     }
 
-    /// The parts of an eviction that can fail, besides its map, before the first change. A bitmap that cannot be read,
-    /// or a damaged one of inodes, costs the inode, not the mount (Linux: `ext4_free_inode` leaks it likewise). Damaged
-    /// attributes go with the inode, and their block is left to e2fsck if it cannot be freed. Held, the blocks stay in
-    /// memory.
+    /// Performs the steps of an eviction that can fail, except those on its map, before the first change. If a bitmap
+    /// is unreadable, or the inode bitmap is damaged, the inode is leaked but the mount continues (Linux:
+    /// `ext4_free_inode`). Damaged attributes are dropped with the inode, and their block is left to e2fsck if it
+    /// cannot be freed. The result keeps the blocks in memory.
     fn check_eviction(&self, inode: &Arc<Inode>) -> Result<(Prepared, Option<Prepared>, Arc<Buffer>)> {
         let number = self.check_free_inode_number(inode.ino)?;
         let view = XattrView { fs: self, inode };
@@ -192,7 +194,7 @@ impl Filesystem {
         Ok((number, attributes.flatten(), table))
     }
 
-    /// `None` for damage that an eviction goes on in spite of; it is noted once no lock is held.
+    /// Returns `None` for damage in spite of which an eviction continues. The damage is recorded when no lock is held.
     pub(crate) fn unless_damaged<T>(&self, inode: &Inode, r: Result<T>) -> Result<Option<T>> {
         match r {
             Err(Error::Unsupported(what)) => {
@@ -220,7 +222,7 @@ impl Filesystem {
         let _held = self.check_eviction(inode)?;
         let values = self.hold_last_values(inode)?;
         let mut handle = if has_map {
-            // Also promises that never became blocks.
+            // This also cancels reservations without blocks.
             self.remove_all_blocks(inode)?
         } else {
             self.start(credits::EVICT + credits::XATTR)?
@@ -229,7 +231,7 @@ impl Filesystem {
         self.end(handle, r)
     }
 
-    /// Frees an inode's attributes, orphan record and number, once its blocks are free.
+    /// Frees an inode's attributes, orphan record and number, after its blocks have been freed.
     fn free_rest(
         &self,
         handle: &mut Handle,

@@ -1,7 +1,7 @@
 //! fallocate(2): preallocation, holes, zeros.
 //!
 //! # Locking
-//! `inode` exclusively; `inode writeback` (25) while blocks change under folios.
+//! `inode`, exclusively; `inode writeback` (25) while blocks change under folios.
 
 use std::sync::Arc;
 
@@ -20,27 +20,27 @@ use extant_es::EsState;
 /// The operation of fallocate(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallocateMode {
-    /// Blocks for the range; the size grows unless `keep_size` is set.
+    /// Allocate blocks for the range. The size grows unless `keep_size` is set.
     Allocate {
-        /// A larger size is not set.
+        /// The size does not grow.
         keep_size: bool,
     },
     /// The range becomes a hole.
     PunchHole,
-    /// The range reads as zeros and has blocks, those that it had before among them.
+    /// The range reads as zeros and has blocks, including those that it had before.
     ZeroRange {
-        /// A larger size is not set.
+        /// The size does not grow.
         keep_size: bool,
     },
 }
 
 impl Filesystem {
-    /// fallocate(2). Privileges are the caller's to drop ([`Filesystem::drop_privileges`]).
+    /// The operations of fallocate(2). The caller drops privileges ([`Filesystem::drop_privileges`]).
     ///
     /// # Errors
     /// [`Error::NoSpace`]; [`Error::FileTooBig`] past the format's limit; [`Error::Invalid`] for an empty range;
-    /// [`Error::IsDirectory`]; [`Error::NotSupported`] for a special file, and without extents for all but holes;
-    /// [`Error::NotPermitted`] by the inode's flags; [`Error::ReadOnly`].
+    /// [`Error::IsDirectory`]; [`Error::NotSupported`] for a special file, or for anything but holes without extents;
+    /// [`Error::NotPermitted`] because of the inode's flags; [`Error::ReadOnly`].
     pub fn fallocate(&self, inode: &InodeRef, mode: FallocateMode, pos: u64, len: u64) -> Result<()> {
         let op = self.begin_change()?;
         if inode.file_type() != Some(FileType::Regular) {
@@ -105,8 +105,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Zeros a range without writing zeros: its whole blocks become unwritten, or get unwritten blocks where they are
-    /// holes; only its ragged edges are written (Linux: `ext4_zero_range`).
+    /// Zeros a range without writing zeros. Its whole blocks become unwritten, and holes get unwritten blocks. Only
+    /// partial blocks at its ends are written (Linux: `ext4_zero_range`).
     pub(super) fn zero_range(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {
         self.zero_edges(inode, pos, end)?;
         let (first, stop) = self.whole_blocks(inode, pos, end);
@@ -114,7 +114,7 @@ impl Filesystem {
             let size = inode.size().min(end);
             self.prepare_size(inode, size)?;
             let _wb = inode.wb.lock();
-            inode.writes.wait(); // as drop_pages
+            inode.writes.wait(); // as in `drop_pages`
             let r = self.unwrite(inode, LogicalBlock(first as u32), (stop - first) as u32, size);
             self.drop_unwritten_pages(inode, first, stop, r.is_ok());
             r?;
@@ -122,13 +122,13 @@ impl Filesystem {
         self.preallocate(inode, pos, end, keep_size)
     }
 
-    /// Zeros those parts of the range that are no whole blocks, as far as they are in the file.
+    /// Writes zeros to the partial blocks at the ends of the range, within the file.
     pub(super) fn zero_edges(&self, inode: &Arc<Inode>, pos: u64, end: u64) -> Result<()> {
         let bs = 1u64 << self.geo.block_bits;
         let size = inode.size();
         let data_end = end.min(size);
         if pos < data_end {
-            // Edges: within one block, or the tail of the first and the head of the last.
+            // The partial blocks: a part of a single block, or the tail of the first and the head of the last.
             let (first_end, last_start) = (pos.div_ceil(bs) * bs, data_end / bs * bs);
             if pos / bs == (data_end - 1) / bs
                 && (!pos.is_multiple_of(bs) || (!data_end.is_multiple_of(bs) && data_end != size))
@@ -146,8 +146,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The whole blocks of the range, as first and one past the last. The block with the end of the file counts as
-    /// whole when the range reaches the end.
+    /// The whole blocks of the range: the first, and one past the last. The block with the end of the file counts as
+    /// whole if the range reaches the end.
     pub(super) fn whole_blocks(&self, inode: &Inode, pos: u64, end: u64) -> (u64, u64) {
         let bs = 1u64 << self.geo.block_bits;
         let stop = if end >= inode.size() { end.div_ceil(bs) } else { end / bs };
@@ -161,11 +161,11 @@ impl Filesystem {
         if first >= stop {
             return Ok(());
         }
-        // Appends still pending must not leave the size on disk short of blocks that stay mapped behind the hole.
+        // Pending appends must not leave the size on disk before blocks that remain mapped after the hole.
         let raise = size.min(end);
         self.prepare_size(inode, raise)?;
         let _wb = inode.wb.lock();
-        inode.writes.wait(); // as drop_pages
+        inode.writes.wait(); // as in `drop_pages`
         let removed = self.remove_blocks(inode, LogicalBlock(first as u32), LogicalBlock((stop - 1) as u32));
         self.drop_unwritten_pages(inode, first, stop, removed.is_ok());
         let mut handle = removed?;
@@ -180,15 +180,16 @@ impl Filesystem {
         self.end(handle, r)
     }
 
-    /// As [`Filesystem::drop_pages`], for blocks that an operation takes the content from. If that failed half-way (not
-    /// `all`), blocks that are still written keep their content in memory: the device may have an older one.
+    /// As [`Filesystem::drop_pages`], for blocks whose content an operation removes. If the operation failed half-way
+    /// (not `all`), blocks that are still written keep their content in memory, because the device may have older
+    /// content.
     pub(super) fn drop_unwritten_pages(&self, inode: &Arc<Inode>, from: u64, to: u64, all: bool) {
         let mut at = from;
         while at < to {
             let n = if all {
                 to - at
             } else {
-                // Of a map that cannot be read nothing is known.
+                // If the map cannot be read, the state of its blocks is unknown.
                 let Ok((n, state)) = self.status(inode, LogicalBlock(at as u32), (to - at) as u32) else { return };
                 if matches!(state, EsState::Written(_) | EsState::Delayed) {
                     at += u64::from(n);

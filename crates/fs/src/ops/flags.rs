@@ -1,14 +1,15 @@
 //! Inode flags: the changes that they forbid, the durability that they demand, and the rules for setting them
 //! (chattr(1), FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR).
 //!
-//! [`Filesystem::may_change`] alone knows which changes immutable and append-only allow. Every operation names itself
-//! to it as a [`Change`]. It follows Linux, where the checks are spread over the VFS (`may_delete`,
+//! [`Filesystem::may_change`] alone decides which changes immutable and append-only allow. Every operation passes its
+//! kind to it as a [`Change`]. The rules are those of Linux, where the checks are spread over the VFS (`may_delete`,
 //! `may_create`, `may_setattr`, `vfs_fallocate`, `xattr_permission`, `may_open`) and ext4.
 //!
-//! What it does not do: permissions by mode and owner. The caller checks them (under FUSE, the kernel).
+//! What it does not do: check permissions by mode and owner. The caller checks them (under FUSE, the kernel does).
 //!
 //! # Locking
-//! Flags change under `inode` exclusively. A caller that reads them holds it in either way, or merely names the inode.
+//! Flags change under `inode`, exclusively. A caller that reads them holds that lock, shared or exclusively, unless it
+//! only adds or removes a name of the inode.
 
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::{FileType, InodeFlags};
@@ -23,9 +24,9 @@ use crate::ops::sync::Barrier;
 /// A change that an operation makes to one inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Bytes change, or are added behind the end.
+    /// Bytes change, or are added at the end.
     Write,
-    /// Bytes are added behind the end.
+    /// Bytes are added at the end.
     Append,
     /// The size is set.
     Truncate,
@@ -37,11 +38,11 @@ pub enum Change {
     Attributes,
     /// Times are set to now.
     Touch,
-    /// An extended attribute or ACL.
+    /// An extended attribute or ACL is set or removed.
     Xattr,
-    /// It gets another name.
+    /// The inode gets another name.
     Link,
-    /// It loses a name, or a name of it changes.
+    /// The inode loses a name, or one of its names changes.
     Unlink,
     /// A directory gets an entry.
     AddEntry,
@@ -50,13 +51,13 @@ pub enum Change {
 }
 
 impl Change {
-    /// A Merkle tree allows none of these.
+    /// Whether the change affects the content; a file with a Merkle tree allows none of these.
     fn is_of_content(self) -> bool {
         use Change::*;
         matches!(self, Write | Append | Truncate | Preallocate | Carve)
     }
 
-    /// Append-only allows changes that add, and none that take away.
+    /// Whether the change only adds something; append-only allows no others.
     fn appends(self) -> bool {
         use Change::*;
         matches!(self, Append | Preallocate | Touch | AddEntry)
@@ -77,16 +78,16 @@ pub struct OpenFor {
 /// The flags and the project that chattr(1) sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetFlags {
-    /// All flags, as in `FS_IOC_SETFLAGS`; `None`: unchanged.
+    /// All flags, as in `FS_IOC_SETFLAGS`; `None` leaves them unchanged.
     pub flags: Option<u32>,
-    /// The project, as in `FS_IOC_FSSETXATTR`; `None`: unchanged.
+    /// The project, as in `FS_IOC_FSSETXATTR`; `None` leaves it unchanged.
     pub project: Option<u32>,
     /// The caller may change immutable and append-only (CAP_LINUX_IMMUTABLE) and data journaling (CAP_SYS_RESOURCE).
     pub privileged: bool,
 }
 
-/// Flags that are stored and have no effect: Linux's ext4 gives them none either, or only on a kind of device that
-/// Extant has not (DAX).
+/// Flags that are stored but have no effect. In Linux's ext4 they have none either, or only on a kind of device that
+/// Extant does not support (DAX).
 const STORED: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::UNRM)
     .union(InodeFlags::COMPR)
@@ -104,7 +105,7 @@ const HONOURED: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::CASEFOLD);
 
 impl Filesystem {
-    /// Checks that the inode's flags permit the change: [`Error::NotPermitted`] if not.
+    /// Checks that the inode's flags allow the change; [`Error::NotPermitted`] if not.
     pub(crate) fn may_change(&self, inode: &Inode, change: Change) -> Result<()> {
         let flags = inode.meta.read().desc.flags;
         if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !change.appends()) {
@@ -116,11 +117,11 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Checks that a file with its flags can be opened like this.
+    /// Checks that the flags of a file allow this kind of open.
     ///
     /// # Errors
-    /// [`Error::NotPermitted`] if the flags forbid it; [`Error::Unsupported`] if the content is encrypted
-    /// and there is no key.
+    /// [`Error::NotPermitted`] if the flags forbid it; [`Error::Unsupported`] if the content is encrypted and the mount
+    /// lacks the key.
     pub fn may_open(&self, inode: &InodeRef, how: OpenFor) -> Result<()> {
         if inode.file_type() == Some(FileType::Regular) {
             let _shared = inode.rw.read();
@@ -141,15 +142,14 @@ impl Filesystem {
     }
 
     /// Sets the flags that chattr(1) may change, and the project. Bits that are visible but fixed are ignored, since
-    /// chattr(1) passes back the flags that it read. Flags that have an effect in Linux but would have none here
-    /// (data journaling, another kind of map) are [`Error::NotSupported`]. A directory begins or ceases to ignore case
-    /// only while it is empty.
+    /// chattr(1) passes back the flags that it read. Flags that have an effect in Linux but would have none here (data
+    /// journaling, another kind of map) fail with [`Error::NotSupported`]. A directory can become case-insensitive, or
+    /// cease to be, only while it is empty.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] for those, and for a project or ignored case without the feature;
-    /// [`Error::NotEmpty`] if names would have to be hashed anew; [`Error::NotPermitted`] without
-    /// privilege or on an immutable inode; [`Error::TooLarge`] if the inode has no room for a project;
-    /// [`Error::ReadOnly`].
+    /// [`Error::NotSupported`] for those flags, and for a project or case-insensitivity without the feature;
+    /// [`Error::NotEmpty`] if names would have to be hashed again; [`Error::NotPermitted`] without privilege or on an
+    /// immutable inode; [`Error::TooLarge`] if the inode has no room for a project; [`Error::ReadOnly`].
     pub fn set_flags(&self, inode: &InodeRef, set: SetFlags) -> Result<()> {
         let _change = self.begin_change()?;
         {
@@ -181,7 +181,7 @@ impl Filesystem {
             if stays && (flags != old || project != old_project) {
                 return Err(Error::NotPermitted);
             }
-            // Reading the inode's block, which can fail, comes before the change. The slot keeps it in memory.
+            // Reading the inode's block can fail, so it comes before the change. The slot keeps the block in memory.
             let _table = self.inode_slot(inode.ino)?;
             if project != old_project {
                 let owners = {
@@ -204,8 +204,8 @@ impl Filesystem {
         self.honour_sync(&[inode])
     }
 
-    /// Whether the directory, whose lock the caller holds exclusively, may begin or cease to ignore case (Linux:
-    /// `ext4_ioctl_setflags`).
+    /// Checks that the directory may become case-insensitive, or cease to be. The caller holds its lock exclusively
+    /// (Linux: `ext4_ioctl_setflags`).
     fn may_change_case(&self, dir: &InodeRef) -> Result<()> {
         if !self.geo.casefold {
             return Err(Error::NotSupported("the flag 'F' without the feature 'casefold'"));
@@ -213,8 +213,8 @@ impl Filesystem {
         if DirView::new(self, dir).is_empty()? { Ok(()) } else { Err(Error::NotEmpty) }
     }
 
-    /// Whether an inode may be moved into this directory: a directory that passes on its project accepts no other
-    /// project (Linux: `ext4_link`, `ext4_rename`).
+    /// Checks that an inode may be moved into this directory. A directory whose files inherit its project accepts no
+    /// other project (Linux: `ext4_link`, `ext4_rename`).
     pub(crate) fn check_project(&self, dir: &Inode, inode: &Inode) -> Result<()> {
         let (flags, project) = {
             let m = dir.meta.read();
@@ -226,8 +226,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Ends an operation that changed files or directories: makes it durable before it returns, if the flags of one
-    /// of them require that (Linux: `IS_SYNC`, `IS_DIRSYNC`). The caller holds no lock.
+    /// Ends an operation that changed files or directories. If the flags of one of them require it, makes the operation
+    /// durable before it returns (Linux: `IS_SYNC`, `IS_DIRSYNC`). The caller holds no lock.
     pub(crate) fn honour_sync(&self, changed: &[&InodeRef]) -> Result<()> {
         for inode in changed.iter().filter(|inode| is_synchronous(inode)) {
             self.wait_for(|done| self.barrier(Barrier::of(inode, false), done))?;
@@ -235,8 +235,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Runs an operation that changes data, and ends it as [`Filesystem::honour_sync`] does. Where the data has to be
-    /// durable, this also reports what was lost of the file since the operation began.
+    /// Runs an operation that changes data, and ends it as [`Filesystem::honour_sync`] does. If the data must be
+    /// durable, this also reports data of the file that was lost since the operation began.
     pub(crate) fn change_data<T>(&self, inode: &InodeRef, change: impl FnOnce() -> Result<T>) -> Result<T> {
         let before = inode.losses.position();
         let done = change()?;
@@ -248,7 +248,7 @@ impl Filesystem {
     }
 }
 
-/// Whether the flags demand that each change is durable before its call returns.
+/// Whether the flags require that each change is durable before its call returns.
 fn is_synchronous(inode: &Inode) -> bool {
     let asks = if inode.is_dir() { InodeFlags::SYNC | InodeFlags::DIRSYNC } else { InodeFlags::SYNC };
     inode.meta.read().desc.flags.intersects(asks)

@@ -18,23 +18,23 @@ use crate::inode::InodeRef;
 pub struct DirItem<'a> {
     /// The inode that the name refers to.
     pub ino: InodeNr,
-    /// `None` if the file system does not record it.
+    /// The type in the entry; `None` if the file system does not store it.
     pub kind: Option<FileType>,
-    /// Without a slash or NUL, up to 255 bytes.
+    /// The name: up to 255 bytes, without a slash or NUL.
     pub name: &'a [u8],
-    /// A listing from this cookie continues behind this entry.
+    /// A listing from this cookie continues after this entry.
     pub next_cookie: u64,
 }
 
 impl Filesystem {
-    /// Calls `f` for each entry from `cookie` on (0 to begin). If `f` returns false, the listing stops, and the next
-    /// call begins with that entry. Returns the cookie to continue from. Names that exist all the time come exactly
-    /// once, whatever else changes meanwhile.
+    /// Calls `f` for each entry from `cookie` on; 0 begins the listing. If `f` returns false, the listing stops, and
+    /// the next call begins with that entry. Returns the cookie to continue from. A name that exists throughout the
+    /// listing appears exactly once, regardless of other changes.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`] at the end of a directory in which damage hides names: the call that finds no more
-    /// name fails, after all readable names, whatever its cookie. The damage is counted once, when a listing meets it
-    /// ([`crate::FsStats::errors`]). Fails at once if the listing cannot continue behind the damage.
+    /// [`crate::Error::Corrupt`] at the end of a directory in which damage hides names. The call that finds no more
+    /// names fails, after all readable names, whatever its cookie. The damage is counted once, when a listing finds it
+    /// ([`crate::FsStats::errors`]). A call fails immediately if the listing cannot continue after the damage.
     pub fn read_dir(&self, dir: &InodeRef, cookie: u64, mut f: impl FnMut(DirItem<'_>) -> bool) -> Result<u64> {
         self.check_dir(dir)?;
         let mut given = false;
@@ -47,7 +47,7 @@ impl Filesystem {
             None => self.list_from(dir, cookie, note)?,
         };
         if !given {
-            // The inode may have been evicted since the listing passed the damage.
+            // The inode may have been evicted since the listing skipped the damage.
             if cookie > 0 && !dir.listings.have_begun() && dir.listings.damage().is_none() {
                 self.list_from(dir, 0, |_| true)?;
             }
@@ -59,7 +59,7 @@ impl Filesystem {
         Ok(next)
     }
 
-    /// Calls `f` for each entry in the directory itself. Damage is due at the end ([`crate::inode::Listings`]).
+    /// Calls `f` for each entry of the directory. Damage is reported at the end ([`crate::inode::Listings`]).
     pub(crate) fn list_from(&self, dir: &InodeRef, cookie: u64, mut f: impl FnMut(DirItem<'_>) -> bool) -> Result<u64> {
         if cookie == 0 {
             dir.listings.note_beginning();

@@ -5,10 +5,10 @@
 //! [`Filesystem::choose_blocks`] (in memory only) and [`Filesystem::map_chosen`] (under a handle),
 //! [`Filesystem::convert_some`], [`Filesystem::remove_blocks`].
 //!
-//! What it does not do: data. The writers decide when to map its blocks (`writeback.rs`, `data.rs`).
+//! What it does not do: read or write data. The writers decide when to map its blocks (`writeback/`, `data.rs`).
 //!
 //! # Locking
-//! `map` (50), under the inode's `inode` lock; the extent-status cache changes only under it.
+//! `map` (50), under the inode's `inode` lock. The extent-status cache changes only under `map`.
 
 use std::sync::Arc;
 
@@ -27,18 +27,19 @@ use crate::store::MapView;
 use crate::writeback::batch::WritebackReason;
 use extant_es::{EsEntry, EsState};
 
-/// The purpose of filling a hole.
+/// The purpose of blocks that fill a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
-    /// Data follows at once.
+    /// Data that is written next.
     Written,
-    /// Delayed data with reserved blocks follows at once; then up to `more` blocks of other small files.
+    /// Delayed data with reserved blocks that is written next, followed by up to `more` blocks of other small files.
     Promised { more: u32 },
-    /// Preallocation.
+    /// Preallocated blocks, which are unwritten.
     Unwritten,
 }
 
-/// Blocks per lookup if the map must be read anyway, as far as it needs no further read of map blocks.
+/// The number of blocks of a lookup if the map must be read anyway. The lookup ends earlier if it would have to read
+/// further map blocks.
 const LOOKUP_BLOCKS: u32 = 1 << 15;
 
 /// The last logical block of a map.
@@ -53,8 +54,8 @@ fn es_state(state: MapState) -> EsState {
 }
 
 impl Filesystem {
-    /// The best place for new blocks of an inode: the start of its group, or, with flexible groups, of the second
-    /// group of its flex group for files and the first for directories (Linux: `ext4_inode_to_goal_block`).
+    /// The goal for new blocks of an inode: the start of its group. With flex groups, it is the start of the flex
+    /// group's second group for files, and of its first group for directories (Linux: `ext4_inode_to_goal_block`).
     pub(crate) fn inode_goal(&self, inode: &Inode) -> BlockNr {
         let mut group = (inode.ino.0 - 1) / self.geo.inodes_per_group;
         let flex = self.geo.groups_per_flex;
@@ -77,7 +78,7 @@ impl Filesystem {
         })
     }
 
-    /// The status of `lblk`, and of how many blocks (at most `max`) it is true (Linux: `ext4_map_blocks` without
+    /// The status of `lblk`, and the number of blocks that have it, at most `max` (Linux: `ext4_map_blocks` without
     /// create).
     pub(crate) fn status(&self, inode: &Arc<Inode>, lblk: LogicalBlock, max: u32) -> Result<(u32, EsState)> {
         let max = max.max(1);
@@ -88,7 +89,7 @@ impl Filesystem {
         let map = inode.map.read();
         let m = map.lookup_at_least(&view, lblk, max, LOOKUP_BLOCKS.max(max))?;
         let state = es_state(m.state);
-        // Delayed blocks lie in a hole of the map, so the answer ends before the first of them.
+        // Delayed blocks lie in a hole of the map, so the result ends before the first of them.
         let last = LogicalBlock(lblk.0.saturating_add(m.len - 1));
         let len = match inode.es.find_delayed(lblk, last) {
             Some(d) if d.lblk <= lblk => return Ok((1, EsState::Delayed)),
@@ -96,7 +97,7 @@ impl Filesystem {
             None => m.len,
         };
         if m.state != MapState::Hole && inode.es.loads() {
-            // The answer is known. Damage of its neighbours is reported to callers that look those up.
+            // The result is known. Damage of neighbouring entries is reported to callers that look those up.
             let leaf = map.leaf(&view, lblk).unwrap_or_default();
             let entry = |m: &Mapping| EsEntry { lblk: m.lblk, len: m.len, state: es_state(m.state) };
             inode.es.load(&leaf.iter().map(entry).collect::<Vec<_>>());
@@ -119,13 +120,13 @@ impl Filesystem {
         self.size_limit(inode.map.read().extents)
     }
 
-    /// The same for a map of this form.
+    /// The same for any map of this form.
     pub(crate) fn size_limit(&self, extents: bool) -> u64 {
         if extents { self.geo.max_extent_file_size() } else { self.geo.max_indirect_file_size() }
     }
 
-    /// Chooses blocks for a hole: at least 1, at most `len`. `after`: the block before `lblk`, if the caller knows
-    /// better than the map. Returns also the blocks behind them for [`Want::Promised::more`]. Needs no handle.
+    /// Chooses blocks for a hole: at least 1, at most `len`. `after` is the block before `lblk`, if the caller knows it
+    /// better than the map. Also returns the following blocks for [`Want::Promised::more`]. Needs no handle.
     pub(crate) fn choose_blocks(
         &self,
         inode: &Arc<Inode>,
@@ -140,7 +141,7 @@ impl Filesystem {
             Want::Written | Want::Unwritten => (false, 0),
         };
         let len = if reserved { len } else { self.blocks_within_quota(inode, len)? };
-        // A write-through extends the file to that length only later.
+        // A write-through extends the file to that length only afterwards.
         let size_blocks = inode.size().div_ceil(u64::from(self.geo.block_size)).max(u64::from(lblk.0) + u64::from(len));
         let before = after.or_else(|| {
             let before = LogicalBlock(lblk.0.checked_sub(1)?);
@@ -175,7 +176,7 @@ impl Filesystem {
         self.alloc.choose_with(&request, more)
     }
 
-    /// The goal of data behind the block `before`, and the flags of its request.
+    /// The goal of data that follows the block `before`, and the flags of its request.
     pub(super) fn goal_behind(
         &self,
         inode: &Inode,
@@ -191,7 +192,7 @@ impl Filesystem {
             flags = flags | RequestFlags::CLOSED;
         }
         if reserved {
-            // Reserved space must be available: conversions and delayed writes may use the pool.
+            // The space is reserved and must be available, so conversions and delayed writes may use the pool.
             flags = flags | RequestFlags::USE_RESERVED;
         }
         if why == WritebackReason::Fsync {
@@ -200,8 +201,9 @@ impl Filesystem {
         (before.map_or_else(|| self.inode_goal(inode), |before| BlockNr(before.0 + 1)), flags)
     }
 
-    /// Marks chosen blocks used and maps them; returns how many. Blocks that exceed the handle's credits stay in
-    /// `chosen`. So do all blocks if this fails before the first change: the caller tries again or cancels them.
+    /// Marks chosen blocks as used and maps them; returns their number. Blocks that exceed the handle's credits remain
+    /// in `chosen`. If this fails before the first change, all blocks remain there, and the caller tries again or
+    /// cancels them.
     pub(crate) fn map_chosen(
         &self,
         handle: &mut Handle,
@@ -218,7 +220,8 @@ impl Filesystem {
             .prepare(handle, &now)
             .and_then(|held| Ok((map.insert(&view, handle, lblk, now.start, now.len, unwritten)?, held)));
         inode.absorb_map(&mut map, self.geo.block_size);
-        // Marking below must not fail, or mapped blocks would remain free: so the bitmaps stay in memory until then.
+        // Marking the blocks below must not fail, because mapped blocks would then remain free. So the bitmaps are kept
+        // in memory until then.
         let (mapped, _held) = match inserted {
             Ok(n) => n,
             Err(e) => {
@@ -240,8 +243,8 @@ impl Filesystem {
         }
     }
 
-    /// Adds chosen blocks whose data is on the device to the file, and moves the size on disk up to `end`. Returns
-    /// how many were added, even if the others failed.
+    /// Adds chosen blocks whose data is on the device to the file, and moves the size on disk up to `end`. Returns the
+    /// number of added blocks, even if others failed.
     pub(super) fn map_written(
         &self,
         inode: &Arc<Inode>,
@@ -262,7 +265,7 @@ impl Filesystem {
         (len - left, r)
     }
 
-    /// Chooses blocks for a hole and maps them as unwritten, under one handle; returns how many from `lblk` on (at
+    /// Chooses blocks for a hole and maps them as unwritten, under one handle. Returns their number from `lblk` on (at
     /// least 1, at most `len`).
     pub(crate) fn preallocate_range(
         &self,
@@ -281,7 +284,7 @@ impl Filesystem {
         mapped
     }
 
-    /// Converts unwritten blocks to written after their data reached the device, and moves the size on disk.
+    /// Converts unwritten blocks to written ones after their data has reached the device, and moves the size on disk.
     pub(crate) fn finish_unwritten(&self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32, end: u64) -> Result<()> {
         let mut from = lblk;
         loop {
@@ -294,7 +297,7 @@ impl Filesystem {
         }
     }
 
-    /// Converts as much as the handle allows; after the last block, moves the size on disk.
+    /// Converts as many blocks as the handle allows. After the last block, moves the size on disk.
     pub(crate) fn convert_some(
         &self,
         handle: &mut Handle,
@@ -321,13 +324,14 @@ impl Filesystem {
     }
 
     /// Unmaps and frees `from..=to`, in as many handles as needed, and returns the last one, still open. The caller
-    /// excludes writeback of the range, has none in flight, and drops the cached blocks.
+    /// excludes writeback of the range, has none in progress, and drops the cached blocks.
     pub(crate) fn remove_blocks(&self, inode: &Arc<Inode>, from: LogicalBlock, to: LogicalBlock) -> Result<Handle> {
         self.unmap(&self.map_view(inode), inode, from, to)
     }
 
-    /// As before, for all blocks of an inode at its end. Damage in its map is recorded, and the blocks behind it are
-    /// left to e2fsck, so that it does not prevent freeing the rest (Linux: `ext4_ind_truncate`).
+    /// As [`Filesystem::remove_blocks`], for all blocks of an inode that is being evicted. Damage in its map is
+    /// recorded, and the blocks below it are left to e2fsck. So the damage does not prevent freeing the rest (Linux:
+    /// `ext4_ind_truncate`).
     pub(crate) fn remove_all_blocks(&self, inode: &Arc<Inode>) -> Result<Handle> {
         self.unmap(&self.map_view(inode).giving_up(), inode, LogicalBlock(0), LAST_BLOCK)
     }
@@ -336,7 +340,7 @@ impl Filesystem {
         self.alloc.discard_preallocations(&inode.prealloc);
         let credits = self.remove_credits(inode);
         match self.check_form(inode) {
-            // Blocks without extents may share clusters in any way, so none of them is freed.
+            // Blocks that are mapped without extents may share clusters in any way, so none of them is freed.
             Err(e) if view.passes(&e) => return self.start(credits),
             formed => formed?,
         }
@@ -370,8 +374,8 @@ impl Filesystem {
         }
     }
 
-    /// Makes written blocks unwritten, and delayed ones (with their data dropped) holes. The size on disk is then
-    /// `size`.
+    /// Converts written blocks to unwritten ones, and delayed blocks, whose data has been dropped, to holes. Then the
+    /// size on disk becomes at least `size`.
     pub(super) fn unwrite(&self, inode: &Arc<Inode>, first: LogicalBlock, len: u32, size: u64) -> Result<()> {
         let view = self.map_view(inode);
         let mut from = first;
@@ -390,7 +394,7 @@ impl Filesystem {
                 Ok(Progress::Done) => self.move_size(&mut handle, inode, size, Move::AtLeast)?,
                 _ => self.write_inode_data(&mut handle, inode)?,
             }
-            // Also after an error: the map is consistent, and e2fsck will find the blocks that it lost.
+            // This also applies after an error: the map is consistent, and e2fsck will find the blocks that it lost.
             handle.finish();
             match progress {
                 Ok(Progress::Done) => return Ok(()),
@@ -403,8 +407,8 @@ impl Filesystem {
         }
     }
 
-    /// A writer of the file closed it: releases the preallocation for its growth, unless delayed data will soon need
-    /// it (Linux: `ext4_release_file`). Dropping the last [`InodeRef`] does the same.
+    /// Called when a writer closes the file: releases the preallocation for its growth, unless delayed data will soon
+    /// need it (Linux: `ext4_release_file`). Dropping the last [`InodeRef`] does the same.
     pub fn release(&self, inode: &InodeRef) {
         inode.set_closed(true);
         self.release_preallocations(inode);

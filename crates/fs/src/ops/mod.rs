@@ -22,7 +22,7 @@
 //! | `promises.rs` | delayed blocks, and how they get clusters of several blocks |
 //!
 //! # Locking
-//! Each operation takes the `inode` locks it needs first; see docs/locking.md for the whole order.
+//! Each operation first takes the `inode` locks that it needs; see docs/locking.md for the whole order.
 
 mod attr;
 mod block_use;

@@ -1,8 +1,8 @@
 //! Names of existing inodes: lookup, link, unlink, the targets of symbolic links. Creating inodes is in `create.rs`.
 //!
 //! # Locking
-//! The directory's `inode` lock, shared for lookup, exclusive for changes. A directory to remove is locked after its
-//! parent. Link counts change under the inode's meta lock alone, so that two names of one file need no common lock.
+//! The directory's `inode` lock, shared for lookup, exclusive for changes. A directory to be removed is locked after
+//! its parent. Link counts change only under the inode's meta lock, so that two names of one file need no common lock.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::NotDirectory`]; [`Error::NameTooLong`]; [`Error::NotPermitted`] for a directory or
-    /// link that is not encrypted as `dir` is; [`Error::Corrupt`] if the directory or the inode is damaged.
+    /// link whose encryption differs from that of `dir`; [`Error::Corrupt`] if the directory or the inode is damaged.
     pub fn lookup(&self, dir: &InodeRef, name: &[u8]) -> Result<InodeRef> {
         self.check_dir(dir)?;
         if name.len() > 255 {
@@ -61,13 +61,13 @@ impl Filesystem {
         }
     }
 
-    /// Whether two names lead to one entry of a directory, whether it exists or not: they are the same, or it ignores
-    /// case and they fold alike.
+    /// Whether two names refer to one entry of a directory, which need not exist. They do if they are equal, or if the
+    /// directory is case-insensitive and they fold to the same text.
     pub fn is_one_name(&self, dir: &InodeRef, one: &[u8], other: &[u8]) -> bool {
         Wanted::new(one, self.dir_params(dir).folds).is(other)
     }
 
-    /// As [`Filesystem::lookup`], in the directory itself.
+    /// As [`Filesystem::lookup`], but only among the entries on disk.
     pub(crate) fn lookup_own(&self, dir: &InodeRef, name: &[u8]) -> Result<InodeRef> {
         let (inode, compares) = {
             let _shared = dir.rw.read();
@@ -79,8 +79,8 @@ impl Filesystem {
             (inode, compares && self.name_key(dir)?.is_some())
         };
         if compares {
-            // Linux: `ext4_lookup`. Otherwise a directory that was put here offline would take plaintext. The directory
-            // is not locked any more: a hostile name may lead back to it.
+            // As in Linux (`ext4_lookup`). Otherwise a directory that was put here offline would accept plaintext. The
+            // lock of the directory has been released, because a hostile name may refer to the directory itself.
             let _child = inode.rw.read();
             self.check_policies(dir, &inode).map_err(|e| match e {
                 Error::OtherPolicy => Error::NotPermitted,
@@ -93,7 +93,8 @@ impl Filesystem {
     /// The parent of a directory.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it was removed: the inode in its `..` may be free, too, or belong to another file.
+    /// [`Error::NotFound`] if the directory was removed: the inode in its `..` may be free as well, or belong to
+    /// another file.
     pub fn parent(&self, dir: &InodeRef) -> Result<InodeRef> {
         self.check_dir(dir)?;
         match &self.rescue {
@@ -102,9 +103,9 @@ impl Filesystem {
         }
     }
 
-    /// As [`Filesystem::parent`], by the directory's own `..`.
+    /// As [`Filesystem::parent`], from the directory's own `..`.
     pub(crate) fn parent_own(&self, dir: &InodeRef) -> Result<InodeRef> {
-        // Locked until the parent is found; otherwise the directory could move or vanish meanwhile.
+        // The lock is held until the parent is found. Otherwise the directory could be moved or removed meanwhile.
         let _shared = dir.rw.read();
         if dir.links() == 0 {
             return Err(Error::NotFound);
@@ -132,7 +133,7 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::Exists`]; [`Error::NotFound`] if `dir` or the file was removed; [`Error::NotDirectory`];
-    /// [`Error::NotPermitted`] for a directory, and by the flags of either; [`Error::TooManyLinks`];
+    /// [`Error::NotPermitted`] for a directory, and because of the flags of either; [`Error::TooManyLinks`];
     /// [`Error::OtherProject`]; [`Error::OtherPolicy`]; [`Error::NameTooLong`] or [`Error::Invalid`] for the name;
     /// [`Error::NoSpace`]; [`Error::ReadOnly`].
     pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: &[u8]) -> Result<()> {
@@ -172,9 +173,10 @@ impl Filesystem {
                     m.desc.links == 1
                 };
                 if let Err(e) = view.add(handle, name, inode.ino, inode.file_type()) {
-                    // The link was counted before the name failed. Meanwhile an unlink elsewhere may have removed the
-                    // last name without seeing it as the last link; now it is. And a link elsewhere may have added
-                    // the first name without being counted as the first; the inode is then no orphan any more.
+                    // The link was counted before the addition of the name failed. Meanwhile an unlink elsewhere may
+                    // have removed the last name without seeing it as the last link; now it is the last. Or a link
+                    // elsewhere may have added the first name without seeing it as the first; the inode is then no
+                    // longer an orphan.
                     let known = if from_nothing { self.orphan_remove(handle, inode, Over::Nameless) } else { Ok(()) };
                     let undone = known.and_then(|()| self.drop_link(handle, inode, now));
                     self.whole(handle, undone)?;
@@ -195,7 +197,7 @@ impl Filesystem {
         self.honour_sync(&[dir])
     }
 
-    /// Updates the times of an inode whose content changed.
+    /// Updates the times of an inode whose content has changed.
     pub(crate) fn stamp(&self, handle: &mut Handle, inode: &Arc<Inode>, now: Timestamp) -> Result<()> {
         {
             let mut m = inode.meta.write();
@@ -209,7 +211,7 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::IsDirectory`]; [`Error::NotDirectory`]; [`Error::NameTooLong`] or
-    /// [`Error::Invalid`] for the name; [`Error::NotPermitted`] by the flags of either; [`Error::ReadOnly`].
+    /// [`Error::Invalid`] for the name; [`Error::NotPermitted`] because of the flags of either; [`Error::ReadOnly`].
     pub fn unlink(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
         let op = self.begin_change()?;
         self.check_dir(dir)?;
@@ -253,8 +255,8 @@ impl Filesystem {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`], also for `..`; [`Error::Invalid`] for `.`; [`Error::NotDirectory`] also if the name is a
-    /// file's; otherwise as [`Filesystem::unlink`].
+    /// [`Error::NotEmpty`], also for `..`; [`Error::Invalid`] for `.`; [`Error::NotDirectory`], also if the name refers
+    /// to a file; otherwise as [`Filesystem::unlink`].
     pub fn rmdir(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
         let op = self.begin_change()?;
         self.check_dir(dir)?;
@@ -298,7 +300,7 @@ impl Filesystem {
         self.honour_sync(&[dir])
     }
 
-    /// Drops all links of an empty directory without a name.
+    /// Drops all links of an empty directory whose name has been removed.
     pub(crate) fn kill_dir(&self, handle: &mut Handle, inode: &InodeRef, now: Timestamp) -> Result<()> {
         {
             let mut m = inode.meta.write();
@@ -320,8 +322,8 @@ impl Filesystem {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] also for a target that ends before the size does: the rest of it is lost (Linux:
-    /// `ext4_iget` for one in the inode, e2fsck for both).
+    /// [`Error::Corrupt`], also for a target that is shorter than the size, because the rest of it is lost (Linux
+    /// checks this in `ext4_iget` for targets in the inode, e2fsck for all).
     pub fn read_link(&self, inode: &InodeRef) -> Result<Vec<u8>> {
         self.watch(self.symlink_target(inode))
     }
@@ -364,11 +366,12 @@ impl Filesystem {
     }
 
     /// Removes set-id bits and file capabilities, as after a change of content by a process without CAP_FSETID.
-    /// `member`: the process is a member of the file's group. For any other process the set-group-id bit goes even if
-    /// the group may not execute the file (Linux: `setattr_should_drop_sgid`).
+    /// `member` says whether the process is a member of the file's group. If it is not, the set-group-id bit is removed
+    /// even if the group may not execute the file (Linux: `setattr_should_drop_sgid`).
     ///
     /// # Errors
-    /// [`Error::NotPermitted`] by the inode's flags; [`Error::ReadOnly`]; [`Error::Device`] if the device fails.
+    /// [`Error::NotPermitted`] because of the inode's flags; [`Error::ReadOnly`]; [`Error::Device`] if the device
+    /// fails.
     pub fn drop_privileges(&self, inode: &InodeRef, member: bool) -> Result<()> {
         let _change = self.begin_change()?;
         {
@@ -381,13 +384,13 @@ impl Filesystem {
         self.honour_sync(&[inode])
     }
 
-    /// Before a change of content: removes the set-user-id bit, file capabilities, and the set-group-id bit if the
-    /// group may execute the file.
+    /// Called before a change of content: removes the set-user-id bit, file capabilities, and, if the group may execute
+    /// the file, the set-group-id bit.
     pub(crate) fn kill_privileges(&self, inode: &InodeRef) -> Result<()> {
         self.kill_bits(inode, privileges(inode.mode()))
     }
 
-    /// Removes these bits of the mode, and file capabilities.
+    /// Removes these bits of the mode, as well as file capabilities.
     pub(crate) fn kill_bits(&self, inode: &InodeRef, kill: u16) -> Result<()> {
         let has_caps = {
             let view = XattrView { fs: self, inode };
@@ -420,8 +423,8 @@ pub(crate) fn privileges(mode: u16) -> u16 {
     kill
 }
 
-/// Counts one more subdirectory. Beyond the field's maximum the count becomes 1 and remains so (Linux:
-/// `ext4_inc_count`).
+/// Counts an additional subdirectory. Beyond the field's maximum, the count becomes 1 and does not change any more
+/// (Linux: `ext4_inc_count`).
 pub(crate) fn add_dir_link(desc: &mut InodeDesc) {
     if desc.links == 1 {
         return;
@@ -429,7 +432,7 @@ pub(crate) fn add_dir_link(desc: &mut InodeDesc) {
     desc.links = if desc.links >= LINK_MAX { 1 } else { desc.links + 1 };
 }
 
-/// Counts one subdirectory less (Linux: `ext4_dec_count`).
+/// Counts one subdirectory fewer (Linux: `ext4_dec_count`).
 pub(crate) fn drop_dir_link(desc: &mut InodeDesc) {
     if desc.links > 2 {
         desc.links -= 1;

@@ -1,18 +1,19 @@
-//! Space that is missing now but may be free soon: whether to try again, and what to do first (Linux:
+//! Retries for lack of space: whether space may become free soon, and what to do first (Linux:
 //! `ext4_should_retry_alloc`, fs/ext4/balloc.c).
 //!
-//! Freed blocks can be allocated once the transaction that freed them is durable. Unlinked inodes free their blocks
-//! at their eviction, and the server may not know yet that the last user closes one (the kernel replies to unlink(2)
-//! before it notifies a FUSE server). So an operation that finds no space forces a commit or the evictions, or waits
-//! for that user, and tries again, a bounded number of times. [`remedy`] alone decides this for all callers: operations
-//! use [`Operation::retry_no_space`], and writeback of data with reserved space uses [`Filesystem::bring_space`].
+//! Freed blocks can be allocated once the transaction that freed them is durable. An unlinked inode frees its blocks at
+//! its eviction. The server may not know yet that the last user has closed the inode, because the kernel replies to
+//! unlink(2) before it notifies a FUSE server. So an operation that finds no space forces a commit or the evictions, or
+//! waits for that user, and tries again, a bounded number of times. [`remedy`] alone decides this for all callers:
+//! operations use [`Operation::retry_no_space`], and writeback of data with reserved space uses
+//! [`Filesystem::bring_space`].
 //!
-//! What it does not do: find space. An operation that can be cut short instead (write(2)) does that itself. No caller
-//! of the library waits for space on its own.
+//! What it does not do: find space. An operation that can write less instead (write(2)) does that itself. No caller of
+//! the library waits for space on its own.
 //!
 //! # Locking
-//! The caller holds no handle, or passes it in, and no lock that a commit or an eviction takes: an operation none,
-//! writeback `inode writeback` (25).
+//! The caller holds no handle, or passes it in, and holds no lock that a commit or an eviction takes. An operation
+//! holds none; writeback holds `inode writeback` (25).
 
 use std::time::Duration;
 
@@ -25,28 +26,28 @@ use crate::filesystem::Filesystem;
 use crate::operation::Operation;
 use crate::reserve::Caller;
 
-/// How often an operation without space is tried while some may become free. A try can fail because another thread
-/// was faster, so this is more than one eviction and one commit need.
+/// How often an operation without space is tried while some may become free. A try can fail because another thread took
+/// the space first, so one eviction and one commit may not be enough.
 const OPERATION_TRIES: u32 = 8;
-/// How often a piece of writeback without space waits for a commit to free some.
+/// How often writeback without space waits for a commit to free some.
 const WRITEBACK_TRIES: u32 = 3;
-/// The same if blocks wait for that commit. They were reserved, so only other threads that free and allocate at the
-/// same time can be faster, again and again. Linux tries forever (`ext4_writepages`).
+/// The same if blocks become free with that commit. Space was reserved for the data, so only other threads that free
+/// and allocate at the same time can take the blocks repeatedly. Linux tries forever (`ext4_writepages`).
 const WRITEBACK_TRIES_PENDING: u32 = 1000;
 
-/// For this long after an inode lost its last name, its last user may be about to release it in a thread that waits
-/// for a processor: a FUSE server's, which has the kernel's FORGET.
+/// For this time after an inode lost its last name, its last user may be about to release it. That is the thread of a
+/// FUSE server that has received the kernel's FORGET and waits for a processor.
 const LEAVING_NS: u64 = 500_000_000;
-/// The longest wait of an operation for that user, which may also be a program that has the file open.
+/// The maximum time that an operation waits for that user. It may also be a program that has the file open.
 const RELEASE_WAIT: Duration = Duration::from_millis(100);
 
 /// The caller that found no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
-    /// Reports the error in the end. `evicting`: other inodes are being freed or wait for it; `leaving`: some may
-    /// follow soon.
+    /// An operation, which in the end reports the error. `evicting`: other inodes are being freed or are queued for it.
+    /// `leaving`: some may be queued soon.
     Operation { evicting: bool, leaving: bool },
-    /// Loses its data in the end.
+    /// Writeback, which in the end loses its data.
     Writeback,
 }
 
@@ -58,7 +59,7 @@ enum Remedy {
     Release,
 }
 
-/// The step before the next try, after `tries` of them; `None` if another try is useless.
+/// The step before the next try, after `tries` tries; `None` if another try is useless.
 fn remedy(e: &Error, who: Who, tries: u32) -> Option<Remedy> {
     let (found, tries_max) = match (who, e) {
         (Who::Operation { .. }, Error::NoSpaceUntilCommit) => (Remedy::Commit, OPERATION_TRIES),
@@ -75,15 +76,15 @@ fn remedy(e: &Error, who: Who, tries: u32) -> Option<Remedy> {
     (tries < tries_max).then_some(found)
 }
 
-/// Whether writeback may still get the space by waiting.
+/// Whether writeback may still get the space if it waits.
 pub(crate) fn may_come(e: &Error) -> bool {
     remedy(e, Who::Writeback, 0).is_some()
 }
 
 impl Operation<'_> {
-    /// Runs `op`, and tries again, a bounded number of times, while space may become free: with the next commit, or
-    /// by freeing an inode whose last user is gone (but not one that `op` itself took back). It forces that event, or
-    /// waits for it. The caller holds no lock and no handle.
+    /// Runs `op`. While space may become free, tries again, a bounded number of times. Space becomes free with the next
+    /// commit, or when an inode without users is freed (but not one that `op` itself took back). This forces or awaits
+    /// that event. The caller holds no lock and no handle.
     pub(crate) fn retry_no_space<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
         let (mut tries, mut hope) = (0, true);
         loop {
@@ -93,15 +94,15 @@ impl Operation<'_> {
                 Err(e) if e.is_no_space() || matches!(e, Error::NoInodes) => e,
                 other => return self.watch(other),
             };
-            // An inode that this try took back frees only what the try itself had allocated.
+            // An inode that this try took back frees only the space that the try itself had allocated.
             let own = self.taken_back.get() - before;
             let evicting = self.evictions_since(&self.evictions.lock(), evicted) > own;
             let leaving = hope && self.is_leaving();
             match remedy(&e, Who::Operation { evicting, leaving }, tries) {
                 Some(Remedy::Commit) => {
                     if own > 0 {
-                        // Its blocks wait for the same commit; otherwise the next try would find them still
-                        // unavailable.
+                        // Its blocks become free with the same commit. If it were evicted later, the next try would
+                        // find them unavailable.
                         self.drain_evictions();
                     }
                     self.journal.commit_running()?;
@@ -125,9 +126,9 @@ impl Operation<'_> {
 }
 
 impl Filesystem {
-    /// Writeback found no space for its reserved blocks, after `tries` earlier failures. Frees blocks as far as
-    /// possible (preallocations, then a commit), so that the caller can try again. `open`: the caller's handle, which
-    /// is finished first.
+    /// Called if writeback finds no space for its reserved blocks, after `tries` earlier failures. Frees as many blocks
+    /// as possible (preallocations, then with a commit), so that the caller can try again. `open` is the caller's
+    /// handle, which is finished first.
     ///
     /// # Errors
     /// `e`, if another try is useless.
@@ -145,12 +146,12 @@ impl Filesystem {
         Ok(self.journal.commit_running()?)
     }
 
-    /// Whether the thread's caller may use the blocks that are kept for root.
+    /// Whether the thread's caller may use the blocks that are reserved for root.
     pub(crate) fn may_use_reserve(&self) -> bool {
         self.reserve.open_to(Caller::current())
     }
 
-    /// The flags by which a request for blocks describes its caller.
+    /// The flags of a request for blocks that describe its caller.
     pub(crate) fn caller_flags(&self) -> RequestFlags {
         if self.may_use_reserve() { RequestFlags::USE_ROOT_RESERVE } else { RequestFlags::NONE }
     }
@@ -190,7 +191,7 @@ pub(crate) mod tests {
     const BUSY: Who = Who::Operation { evicting: true, leaving: true };
     const LEAVING: Who = Who::Operation { evicting: false, leaving: true };
 
-    /// How many tries `e` is worth, and the first remedy.
+    /// The number of tries after `e`, and the first remedy.
     fn worth(e: Error, who: Who) -> (u32, Option<Remedy>) {
         let tries = (0..2000).take_while(|tries| remedy(&e, who, *tries).is_some()).count() as u32;
         (tries, remedy(&e, who, 0))

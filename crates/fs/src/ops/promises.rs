@@ -1,19 +1,19 @@
-//! Delayed data and the space that is promised for it, and how it gets clusters where these have several blocks.
+//! Reservations for delayed data, here called promises, and how delayed data gets clusters that have several blocks.
 //!
-//! Every delayed block has a promise, and under `bigalloc` the clusters of [`Promises`]: those with delayed blocks
-//! and no mapped one. A block that is mapped where its cluster is already takes none. So the set changes where a block
-//! becomes delayed ([`Filesystem::promise`]), is mapped ([`Filesystem::fill_hole`]), or is forgotten
-//! ([`Filesystem::forget_status`]), and where the last mapped block of a cluster leaves
-//! ([`Filesystem::renew_promises`]). Linux: `ext4_insert_delayed_blocks`, `ext4_es_remove_extent` with its
-//! `struct rsvd_count`, `ext4_rereserve_cluster`.
+//! Space is reserved for every delayed block. Under `bigalloc` it is reserved for the clusters of [`Promises`]: those
+//! with delayed blocks but no mapped one. A block whose cluster is already mapped needs no space. So the set changes
+//! when a block becomes delayed ([`Filesystem::promise`]), is mapped ([`Filesystem::fill_hole`]), or is forgotten
+//! ([`Filesystem::forget_status`]), and when the last mapped block of a cluster is removed
+//! ([`Filesystem::renew_promises`]). Linux: `ext4_insert_delayed_blocks`, `ext4_es_remove_extent` with its `struct
+//! rsvd_count`, `ext4_rereserve_cluster`.
 //!
 //! Blocks of a cluster may be written at different times, and by several threads. So under `bigalloc` a writer does not
-//! choose blocks in advance: it maps them as unwritten first, where each of them sees the others' place.
+//! choose blocks in advance. It first maps them as unwritten, so that each thread sees where the cluster is.
 //!
-//! What it does not do: choose and map blocks where a cluster is a block ([`super::mapping`]).
+//! What it does not do: choose and map blocks if a cluster is a single block ([`super::mapping`]).
 //!
 //! # Locking
-//! `map` (50) exclusively; within it the allocator's locks.
+//! `map` (50) exclusively, and within it the allocator's locks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,12 +31,13 @@ use crate::map::{MapRoot, MapState};
 use crate::store::MapView;
 use crate::writeback::batch::WritebackReason;
 
-/// The most blocks mapped at once: an extent holds as many, and they end a cluster, if that is not longer.
+/// The maximum number of blocks mapped at once. An extent can hold them, and they end at the end of a cluster if the
+/// cluster is not longer.
 const FILL_BLOCKS_MAX: u32 = 1 << 14;
 
 impl Filesystem {
-    /// Refuses to change the map of a file without extents where clusters have several blocks: it cannot say where the
-    /// rest of a cluster lies, and e2fsck takes it for damage.
+    /// Refuses to change the map of a file without extents if clusters have several blocks. Such a map does not show
+    /// where the rest of a cluster lies, and e2fsck treats it as damage.
     pub(crate) fn check_form(&self, inode: &Inode) -> Result<()> {
         match self.alloc.cluster_size().is_one() || inode.map.read().extents {
             true => Ok(()),
@@ -44,8 +45,8 @@ impl Filesystem {
         }
     }
 
-    /// Promises space for the hole of `len` blocks at `lblk`, from the start on, as far as there is space; returns how
-    /// many blocks are delayed now.
+    /// Reserves space for the hole of `len` blocks at `lblk`, from the start on, as long as there is space. Returns the
+    /// number of blocks that are now delayed.
     pub(super) fn promise(&self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32) -> Result<u32> {
         let got = match &inode.promises {
             Some(promises) => self.promise_clusters(inode, promises, lblk, len),
@@ -53,7 +54,7 @@ impl Filesystem {
                 let allowed = self.promise_quota(inode, len)?;
                 let got = self.alloc.reserve_clusters_up_to(u64::from(allowed), self.may_use_reserve()) as u32;
                 if got > 0 {
-                    // Under the map lock, as every change of the status cache.
+                    // Every change of the extent-status cache needs the map lock.
                     let _map = inode.map.read();
                     inode.es.insert(lblk, got, EsState::Delayed);
                 }
@@ -93,8 +94,8 @@ impl Filesystem {
         Ok(delayed)
     }
 
-    /// Forgets what is known about `len` blocks from `lblk` on. Space promised to delayed ones is available again.
-    /// The caller holds the map lock exclusively.
+    /// Removes `len` blocks from `lblk` on from the extent-status cache. Space that was reserved for delayed ones
+    /// becomes available again. The caller holds the map lock exclusively.
     pub(crate) fn forget_status(&self, inode: &Inode, lblk: LogicalBlock, len: u64) {
         let delayed = inode.es.remove(lblk, len.min(u64::from(u32::MAX - lblk.0)) as u32);
         let returned = match &inode.promises {
@@ -106,7 +107,7 @@ impl Filesystem {
         self.settle_promises(inode);
     }
 
-    /// Takes the clusters of these blocks off the set that have no delayed block any more; returns their number.
+    /// Removes the clusters of these blocks that have no delayed block any more from the set, and returns their number.
     fn end_promises(&self, inode: &Inode, promises: &Promises, blocks: Range<u64>) -> u64 {
         let size = self.alloc.cluster_size();
         let mut set = promises.lock();
@@ -124,8 +125,8 @@ impl Filesystem {
         inode.es.find_delayed(LogicalBlock(first as u32), LogicalBlock(last as u32)).is_some()
     }
 
-    /// The blocks `from..=to` were unmapped: where delayed blocks beside them shared a cluster with the last mapped
-    /// one, that cluster needs a promise now. It was just freed, so there is space for it.
+    /// Called after the blocks `from..=to` were unmapped. If the last mapped block of a cluster is gone and the cluster
+    /// has delayed blocks, it needs a reservation now. Its space has just been freed, so there is enough.
     pub(super) fn renew_promises(
         &self,
         inode: &Arc<Inode>,
@@ -148,8 +149,9 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Where blocks that can go to new clusters together end, of those in a hole whose first one has no place, and
-    /// whether their clusters have a promise: all of them do, or none. Without one, the quota must leave room.
+    /// Given blocks in a hole whose first one has no place, finds the end of those that can go to new clusters
+    /// together. Also returns whether their clusters have reservations: either all of them do, or none. Without a
+    /// reservation, the quota must leave room.
     fn end_of_new_clusters(
         &self,
         inode: &Inode,
@@ -164,7 +166,7 @@ impl Filesystem {
         if is_cut && map.place_in_cluster(view, LogicalBlock((end - 1) as u32))?.is_some() {
             end = size.first_block(tail);
         }
-        // All have a promise, or none.
+        // End the run where the first cluster differs from the others.
         let is_promised = {
             let set = inode.promises.as_ref().map(|promises| promises.lock());
             let has = |cluster: u64| set.as_ref().is_some_and(|set| set.contains(&(cluster as u32)));
@@ -185,12 +187,13 @@ impl Filesystem {
         Ok((end, is_promised))
     }
 
-    /// Maps the first of `len` blocks from `lblk` on as unwritten, where their cluster is, or in new clusters; returns
-    /// how many, at least 1. Blocks that another thread has mapped meanwhile count. The caller writes the inode.
+    /// Maps the first of `len` blocks from `lblk` on as unwritten, in the place of their cluster or in new clusters.
+    /// Returns how many were mapped, at least 1, including blocks that another thread has mapped meanwhile. The caller
+    /// writes the inode.
     ///
     /// # Errors
-    /// [`Error::NoSpaceUntilCommit`] also where the cluster has blocks that left the file in a transaction that is not
-    /// durable yet.
+    /// [`Error::NoSpaceUntilCommit`] also if blocks of the cluster left the file in a transaction that is not yet
+    /// durable.
     pub(crate) fn fill_hole(
         &self,
         handle: &mut Handle,

@@ -1,8 +1,9 @@
 //! rename(2) and renameat2(2).
 //!
 //! # Locking
-//! Any rename that moves a directory or crosses directories holds `renames` (10), so the tree's shape stands still.
-//! Then the two parents, ancestor first, else lower inode number first; then directories that move or are replaced.
+//! Any rename that moves a directory or crosses directories holds `renames` (10), so that the shape of the tree does
+//! not change. Then the two parents, the ancestor first, otherwise the lower inode number first. Then directories that
+//! move or are replaced.
 
 use std::sync::Arc;
 
@@ -26,24 +27,23 @@ use crate::ops::names::{add_dir_link, check_name, drop_dir_link};
 /// The flags of renameat2(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenameFlags {
-    /// [`Error::Exists`] where the new name is taken (RENAME_NOREPLACE).
+    /// Fail with [`Error::Exists`] if the new name exists (RENAME_NOREPLACE).
     pub no_replace: bool,
-    /// Both names stay and exchange their inodes (RENAME_EXCHANGE).
+    /// Keep both names and exchange their inodes (RENAME_EXCHANGE).
     pub exchange: bool,
-    /// The old name stays and becomes a whiteout of this owner (overlay file systems use it).
+    /// Leave a whiteout with this owner at the old name, for overlay file systems (RENAME_WHITEOUT).
     pub whiteout: Option<Cred>,
 }
 
 impl Filesystem {
-    /// Gives `old_name` in `old_dir` the name `new_name` in `new_dir`, replacing the inode there.
+    /// Renames `old_name` in `old_dir` to `new_name` in `new_dir`, replacing the inode there.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Exists`] by `flags`; [`Error::NotDirectory`], [`Error::IsDirectory`] or
-    /// [`Error::NotEmpty`] if the target cannot be replaced; [`Error::Invalid`] for a directory below itself, `flags`
-    /// or a name; [`Error::DotName`]; [`Error::TooManyLinks`]; [`Error::OtherProject`]; [`Error::OtherPolicy`];
-    /// [`Error::NameTooLong`];
-    /// [`Error::NotPermitted`] by an inode's flags; [`Error::NoSpace`]; [`Error::ReadOnly`]. [`Error::Lost`] if data
-    /// that has to be durable first is lost.
+    /// [`Error::NotFound`]; [`Error::Exists`] because of `flags`; [`Error::NotDirectory`], [`Error::IsDirectory`] or
+    /// [`Error::NotEmpty`] if the target cannot be replaced; [`Error::Invalid`] for a move of a directory below itself,
+    /// `flags` or a name; [`Error::DotName`]; [`Error::TooManyLinks`]; [`Error::OtherProject`]; [`Error::OtherPolicy`];
+    /// [`Error::NameTooLong`]; [`Error::NotPermitted`] because of an inode's flags; [`Error::NoSpace`];
+    /// [`Error::ReadOnly`]. [`Error::Lost`] if data is lost that must become durable first.
     pub fn rename(
         &self,
         old_dir: &InodeRef,
@@ -65,10 +65,10 @@ impl Filesystem {
                 return Err(Error::DotName);
             }
         }
-        // A rename replaces a file by one with dirty data. The data goes first, so that a crash leaves the old or the
-        // new content, not an empty file (Linux: auto_da_alloc). If it cannot be written, or was lost before and no
-        // party has seen that, the old file stays (Linux goes on). No lock is held meanwhile: other renames do not
-        // wait. Data that comes after it is newer than the rename.
+        // If a rename replaces a file by one with dirty data, that data is written first. A crash then leaves the old
+        // or the new content, not an empty file (Linux: auto_da_alloc). If the data cannot be written, or was lost
+        // before and no party has seen that, the old file remains (Linux continues). No lock is held while the data is
+        // written, so other renames do not wait. Data that is written afterwards is newer than the rename.
         let mut written = None;
         while let Some(source) =
             op.retry_no_space(|| op.rename_once(old_dir, old_name, new_dir, new_name, flags, written))?
@@ -84,7 +84,7 @@ impl Filesystem {
 }
 
 impl Operation<'_> {
-    /// Returns the file whose data has to be written first, unless it is `written`.
+    /// Returns the file whose data must be written first, unless it is `written`.
     fn rename_once(
         &self,
         old_dir: &InodeRef,
@@ -95,7 +95,8 @@ impl Operation<'_> {
         written: Option<InodeNr>,
     ) -> Result<Option<InodeRef>> {
         let same_dir = old_dir.ino == new_dir.ino;
-        // Whether a directory moves is only known under the lock; a file within one directory needs no more than that.
+        // Only the lookup under the lock shows whether a directory moves. A file that stays in one directory does not
+        // need the lock beyond that.
         let shape = self.renames.lock();
         let (first, second) = self.in_order(old_dir, new_dir)?;
         let _first = first.rw.write();
@@ -113,11 +114,11 @@ impl Operation<'_> {
         match &target {
             None if flags.exchange => return Err(Error::NotFound),
             Some(_) if flags.no_replace => return Err(Error::Exists),
-            // One entry, found by two spellings.
+            // Both names are spellings of one entry.
             Some(t) if same_dir && new_view.params.folds && to == Some(from) && t.ino == source.ino => {
                 return self.respell(&new_view, new_dir, &from, new_name, &source, flags).map(|()| None);
             }
-            // Two names of one file: nothing to do.
+            // Both names refer to one file, so there is nothing to do.
             Some(t) if t.ino == source.ino => return Ok(None),
             _ => {}
         }
@@ -138,8 +139,8 @@ impl Operation<'_> {
         if source.is_dir() && !same_dir && self.is_below(new_dir, source.ino)? {
             return Err(Error::Invalid("a directory cannot move into itself"));
         }
-        // A directory that contains the source is not empty. No thread may wait for it with a directory below it
-        // locked.
+        // A directory that contains the source is not empty. Return here, because no thread may wait for its lock while
+        // it holds the lock of a directory below it.
         if let Some(t) = &target
             && t.is_dir()
             && !same_dir
@@ -150,7 +151,7 @@ impl Operation<'_> {
                 false => Error::NotEmpty,
             });
         }
-        // Directories that move or go are locked last, lower number first.
+        // Directories that move or are removed are locked last, the lower number first.
         let mut dirs: Vec<&InodeRef> = [Some(&source), target.as_ref()]
             .into_iter()
             .flatten()
@@ -158,7 +159,7 @@ impl Operation<'_> {
             .collect();
         dirs.sort_by_key(|i| i.ino);
         let _moving: Vec<_> = dirs.iter().map(|d| d.rw.write_nested()).collect();
-        // The blocks of later changes: read before the first change, and held until the last.
+        // Read the blocks of later changes before the first change, and keep them in memory until the last.
         let _tables = self.hold_slots([old_dir, new_dir, &source].into_iter().chain(&target))?;
         let _entries = (old_view.hold_found(&from)?, to.map(|to| new_view.hold_found(&to)).transpose()?);
         let result = match (&target, to) {
@@ -174,9 +175,9 @@ impl Operation<'_> {
         result.map(|()| None)
     }
 
-    /// Changes the case of a name, or its spelling otherwise, in a directory that folds names. Linux does not get here:
-    /// both spellings lead to one inode, and `vfs_rename` returns. Exchanging a name with itself, or leaving a whiteout
-    /// in its place, does nothing.
+    /// Changes the case or the spelling of a name in a case-insensitive directory. Linux does not get here: both
+    /// spellings lead to one inode, and `vfs_rename` returns. Exchanging a name with itself, or leaving a whiteout in
+    /// its place, does nothing.
     fn respell(
         &self,
         view: &DirView<'_>,
@@ -202,8 +203,8 @@ impl Operation<'_> {
         })
     }
 
-    /// Checks that the directories accept what they get, by their projects and encryption policies. `back`: what comes
-    /// into the old one.
+    /// Checks that the projects and encryption policies of the directories accept the inodes that they get. `back` is
+    /// the inode that moves to the old directory.
     fn check_entries(
         &self,
         old_dir: &InodeRef,
@@ -223,7 +224,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// The parents in the order in which they are locked. The caller holds `renames`.
+    /// The parents in the order of locking. The caller holds `renames`.
     fn in_order<'d>(
         &self,
         old_dir: &'d InodeRef,
@@ -240,11 +241,10 @@ impl Operation<'_> {
         })
     }
 
-    /// Whether `dir` is `ancestor` or lies below it; [`Error::NotFound`] when it was removed. The caller holds
-    /// `renames`.
+    /// Whether `dir` is `ancestor` or lies below it; [`Error::NotFound`] if it was removed. The caller holds `renames`.
     fn is_below(&self, dir: &InodeRef, ancestor: InodeNr) -> Result<bool> {
         let mut at = dir.clone();
-        // A way that does not end comes back to a mark, which is set at ever larger distances (Brent).
+        // Detect loops: a path without an end returns to a mark, which is set at increasing distances (Brent).
         let (mut mark, mut steps, mut distance) = (at.ino, 0u32, 1u32);
         loop {
             if at.ino == ancestor {
@@ -260,7 +260,7 @@ impl Operation<'_> {
             }
             let up = self.iget_named(&at, up);
             if at.links() == 0 {
-                // It was removed. Then its parent may be gone, too, and another inode have that number.
+                // It was removed. Its parent may have been removed as well, and its number may belong to another inode.
                 return Err(Error::NotFound);
             }
             let up = up?;
@@ -326,8 +326,8 @@ impl Operation<'_> {
                 }
                 return Err(e);
             }
-            // Adding may have moved the old entry, which shows where it was, or turned the directory into a tree, whose
-            // root is no place for entries.
+            // Adding the name may have moved the old entry, in which case `from` is only a hint. Or it has given the
+            // directory an index, whose root contains no entries.
             let fresh = DirView::new(self, old_dir);
             let hint = (fresh.params.is_indexed == old_view.params.is_indexed).then_some(from);
             let taken = match &whiteout {
@@ -358,7 +358,7 @@ impl Operation<'_> {
                     if target.is_dir() {
                         self.kill_dir(handle, target, now)?;
                         if same_dir {
-                            // Two directories of one parent became one.
+                            // The parent has lost one of its two directories.
                             drop_dir_link(&mut old_dir.meta.write().desc);
                         }
                     } else {
@@ -373,7 +373,8 @@ impl Operation<'_> {
         })
     }
 
-    /// The first block of a directory that moves, read before the first change. The caller holds it until the last.
+    /// Reads the first block of a directory that moves, before the first change. The caller keeps it in memory until
+    /// the last.
     fn check_moves(&self, inode: &InodeRef, same_dir: bool) -> Result<Option<Arc<Buffer>>> {
         if !inode.is_dir() || same_dir {
             return Ok(None);
@@ -392,7 +393,7 @@ impl Operation<'_> {
     ) -> Result<()> {
         let (old_dir, new_dir) = (old_view.dir, new_view.dir);
         let same_dir = old_dir.ino == new_dir.ino;
-        // A directory comes for a file.
+        // A directory takes the place of a file.
         let (loses, gains) = match (source.is_dir(), target.is_dir()) {
             (true, false) if !same_dir => (Some(old_view), Some(new_view)),
             (false, true) if !same_dir => (Some(new_view), Some(old_view)),

@@ -22,7 +22,7 @@ fn mkdir(fs: &Filesystem, dir: &InodeRef, name: &[u8]) -> InodeRef {
     fs.create(dir, name, NewNode::directory(0o755), Cred::default()).expect("mkdir")
 }
 
-/// A directory replaces a file: that is one more link, in either direction.
+/// Exchanging a directory with a file adds a link to the file's parent, in either direction.
 #[test]
 fn an_exchange_respects_the_maximum_of_links() {
     let (dev, fs) = mounted();
@@ -39,7 +39,7 @@ fn an_exchange_respects_the_maximum_of_links() {
     full.meta.write().desc.links = LINK_MAX - 1;
     fs.rename(&a, b"d", &full, b"x", exchange).expect("one more");
     assert_eq!((a.links(), full.links()), (2, LINK_MAX));
-    // Two directories may be exchanged at the limit, too.
+    // Two directories can be exchanged even at the limit.
     mkdir(&fs, &a, b"e");
     fs.rename(&a, b"e", &full, b"x", exchange).expect("the number of links is the same");
     full.meta.write().desc.links = 3;
@@ -49,7 +49,7 @@ fn an_exchange_respects_the_maximum_of_links() {
     crate::tools::assert_clean(&dev);
 }
 
-/// Only a damaged image has directories that contain each other. Finding that takes a few steps, not one for each
+/// Only in a damaged image do directories contain each other. Detecting that takes a few steps, not one for each
 /// possible inode.
 #[test]
 fn a_rename_finds_a_loop_of_directories_in_a_few_steps() {
@@ -70,8 +70,8 @@ fn a_rename_finds_a_loop_of_directories_in_a_few_steps() {
     assert!(looks < 100, "{looks} reads of blocks");
 }
 
-/// Before its first change a rename has read the block of the old name and that of the moved directory's `..`. They
-/// remain in memory while the new name's directory grows, even if the cache is short of memory.
+/// Before its first change, a rename has read the block of the old name and the block of the moved directory's `..`.
+/// They remain in memory while the new directory grows, even if the cache runs short of memory.
 #[test]
 fn a_rename_reads_no_block_after_its_first_change() {
     for features in ["dir_index", "^dir_index"] {
@@ -85,13 +85,13 @@ fn rename_short_of_memory(features: &str) {
     let root = fs.root().expect("root");
     let [from, to] = [b"from".as_slice(), b"to"].map(|name| mkdir(&fs, &root, name));
     let name = |i: u32| format!("{i:0>200}").into_bytes();
-    // First all of them, so that the map of the other directory stays small.
+    // Create all of them first, so that the map of the other directory stays small.
     for i in 0..60 {
         mkdir(&fs, &from, &name(i));
     }
     let (mut moves, mut renames) = (0, 0);
     for i in 0..60 {
-        // If the map of the new directory is unreadable, its new block is freed, and nothing else has happened.
+        // If the map of the new directory is unreadable, its new block is freed, and nothing else has changed.
         let go = |from: &InodeRef, old: &[u8], new: &[u8]| {
             let rename = || fs.rename(from, old, &to, new, RenameFlags::default());
             let (renamed, grown) = forgetful.run(&fs, rename);
@@ -102,7 +102,7 @@ fn rename_short_of_memory(features: &str) {
             u32::from(grown && renamed.is_ok())
         };
         moves += go(&from, &name(i), &name(i));
-        // Another name in the same directory, perhaps in another leaf.
+        // Rename within the directory, perhaps to another leaf.
         renames += go(&to, &name(i / 2), &name(1000 + i));
         fs.rename(&to, &name(1000 + i), &to, &name(i / 2), RenameFlags::default()).expect("back");
     }

@@ -1,7 +1,7 @@
 //! Finding a file's data: lseek(2) with SEEK_DATA and SEEK_HOLE, the FIBMAP ioctl.
 //!
 //! # Locking
-//! `inode` shared; not while waiting for data under writeback.
+//! `inode`, shared, except while waiting for data under writeback.
 
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::{BlockNr, LogicalBlock};
@@ -13,16 +13,16 @@ use crate::inode::InodeRef;
 use crate::ops::mapping::LAST_BLOCK;
 use extant_es::EsState;
 
-/// Adjacent blocks of a file that are adjacent on the device, too.
+/// Adjacent blocks of a file that are adjacent on the device as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileExtent {
-    /// The first of them, counted from the start of the file.
+    /// The first block, counted from the start of the file.
     pub logical: u64,
-    /// Its place on the device.
+    /// The place of the first block on the device.
     pub physical: BlockNr,
-    /// How many there are.
+    /// The number of blocks.
     pub len: u64,
-    /// They contain no data yet, and read as zeros.
+    /// The blocks contain no data yet and read as zeros.
     pub unwritten: bool,
 }
 
@@ -31,7 +31,7 @@ pub struct FileExtent {
 pub enum Seek {
     /// The next byte that is written or dirty (SEEK_DATA).
     Data,
-    /// The next byte that reads as zero because it has no block, or the end (SEEK_HOLE).
+    /// The next byte that reads as zero because it has no block, or the end of the file (SEEK_HOLE).
     Hole,
 }
 
@@ -39,8 +39,8 @@ impl Filesystem {
     /// lseek(2) with SEEK_DATA or SEEK_HOLE: the next offset at or after `pos` of that kind.
     ///
     /// # Errors
-    /// [`Error::NoSuchOffset`] at or behind the end, and if only a hole follows a search for data; [`Error::Corrupt`]
-    /// for a damaged map.
+    /// [`Error::NoSuchOffset`] at or past the end, and if only a hole follows a search for data; [`Error::Corrupt`] for
+    /// a damaged map.
     pub fn seek(&self, inode: &InodeRef, pos: u64, what: Seek) -> Result<u64> {
         let _shared = inode.rw.read();
         let size = inode.size();
@@ -59,8 +59,7 @@ impl Filesystem {
             };
         }
         let bits = self.geo.block_bits;
-        // Behind the largest block that a map can address there is only a hole, even if a damaged size says
-        // otherwise.
+        // Past the last block that a map can address there is only a hole, even if a damaged size claims otherwise.
         let end = (size.div_ceil(1 << bits)).min(u64::from(LAST_BLOCK.0) + 1);
         let mut at = pos >> bits;
         while at < end {
@@ -70,13 +69,13 @@ impl Filesystem {
                 EsState::Written(_) | EsState::Delayed => true,
                 EsState::Hole => false,
                 EsState::Unwritten(_) => {
-                    // Dirty data counts as data; the run ends where dirtiness changes.
+                    // Dirty data counts as data; the run ends where the blocks change between dirty and clean.
                     let dirty = inode.pages.block_dirty(at);
                     if !inode.pages.is_empty() {
                         n = (1..n).find(|i| inode.pages.block_dirty(at + u64::from(*i)) != dirty).unwrap_or(n);
                     }
                     if !dirty {
-                        // Data that has left the folios meanwhile is written by now.
+                        // Data that has left the folios meanwhile has been written.
                         let (still, EsState::Unwritten(_)) = self.watch(self.status(inode, LogicalBlock(lblk), n))?
                         else {
                             continue;
@@ -94,11 +93,11 @@ impl Filesystem {
         if what == Seek::Hole { Ok(size.min(pos.max(end << bits))) } else { Err(Error::NoSuchOffset) }
     }
 
-    /// Calls `f` with each run of blocks of the file, in order. A file with its content in the inode has none. The
+    /// Calls `f` with each run of blocks of the file, in order. A file whose content is in the inode has none. The
     /// journal's blocks are not shown.
     ///
     /// # Errors
-    /// The map is damaged: `f` has been called for everything before the damage.
+    /// The map is damaged; `f` has been called for everything before the damage.
     pub fn extents(&self, inode: &InodeRef, mut f: impl FnMut(FileExtent)) -> Result<()> {
         let _shared = inode.rw.read();
         let is_own = self.own_inodes.journal == Some(inode.ino) || self.is_inline(inode);
@@ -109,7 +108,7 @@ impl Filesystem {
             }
             (meta.desc.size, meta.desc.flags)
         };
-        // Extent maps may have blocks behind the end. Indirect maps have none, and searching their holes there takes
+        // Extent maps may have blocks past the end. Indirect maps have none, and searching their holes there would take
         // many steps.
         let most = if flags.contains(InodeFlags::EXTENTS) { u64::MAX } else { size.div_ceil(1 << self.geo.block_bits) };
         let end = most.min(u64::from(LAST_BLOCK.0) + 1);
@@ -145,14 +144,14 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The device's block of block `lblk` of the file, after pending data has been written; `None` if it has no block
-    /// of its own. A caller that then writes to that block itself, as the kernel does to a swap file, is the only
-    /// writer. Linux: FIBMAP, `ext4_bmap`.
+    /// The device block of block `lblk` of the file, after pending data has been written; `None` if the block has none.
+    /// A caller that then writes directly to that block, like the kernel to a swap file, must be its only writer.
+    /// Linux: FIBMAP, `ext4_bmap`.
     ///
     /// # Errors
     /// The error of the writeback, if pending data cannot be written; [`Error::Corrupt`] for a damaged map.
     pub fn bmap(&self, inode: &InodeRef, lblk: u64) -> Result<Option<BlockNr>> {
-        // A writer below the file system would write plaintext to the blocks of an encrypted file.
+        // A direct writer would write plaintext to the blocks of an encrypted file.
         let is_encrypted = is_encrypted(&inode.meta.read().desc);
         if inode.file_type() != Some(FileType::Regular) || lblk > u64::from(LAST_BLOCK.0) || is_encrypted {
             return Ok(None);
@@ -163,7 +162,7 @@ impl Filesystem {
             return Ok(None);
         }
         match self.watch(self.status(inode, LogicalBlock(lblk as u32), 1))? {
-            // A swap file may be preallocated (Linux: `ext4_iomap_swap_activate`, where ext4's FIBMAP shows a hole).
+            // A swap file may be preallocated (Linux: `ext4_iomap_swap_activate`; ext4's FIBMAP shows a hole there).
             (_, EsState::Written(block) | EsState::Unwritten(block)) => Ok(Some(block)),
             _ => Ok(None),
         }

@@ -1,11 +1,11 @@
 //! Size changes.
 //!
 //! The orphan list makes truncation crash-safe. The first handle records the inode as an orphan and sets the smaller
-//! size. Further handles, as many as the journal needs, free the blocks. The last handle takes the inode off the
+//! size. Further handles, as many as the journal needs, free the blocks. The last handle removes the inode from the
 //! list.
 //!
 //! # Locking
-//! `inode` exclusively, then `inode writeback`.
+//! `inode`, exclusively, then `inode writeback`.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use extant_es::EsState;
 impl Filesystem {
     /// Sets the size. The caller holds the inode's lock exclusively and sets the times.
     pub(crate) fn truncate_locked(&self, inode: &Arc<Inode>, new: u64) -> Result<()> {
-        // The rest of the last block is zeroed in plaintext.
+        // This needs the key, because the rest of the last block is zeroed in plaintext.
         self.file_key(inode)?;
         if new > self.max_size(inode) {
             return Err(Error::FileTooBig);
@@ -35,7 +35,7 @@ impl Filesystem {
         self.check_form(inode)?;
         let bs = u64::from(self.geo.block_size);
         let old = inode.size();
-        // Also when the file shrinks: the size on disk may be still smaller.
+        // This is also needed when the file shrinks, because the size on disk may be even smaller.
         self.prepare_size(inode, new)?;
         if new > old {
             return self.transact(credits::DISK_SIZE, |handle| self.move_size(handle, inode, new, Move::AtLeast));
@@ -49,9 +49,9 @@ impl Filesystem {
         self.orphans.note_cut(inode.ino);
         self.transact(credits::TRUNCATE_BEGIN, |handle| {
             self.orphan_add(handle, inode)?;
-            // Also when this moves the size on disk up, because data before the new end waits for writeback: behind
-            // that data there may be a hole, and nothing else would ever move the size on disk over it (Linux:
-            // `ext4_setattr` does the same).
+            // This also applies if the size on disk increases here, because data before the new end is waiting for
+            // writeback. A hole may follow that data, and nothing else would ever move the size on disk over the hole
+            // (Linux: `ext4_setattr` does the same).
             self.move_size(handle, inode, new, Move::Exactly)
         })?;
         self.drop_pages(inode, new.div_ceil(bs));
@@ -70,7 +70,7 @@ impl Filesystem {
         self.end(handle, r)
     }
 
-    /// Completes a truncation, also after a crash or an error: frees the blocks behind the size.
+    /// Completes a truncation, also after a crash or an error: frees the blocks past the size.
     pub(crate) fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
         let first = inode.size().div_ceil(u64::from(self.geo.block_size));
         self.cut_inline(inode)?;
@@ -91,14 +91,14 @@ impl Filesystem {
         self.flusher.dropped(gone);
     }
 
-    /// Whether the block may contain anything but zeros. Clean pages of a hole or of unwritten blocks contain zeros.
+    /// Whether the block may contain anything except zeros. Clean pages of a hole or of unwritten blocks contain zeros.
     pub(super) fn has_content(&self, inode: &Arc<Inode>, block: u64) -> Result<bool> {
-        // The folios first: data that leaves them between the two checks is mapped and written by then.
+        // Check the folios first: data that leaves them between the two checks has been mapped and written.
         let written = |state| matches!(state, (_, EsState::Written(_)));
         Ok(inode.pages.block_dirty(block) || written(self.status(inode, LogicalBlock(block as u32), 1)?))
     }
 
-    /// Zeros `[from, to)`, which lies within one block, where the block has content.
+    /// Zeros `[from, to)`, which lies within one block, if the block has content.
     pub(super) fn zero_range_cached(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
         if from >= to {
             return Ok(());
@@ -110,7 +110,7 @@ impl Filesystem {
         let zeros = vec![0u8; (to - from) as usize];
         self.write_delayed(inode, from, &zeros)?;
         if to >= inode.size() {
-            // Cached bytes after the end of the file remain zero, too.
+            // Cached bytes past the end of the file must remain zero as well.
             inode.pages.zero_tail(to);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The state of a file after a change of its map finds no space, or none until the next commit.
+//! The state of a file if a change of its map finds no space, or none before the next commit.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn content(fs: &Filesystem, f: &InodeRef) -> Vec<u8> {
     all
 }
 
-/// Four extents fill the root of the map, so one more needs a block, and there is none. Each byte of the range may
+/// Four extents fill the root of the map, so another one needs a block, and none is free. Each byte of the range may
 /// then be zero or unchanged, but must not show older content.
 #[test]
 fn a_range_that_cannot_be_zeroed_or_punched_shows_no_old_content() {
@@ -51,7 +51,7 @@ fn a_range_that_cannot_be_zeroed_or_punched_shows_no_old_content() {
                 put(&fs, &f, start..start + 10, OLD);
             }
             fs.fsync(&f, false).expect("fsync");
-            // Over blocks with content, over a hole, and beside the range.
+            // Ranges with content, a hole, and a range outside.
             for blocks in [22..26, 31..33, 40..50, 62..63] {
                 put(&fs, &f, blocks, NEW);
             }
@@ -86,8 +86,9 @@ fn a_range_that_cannot_be_zeroed_or_punched_shows_no_old_content() {
     }
 }
 
-/// Data written to preallocated blocks splits their extent, which takes a block for the map; the only free ones wait
-/// for a commit. The explorer met this once in 156,000 schedules (full-disk): the data was lost, and fsync failed.
+/// Writing to preallocated blocks splits their extent, which needs a block for the map. The only free blocks become
+/// available with a commit. The explorer found this once in 156,000 schedules (full-disk): the data was lost, and fsync
+/// failed.
 #[test]
 fn data_in_preallocated_blocks_waits_for_the_commit_that_frees_space() {
     let (_dev, fs) = mounted(false);
@@ -136,7 +137,7 @@ fn a_failed_extension_does_not_change_the_size() {
 
 type Grow = fn(&Filesystem, &InodeRef) -> crate::Result<()>;
 
-/// A hole that was read is in memory, and still a hole: punching it needs no space.
+/// A hole that was read is cached, but still a hole: punching it needs no space.
 #[test]
 fn a_cached_hole_can_be_punched_on_a_full_disk() {
     let (_dev, fs) = mounted(true);
@@ -155,7 +156,7 @@ fn a_cached_hole_can_be_punched_on_a_full_disk() {
     assert_eq!(fs.alloc.reserved_blocks(), promised, "nothing was reserved");
 }
 
-/// The data has blocks, but there is no space for the node of the map that would name the last of them.
+/// The data has blocks, but there is no space for the node of the map that would contain the last of them.
 #[test]
 fn a_file_retains_the_mapped_part_of_its_data_if_the_rest_finds_no_space() {
     let dev = Arc::new(crate::tools::made(&["-t", "ext3", "-b", "1024"], "8M"));
@@ -172,7 +173,7 @@ fn a_file_retains_the_mapped_part_of_its_data_if_the_rest_finds_no_space() {
     assert_eq!((mapped, f.meta.read().desc.size), (12, 12 * BLOCK));
 }
 
-/// Kernels leave an empty pointer array behind when they punch the blocks that it named.
+/// Kernels leave an empty pointer array when they punch all blocks in it.
 #[test]
 fn removing_a_file_frees_its_empty_pointer_array() {
     for slot in ["DIND", "TIND"] {
@@ -227,8 +228,8 @@ fn a_map_reads_no_block_after_its_first_change() {
     }
 }
 
-/// Whether the last node fits the root is known only once it is alone. Then it is too late for an error if it is
-/// unreadable.
+/// Whether the last node fits in the root is known only when it is the only one left. If it is unreadable then, it is
+/// too late for an error.
 #[test]
 fn a_map_does_not_shrink_if_its_last_node_is_unreadable() {
     let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024"], "8M"));

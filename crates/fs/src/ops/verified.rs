@@ -1,4 +1,4 @@
-//! Reads of files that a Merkle tree protects.
+//! Reads of files with a Merkle tree (fs-verity).
 //!
 //! # Locking
 //! The caller holds `inode` (20), shared.
@@ -20,10 +20,10 @@ fn wrong(inode: &Inode, detail: impl Into<String>) -> Error {
 }
 
 impl Filesystem {
-    /// Reads from a protected file, within its size.
+    /// Reads from a file with a Merkle tree, within its size.
     ///
     /// # Errors
-    /// [`Error::Unverified`]: the content is not that of the tree, or the tree cannot be used.
+    /// [`Error::Unverified`] if the content does not match the tree, or the tree cannot be used.
     pub(crate) fn read_verified(&self, inode: &Arc<Inode>, pos: u64, buf: &mut [u8]) -> Result<()> {
         let verity = match inode.verity.get() {
             Some(verity) => verity,

@@ -1,9 +1,9 @@
-//! Operations on the file system as a whole: freeze and thaw, read-only and back, trim, the label.
+//! Operations on the file system as a whole: freeze and thaw, remounting, trim, the label.
 //!
 //! # Locking
-//! `s_umount` (4) around freeze, thaw, remount, unmount and the write of a new label home, so that each finds the mount
-//! as the one before left it; it is held while they wait for changes inside the gate ([`crate::lifecycle`]) and for the
-//! device. No change that is inside, and no thread of the mount, takes it.
+//! `s_umount` (4) is held by freeze, thaw, remount, unmount and the write of a new label home, so that each finds the
+//! state that the one before left. They hold it while they wait for changes inside the gate ([`crate::lifecycle`]) and
+//! for the device. No change inside the gate takes it, and no thread of the mount.
 
 use extant_ondisk::BlockNr;
 
@@ -14,7 +14,7 @@ use crate::mount::super_block::write_super;
 use crate::ops::credits;
 use crate::ops::sync::Barrier;
 
-/// Longest label. Linux: `EXT4_LABEL_MAX`.
+/// The maximum length of a label, in bytes. Linux: `EXT4_LABEL_MAX`.
 pub const LABEL_MAX: usize = 16;
 
 impl Filesystem {
@@ -23,14 +23,14 @@ impl Filesystem {
         self.lifecycle.now().phase == Phase::Frozen
     }
 
-    /// Writes everything, empties the journal and marks the image clean: until [`Filesystem::thaw`] nothing is written,
-    /// so that a copy of the device is a copy of a file system that was unmounted (but for files that were open and
-    /// deleted, which the next mount of the copy deletes). Changes wait; reading goes on. False if it was frozen
-    /// already. Linux: `ext4_freeze`.
+    /// Writes everything, empties the journal and marks the image clean. Nothing is written until [`Filesystem::thaw`],
+    /// so a copy of the device is a copy of an unmounted file system. (The only exception is files that were open and
+    /// deleted; the next mount of the copy deletes them.) Changes wait, but reads continue. Returns false if the mount
+    /// is already frozen. Linux: `ext4_freeze`.
     ///
     /// # Errors
-    /// A failed write; the mount is then not frozen. Lost data is reported once: the next freeze succeeds without it.
-    /// [`Error::ReadOnly`] after the unmount.
+    /// A failed write; the mount is then not frozen. Lost data is reported once, and does not make the next freeze
+    /// fail. [`Error::ReadOnly`] after the unmount.
     pub fn freeze(&self) -> Result<bool> {
         let _exclusive = self.lifecycle.exclusive();
         if self.is_frozen() {
@@ -39,7 +39,7 @@ impl Filesystem {
         self.freeze_all().map(|()| true)
     }
 
-    /// The caller holds `s_umount`.
+    /// Freezes the mount. The caller holds `s_umount`.
     fn freeze_all(&self) -> Result<()> {
         if !self.lifecycle.go(Transition::Shut) {
             return Err(Error::ReadOnly);
@@ -47,7 +47,8 @@ impl Filesystem {
         let frozen = if self.is_read_only() {
             self.lifecycle.acknowledge().inspect(|()| _ = self.lifecycle.go(Transition::Freeze))
         } else {
-            // After an error the device is marked as it was: the superblock in memory may belong to a transaction.
+            // After an error the superblock on the device does not change: the one in memory may belong to a
+            // transaction.
             let written = self.write_all_home().inspect_err(|_| self.resume());
             written.and_then(|()| self.mark_unused().inspect_err(|_| self.thaw_device()))
         };
@@ -57,25 +58,25 @@ impl Filesystem {
         frozen
     }
 
-    /// Everything is in its place on return, and the log empty.
+    /// Writes everything home and empties the log.
     fn write_all_home(&self) -> Result<()> {
         let cursor = self.losses.open();
         self.drain_evictions();
         self.wait_for(|done| self.barrier(Barrier::ALL, done))?;
-        // Data that was lost meanwhile, and losses from before that no party has seen.
+        // This reports data that was lost meanwhile, and earlier losses that no party has seen.
         self.losses.check(&cursor)?;
         self.hold_evictions();
         Ok(self.journal.freeze()?)
     }
 
-    /// The device is as after an unmount. Everything is in its place.
+    /// Marks the device as unmounted. Everything must be home.
     fn mark_unused(&self) -> Result<()> {
         let mut sb = self.note_totals();
         sb.set_needs_recovery(false);
         write_super(&*self.dev, &sb, self.sb_place)
     }
 
-    /// Ends [`Filesystem::freeze`]; false if it was not frozen.
+    /// Ends [`Filesystem::freeze`]. Returns false if the mount is not frozen.
     pub fn thaw(&self) -> bool {
         let _exclusive = self.lifecycle.exclusive();
         if !self.is_frozen() {
@@ -85,20 +86,20 @@ impl Filesystem {
         self.lifecycle.go(Transition::Reopen)
     }
 
-    /// The device is that of a running mount again, unless the mount is read-only; the gate stays shut. The caller
-    /// holds `s_umount`.
+    /// Marks the device as in use again, unless the mount is read-only. The gate remains shut. The caller holds
+    /// `s_umount`.
     pub(crate) fn thaw_device(&self) {
         if !self.is_read_only() {
             let marked = self.mark_in_use(&mut self.sb.lock());
             if let Err(e) = marked {
-                // Without the mark, the next mount would throw away what is logged from here on.
+                // Without the mark, the next mount would discard everything that is logged from here on.
                 self.abort(&format!("cannot be marked as in use: {e}"));
             }
         }
         self.resume();
     }
 
-    /// Handles and evictions go on, and the device learns of errors that occurred meanwhile.
+    /// Allows handles and evictions again, and writes errors that have occurred meanwhile to the device.
     fn resume(&self) {
         // While the mount is read-only, the journal stays frozen.
         if !self.is_read_only() {
@@ -110,12 +111,13 @@ impl Filesystem {
         self.evict_work.notify_one();
     }
 
-    /// Makes the mount read-only, with the device as after an unmount, or writable again. A mount that began read-only
-    /// stays so. One that is frozen may become read-only, which ends the freezing. Linux: `ext4_remount`.
+    /// Makes the mount read-only, with the device in the state of an unmounted file system, or makes it writable again.
+    /// A mount that began read-only remains read-only. A frozen mount may become read-only, which ends the freeze.
+    /// Linux: `ext4_remount`.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] when it cannot become writable; [`Error::Busy`] when it is frozen and is to be writable; a
-    /// failed write.
+    /// [`Error::ReadOnly`] if the mount cannot become writable; [`Error::Busy`] if it is frozen and should become
+    /// writable; a failed write.
     pub fn remount(&self, read_only: bool) -> Result<()> {
         let _exclusive = self.lifecycle.exclusive();
         match self.lifecycle.now().phase {
@@ -133,7 +135,7 @@ impl Filesystem {
             self.freeze_all()?;
         }
         self.write_kept_errors();
-        // The journal stays frozen. A mount that has failed meanwhile is not turned.
+        // The journal remains frozen. If the mount has failed meanwhile, it does not become read-only in this way.
         if !self.lifecycle.go(Transition::RemountReadOnly) {
             self.resume();
         }
@@ -153,7 +155,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Every change of names and attributes so far is durable on return.
+    /// Makes all changes of names and attributes before the call durable.
     ///
     /// # Errors
     /// [`Error::Lost`] if the mount has failed; [`Error::Journal`] or [`Error::Aborted`] if the commit fails.
@@ -163,12 +165,13 @@ impl Filesystem {
         self.lifecycle.acknowledge()
     }
 
-    /// Tells the device which blocks hold nothing, among the `len` bytes from `start` on, in runs of at least `min_len`
-    /// bytes. Returns how many bytes that were. Groups whose bitmaps are damaged are noted and passed over. Linux:
+    /// Tells the device which blocks are free, among the `len` bytes from `start` on, in runs of at least `min_len`
+    /// bytes. Returns the number of bytes in these runs. Groups with damaged bitmaps are recorded and skipped. Linux:
     /// `FITRIM`, `ext4_trim_fs`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a start behind the end, less than a block, or runs longer than a group.
+    /// [`Error::Invalid`] if the start is past the end, if `len` is less than a block, or if `min_len` is longer than a
+    /// group.
     pub fn trim(&self, start: u64, len: u64, min_len: u64) -> Result<u64> {
         let bits = self.geo.block_bits;
         let group = u64::from(self.geo.blocks_per_group) << bits;
@@ -176,7 +179,7 @@ impl Filesystem {
             return Err(Error::Invalid("a range to trim"));
         }
         let _change = self.begin_change()?;
-        // Blocks that were deleted a moment ago are free, too.
+        // Blocks that were deleted a moment ago count as free.
         self.drain_evictions();
         self.journal.commit_running()?;
         let block = u64::from(self.geo.block_size);
@@ -190,22 +193,22 @@ impl Filesystem {
                 trimmed += bytes;
                 self.dev.discard(at.0 * block, bytes)
             });
-            // There need not be another handle that would note them.
+            // Record the damage here, because no other handle may follow that would.
             self.note_damaged_groups();
             visited?;
         }
         Ok(trimmed)
     }
 
-    /// The volume's name, without what follows a NUL: bytes, which need not be UTF-8.
+    /// The volume's name, up to the first NUL. It need not be UTF-8.
     pub fn label(&self) -> Vec<u8> {
         let sb = self.sb.lock();
         let name = &sb.raw().s_volume_name;
         name.split(|b| *b == 0).next().unwrap_or_default().to_vec()
     }
 
-    /// Names the file system, with at most [`LABEL_MAX`] bytes. The name is in the superblock's own place on return,
-    /// where blkid(8) looks, not in the log alone.
+    /// Sets the label of the file system, at most [`LABEL_MAX`] bytes. When this returns, the label is home in the
+    /// superblock, where blkid(8) reads it, and not only in the log.
     ///
     /// # Errors
     /// [`Error::ReadOnly`]; [`Error::Lost`] if the label did not become durable.
@@ -216,14 +219,14 @@ impl Filesystem {
         }
         let _exclusive = self.lifecycle.exclusive();
         if self.is_frozen() || self.is_read_only() {
-            // Everything was written then, or nothing will be.
+            // Everything has been written already, or nothing more will be.
             return self.lifecycle.acknowledge();
         }
         self.empty_log()
     }
 
-    /// Everything that changed is in its place on return, and the log empty: a freeze for a moment, which reports no
-    /// lost data and does not mark the image. The caller holds `s_umount`.
+    /// Writes all changes home and empties the log. This is a momentary freeze that reports no lost data and does not
+    /// mark the image as unmounted. The caller holds `s_umount`.
     fn empty_log(&self) -> Result<()> {
         self.lifecycle.go(Transition::Shut);
         let emptied = self.wait_for(|done| self.barrier(Barrier::ALL, done)).and_then(|()| {
@@ -251,8 +254,8 @@ mod tests {
     use crate::mount::super_block::read_super_at;
     use crate::{MountOptions, OnError};
 
-    /// A thread has the log when a frozen mount that has met damage becomes read-only. The mount's last write waits for
-    /// that thread, because no later write would report the damage.
+    /// A frozen mount has found damage and becomes read-only while another thread holds the log. The mount's last write
+    /// waits for that thread, because no later write would record the damage.
     #[test]
     fn a_remount_of_a_frozen_mount_reports_damage_while_another_thread_has_the_log() {
         let dev = Arc::new(crate::tools::made(&["-t", "ext4"], "16M"));

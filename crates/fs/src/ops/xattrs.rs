@@ -1,4 +1,4 @@
-//! Extended attributes, as the system calls see them.
+//! Extended attributes, as used by the system calls.
 //!
 //! # Locking
 //! `inode`: shared for reading, exclusive for changing.
@@ -11,7 +11,7 @@ use crate::ops::flags::Change;
 use crate::xattr::{self, SetMode, XattrError};
 use crate::xattr_store::{XattrEdit, XattrView};
 
-/// The prefix of the ACLs' names.
+/// The prefix of the names of ACLs.
 const ACLS: &[u8] = b"system.posix_acl_";
 /// The prefix of user attributes' names.
 const USERS: &[u8] = b"user.";
@@ -33,7 +33,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The value of attribute `name` (with prefix: `user.mime_type`).
+    /// The value of the attribute `name`, which includes the prefix (`user.mime_type`).
     ///
     /// # Errors
     /// [`Error::NoAttribute`]; [`Error::NotSupported`] for a prefix that the format or this mount does not support;
@@ -55,19 +55,21 @@ impl Filesystem {
         Ok(names)
     }
 
-    /// Sets attribute `name` (with prefix).
+    /// Sets the attribute `name`, which includes the prefix.
     ///
     /// # Errors
-    /// [`Error::Exists`] and [`Error::NoAttribute`] by `mode`; [`Error::NoSpace`] if inode and block are full;
+    /// [`Error::Exists`] and [`Error::NoAttribute`], depending on `mode`; [`Error::NoSpace`] if inode and block are
+    /// full;
     /// [`Error::NotSupported`] for a prefix that the format or this mount does not support.
     pub fn set_xattr(&self, inode: &InodeRef, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
         self.change_xattr(inode, name, Some(value), |edit| xattr::set(edit, name, value, mode))
     }
 
-    /// Removes attribute `name`; [`Error::NoAttribute`] if it is not there.
+    /// Removes the attribute `name`; [`Error::NoAttribute`] if there is none.
     ///
     /// # Errors
-    /// As [`Filesystem::get_xattr`]; also [`Error::NotPermitted`] by the inode's flags, and [`Error::ReadOnly`].
+    /// As [`Filesystem::get_xattr`]; also [`Error::NotPermitted`] because of the inode's flags, and
+    /// [`Error::ReadOnly`].
     pub fn remove_xattr(&self, inode: &InodeRef, name: &[u8]) -> Result<()> {
         self.change_xattr(inode, name, None, |edit| xattr::remove(edit, name))
     }

@@ -1,4 +1,4 @@
-//! The state of attributes, and of the fields that change with them, when space is missing.
+//! The state of attributes, and of the fields that change with them, if there is too little space.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn mount(dev: &Arc<MemDevice>) -> Mounted {
     Filesystem::mount(dev.clone(), options).expect("mounted")
 }
 
-/// An ACL with this many users, as a caller passes it.
+/// An ACL with this many users, in the form in which a caller passes it.
 fn naming(users: u32) -> Vec<u8> {
     let entry = |tag, perm| AclEntry { tag, perm };
     let mut entries = vec![entry(Tag::UserObj, 7)];
@@ -32,7 +32,7 @@ fn naming(users: u32) -> Vec<u8> {
 
 type Blocks = Vec<(BlockNr, u32)>;
 
-/// Takes every block except this many that any caller can have.
+/// Takes all blocks except this number, which any caller can allocate.
 fn leave(fs: &Filesystem, blocks: u64) -> Blocks {
     let mut taken = take_all(fs);
     fs.sync().expect("sync");
@@ -58,7 +58,7 @@ fn mkdir(fs: &Filesystem, dir: &crate::InodeRef, name: &[u8]) -> crate::Result<c
     fs.create(dir, name, NewNode::directory(0o755), Cred::default())
 }
 
-/// A directory inherits two lists that do not fit one block. The first of them alone would be half a change.
+/// A directory inherits two ACLs that do not fit in one block. Setting only the first would be half a change.
 #[test]
 fn mkdir_fails_if_the_inherited_acls_do_not_fit() {
     let dev = Arc::new(made(&["-t", "ext4", "-b", "4096"], "16M"));
@@ -75,7 +75,7 @@ fn mkdir_fails_if_the_inherited_acls_do_not_fit() {
     assert_clean(&dev);
 }
 
-/// The first list fits the inode, the second needs a block.
+/// The first ACL fits in the inode, but the second needs a block.
 #[test]
 fn mkdir_fails_if_the_second_inherited_acl_finds_no_block() {
     let dev = Arc::new(made(&["-t", "ext4", "-b", "1024", "-I", "256"], "16M"));
@@ -88,7 +88,7 @@ fn mkdir_fails_if_the_second_inherited_acl_finds_no_block() {
     assert!(matches!(failed, Err(Error::NoSpace)), "{failed:?}");
     assert!(!fs.is_read_only(), "no change was left half-done");
     assert!(matches!(fs.lookup(&d, b"sub").map(drop), Err(Error::NotFound)));
-    // One more block is free after the next commit.
+    // One more block becomes free with the next commit.
     give_back(&fs, &mut taken, 1);
     let sub = mkdir(&fs, &d, b"sub").expect("waits for the commit");
     assert_eq!(fs.get_xattr(&sub, DEFAULT).expect("inherited"), naming(3));
@@ -99,7 +99,7 @@ fn mkdir_fails_if_the_second_inherited_acl_finds_no_block() {
     assert_clean(&dev);
 }
 
-/// Two inodes that share one attribute block, as the kernel makes them: the access ACL of both.
+/// Two inodes that share an attribute block, as the kernel creates them; it contains the access ACL of both.
 fn sharing() -> Arc<MemDevice> {
     let dev = Arc::new(made(&["-t", "ext3", "-b", "1024", "-I", "128"], "16M"));
     let fs = mount(&dev);
@@ -127,7 +127,7 @@ fn sharing() -> Arc<MemDevice> {
     Arc::new(dev)
 }
 
-/// The list changes with the mode, and needs a block of its own for that.
+/// The ACL changes with the mode, and so needs a block of its own.
 #[test]
 fn chmod_fails_if_the_changed_acl_finds_no_block() {
     let dev = sharing();
@@ -142,7 +142,7 @@ fn chmod_fails_if_the_changed_acl_finds_no_block() {
     assert!(!fs.is_read_only(), "no change was left half-done");
     assert_eq!((fs.getattr(&g).mode, fs.getattr(&g).uid), (mode, 0));
     assert_eq!(fs.get_xattr(&g, ACCESS).expect("list"), before);
-    // Enough blocks are free after the next commit.
+    // Enough blocks become free with the next commit.
     let enough = fs.reserve.pool_blocks() + 1;
     give_back(&fs, &mut taken, enough);
     let after = fs.setattr(&g, &chmod).expect("waits for the commit");
@@ -155,7 +155,7 @@ fn chmod_fails_if_the_changed_acl_finds_no_block() {
     assert_clean(&dev);
 }
 
-/// One thread drops the last reference to a block again and again, in every way, while another tries to join it.
+/// One thread repeatedly drops the last reference to a block, in every way, while another tries to share it.
 #[test]
 fn joining_a_block_excludes_freeing_it() {
     // Without a journal a commit writes blocks home: a freed block can be read again with its old content.

@@ -1,10 +1,10 @@
-//! The mount options of ext4(5) that the engine knows, and those in the superblock.
+//! The mount options of ext4(5) that the engine supports, and those that the superblock contains.
 //!
-//! Main types: none; [`MountOptions::set_word`] parses an option that a superblock may contain,
-//! [`MountOptions::set_own_word`] one of Extant's own, and [`MountOptions::with_defaults_of`] adds the superblock's
-//! options (Linux: `ext4_set_def_opts` and `parse_apply_sb_mount_options`, fs/ext4/super.c).
+//! Main types: none. [`MountOptions::set_word`] parses an option that a superblock may contain,
+//! [`MountOptions::set_own_word`] parses one of Extant's own, and [`MountOptions::with_defaults_of`] adds the
+//! superblock's options (Linux: `ext4_set_def_opts` and `parse_apply_sb_mount_options`, fs/ext4/super.c).
 //!
-//! What it does not do: know the options that mean nothing to the engine. A superblock may contain those as well; to
+//! What it does not do: handle options that mean nothing to the engine. A superblock may contain those as well; to
 //! report them, a program reads [`SuperBlock::default_mount_opts`] and [`SuperBlock::mount_options`].
 //!
 //! # Locking
@@ -21,7 +21,7 @@ use super::{CACHE_BYTES_MIN, DIRTY_BYTES_MIN, MountOptions, OnError, QUEUE_DEPTH
 /// An invalid value of an option, and the valid ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadValue {
-    /// The value as given; `None`: the option has no value and needs one, or has one and takes none.
+    /// The invalid value. `None` if the value is missing, or if the option takes none.
     pub value: Option<String>,
     /// The values that the option takes.
     pub expected: &'static str,
@@ -38,17 +38,17 @@ impl fmt::Display for BadValue {
 
 impl std::error::Error for BadValue {}
 
-/// The kernel's limit would overflow its clock. A day is more than any user needs.
+/// The kernel's limit would overflow its clock, and a day is more than any user needs.
 const COMMIT_MAX_S: u32 = 86400;
 
 impl MountOptions {
-    /// Sets the mount option `word` of ext4(5). `None`: the engine has no such option.
+    /// Sets the mount option `word` of ext4(5). Returns `None` if the engine has no such option.
     pub fn set_word(&mut self, word: &str, value: Option<&str>) -> Option<Result<(), BadValue>> {
         self.try_set(word, value).transpose()
     }
 
-    /// Sets an option of Extant's own, which no superblock contains: a size, a count or a policy. `None`: the engine
-    /// has no such option.
+    /// Sets one of Extant's own options, which no superblock contains: a size, a count or a policy. Returns `None` if
+    /// the engine has no such option.
     pub fn set_own_word(&mut self, word: &str, value: Option<&str>) -> Option<Result<(), BadValue>> {
         Some(match word {
             "cache" | "cache_size" => {
@@ -68,7 +68,7 @@ impl MountOptions {
         })
     }
 
-    /// `Ok(None)`: not an option of the engine.
+    /// Returns `Ok(None)` if the engine has no such option.
     fn try_set(&mut self, word: &str, value: Option<&str>) -> Result<Option<()>, BadValue> {
         let bare = || match value {
             None => Ok(()),
@@ -98,13 +98,13 @@ impl MountOptions {
         .map(Some)
     }
 
-    /// These options; the superblock's replace those that are `None`. If one option in the superblock's text has a
-    /// bad value, the whole text is ignored, as in the kernel.
+    /// These options, where the superblock's replace those that are `None`. If one option in the superblock's text has
+    /// a bad value, the whole text is ignored, as in the kernel.
     pub(crate) fn with_defaults_of(self, sb: &SuperBlock, image: &str) -> MountOptions {
         let mut defaults = MountOptions::default();
         for word in sb.default_mount_opts().words() {
             let (word, value) = split(word);
-            // The engine's own options are valid, and it ignores the others.
+            // The values have been checked. The engine ignores options that it does not have.
             let _ = defaults.set_word(word, value);
         }
         let text = sb.mount_options();
@@ -164,7 +164,7 @@ fn owner(value: Option<&str>) -> Result<u32, BadValue> {
     number(value, 0, u32::MAX - 1, "a number from 0 to 4294967294")
 }
 
-/// 0 means the default, as in the kernel.
+/// Parses a number of seconds; 0 means the default, as in the kernel.
 fn seconds(value: Option<&str>) -> Result<Option<u32>, BadValue> {
     let seconds = number(value, 0, COMMIT_MAX_S, "a number of seconds from 0 to 86400")?;
     Ok(Some(if seconds == 0 { super::COMMIT_INTERVAL_S } else { seconds }))
@@ -173,7 +173,7 @@ fn seconds(value: Option<&str>) -> Result<Option<u32>, BadValue> {
 fn on_error(value: Option<&str>) -> Result<OnError, BadValue> {
     match value {
         Some("continue") => Ok(OnError::Continue),
-        // A process in user space cannot stop the machine; both words refuse further changes.
+        // A process in user space cannot panic the machine, so both words refuse further changes.
         Some("remount-ro" | "panic") => Ok(OnError::RemountReadOnly),
         _ => Err(BadValue { value: value.map(str::to_owned), expected: "one of continue, remount-ro, panic" }),
     }

@@ -1,4 +1,5 @@
-//! Counting: the quota files at the mount, the charges of inodes, promises, and what limits leave.
+//! Accounting: loading the quota files at the mount, the charges of inodes, reservations, and the space that limits
+//! leave.
 //!
 //! # Locking
 //! As [`super`].
@@ -31,20 +32,20 @@ impl Filesystem {
         self.quotas.get()
     }
 
-    /// Journal credits of an operation: its own, and the owners' entries.
+    /// The journal credits of an operation, together with those for its owners' entries.
     pub(crate) fn with_quota_credits(&self, credits: u32) -> u32 {
         credits + self.quotas().map_or(0, |quotas| INODES_PER_HANDLE * quotas.files.len() as u32)
     }
 
-    /// Whether quotas count this inode, once they are loaded.
+    /// Whether quotas count this inode once they are loaded.
     pub(crate) fn counts_owners(&self, ino: InodeNr) -> bool {
         self.sb.lock().ro_compat().contains(RoCompat::QUOTA) && !self.own_inodes.contains(ino)
     }
 
-    /// Reads the quota files of a mount that is about to write.
+    /// Reads the quota files of a mount for writing.
     ///
     /// # Errors
-    /// A file is damaged; the device fails.
+    /// A quota file is damaged, or the device fails.
     pub(crate) fn load_quotas(&self) -> Result<()> {
         let numbers = {
             let sb = self.sb.lock();
@@ -102,7 +103,7 @@ impl Filesystem {
         Ok(copy)
     }
 
-    /// The buffer with an owner's entry, and where it begins there.
+    /// The buffer with an owner's entry, and the entry's offset in it.
     pub(super) fn quota_entry(&self, content: &Content, place: Place) -> Result<(Arc<Buffer>, usize)> {
         let (block, offset) = locate(&content.blocks, place.block, self.geo.block_bits)?;
         Ok((self.cache.get(block)?, offset + usize::from(place.offset)))
@@ -117,7 +118,7 @@ impl Filesystem {
         Ok(Some(tree::read_owner(&entry)))
     }
 
-    /// Changes an owner's entry under `handle`. False: it has none.
+    /// Changes an owner's entry under `handle`. Returns false if the owner has none.
     pub(super) fn change_quota(
         &self,
         handle: &mut Handle,
@@ -150,7 +151,8 @@ impl Filesystem {
         Ok(true)
     }
 
-    /// Moves the charge of an inode that was just written into its table. The caller holds no lock of rank 73 or above.
+    /// Charges the difference between an inode's former and new state, which has just been written into its table. The
+    /// caller holds no lock of rank 73 or above.
     pub(crate) fn charge(&self, handle: &mut Handle, ino: InodeNr, before: Charge, after: Charge) -> Result<()> {
         let Some(quotas) = self.quotas().filter(|_| before != after) else { return Ok(()) };
         for file in &quotas.files {
@@ -159,7 +161,7 @@ impl Filesystem {
                 usage.bytes = usage.bytes.saturating_add(charge.bytes);
                 usage.inodes = usage.inodes.saturating_add(charge.inodes);
             };
-            // Usage that was too small stays at 0 (Linux: `dquot_decr_space`).
+            // Usage does not become negative if the recorded value was too small (Linux: `dquot_decr_space`).
             let subtract = |usage: &mut Usage, charge: Charge| {
                 usage.bytes = usage.bytes.saturating_sub(charge.bytes);
                 usage.inodes = usage.inodes.saturating_sub(charge.inodes);
@@ -190,7 +192,7 @@ impl Filesystem {
                 self.settle_since(quotas, file, to)?;
             }
             if !known {
-                // It had no entry when the image was mounted. The file system goes on; the count is not right.
+                // The owner had no entry when the image was mounted. The mount continues, but the usage is wrong.
                 let detail = format!("an owner of {ino} has no entry");
                 self.groups.keep_damage(Error::corrupt(Damage::Quota, detail).of(file.ino));
             }
@@ -227,7 +229,7 @@ impl Filesystem {
         Some((before, after))
     }
 
-    /// Makes the promises of an inode's delayed data equal to what is delayed. Called after each change of the latter.
+    /// Adjusts the reservations of an inode to its delayed data. Called after each change of the delayed data.
     pub(crate) fn settle_promises(&self, inode: &Inode) {
         let Some(quotas) = self.quotas() else { return };
         let mut meta = inode.meta.write();
@@ -242,12 +244,12 @@ impl Filesystem {
         }
     }
 
-    /// Whether the limits of a kind hold for the thread's caller.
+    /// Whether the limits of this kind apply to the thread's caller.
     pub(super) fn limits_hold(&self, kind: QuotaKind) -> bool {
         self.options.quota_limits[kind as usize] && Caller::current().uid != 0
     }
 
-    /// Bytes and inodes that the limits leave to an owner.
+    /// The bytes and inodes that the limits leave to an owner.
     pub(super) fn quota_left(&self, file: &File, id: u32, promise: Promise) -> Result<(u64, u64)> {
         let Some(owner) = self.read_quota(file, id)? else { return Ok((u64::MAX, u64::MAX)) };
         let until = promise.blocks_until(&owner, file.content.read().tree.grace[0]);
@@ -259,7 +261,7 @@ impl Filesystem {
         Ok((space, left(limits.inodes_hard, limits.inodes_soft, limits.inodes_until, used, now)))
     }
 
-    /// The same over all kinds whose limits hold for the caller.
+    /// The minimum over all kinds whose limits apply to the caller.
     pub(super) fn owners_left(
         &self,
         quotas: &Quotas,
@@ -276,8 +278,8 @@ impl Filesystem {
         Ok((space, inodes))
     }
 
-    /// Promises up to `blocks` to delayed data of the inode's owners: as many as their limits leave. Those that do not
-    /// become delayed are taken back by [`Filesystem::settle_promises`].
+    /// Reserves up to `blocks` blocks of quota for delayed data of the inode, as many as its owners' limits leave.
+    /// [`Filesystem::settle_promises`] cancels those that do not become delayed.
     pub(crate) fn promise_quota(&self, inode: &Inode, blocks: u32) -> Result<u32> {
         let Some(quotas) = self.quotas() else { return Ok(blocks) };
         let mut meta = inode.meta.write();
@@ -305,7 +307,7 @@ impl Filesystem {
         Ok(got as u32)
     }
 
-    /// How many of `blocks` the owners of an inode may have, by a look.
+    /// How many of `blocks` the owners of an inode may have now; reserves nothing.
     ///
     /// # Errors
     /// [`Error::QuotaExceeded`] if none.
@@ -320,7 +322,7 @@ impl Filesystem {
         }
     }
 
-    /// Counts a new inode for its owners' limits.
+    /// Counts a new inode against its owners' limits.
     ///
     /// # Errors
     /// [`Error::QuotaExceeded`].
@@ -336,7 +338,7 @@ impl Filesystem {
         Ok(NewInode { quotas: Some(quotas), owners })
     }
 
-    /// Whether new owners of an inode may have it with all its blocks.
+    /// Checks that the new owners of an inode may have it with all of its blocks.
     ///
     /// # Errors
     /// [`Error::QuotaExceeded`].

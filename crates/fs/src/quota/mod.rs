@@ -1,24 +1,26 @@
 //! Quotas: the usage of each user, group and project, and its limits (Linux: fs/quota/dquot.c,
 //! `ext4_enable_quotas`).
 //!
-//! Main types: [`Quotas`] (the quota files of a mount), [`Charge`] (the share of one inode in its owners' usage), and
-//! for callers [`QuotaLimits`]. `count.rs` counts and checks limits; `owners.rs` adds and removes entries, shows usage
-//! and sets limits.
+//! Main types: [`Quotas`] (the quota files of a mount), [`Charge`] (the usage of one inode that its owners are charged
+//! for), and for callers [`QuotaLimits`]. `count.rs` counts and checks limits. `owners.rs` adds and removes entries,
+//! reports usage and sets limits.
 //!
-//! The usage on disk is the sum of the inodes in the inode tables. So one function changes it:
-//! `Filesystem::write_inode`, by the difference between the inode as it was in its table and as it is now, under the
-//! same handle. Code that allocates, frees or changes owners need not know of quotas, and a cut leaves usage and inodes
-//! of one transaction. Blocks that are promised to delayed data (`Filesystem::settle_promises`) and inodes that are
-//! being made count for limits as well, in memory alone.
+//! The usage on disk is the sum over the inodes in the inode tables. So only one function changes it.
+//! `Filesystem::write_inode` charges the difference between the inode's former and new state in its table, under the
+//! same handle. Code that allocates or frees space, or changes owners, is independent of quotas, and after a crash
+//! usage and inodes come from one transaction. Blocks that are reserved for delayed data
+//! (`Filesystem::settle_promises`), and inodes that are being created, count against limits as well, but only in
+//! memory.
 //!
-//! Limits hold for kinds that a mount option names ([`crate::MountOptions::quota_limits`]), and not for root. They are
-//! checked before space is taken: for delayed data together with its promise, so that writers beside each other do not
-//! exceed them; for blocks of directories, maps and attributes by a look, so that those may by a few blocks.
+//! Limits apply to the kinds that a mount option enables ([`crate::MountOptions::quota_limits`]), and not to root. They
+//! are checked before space is taken. For delayed data, the check also reserves the space, so that concurrent writers
+//! cannot exceed the limits. For blocks of directories, maps and attributes it does not, so those may exceed them by a
+//! few blocks.
 //!
-//! An owner's entry is added before the operation that needs it, in a transaction of its own. Entries of owners without
-//! usage and limits leave at the unmount.
+//! An owner's entry is added before the operation that needs it, in a separate transaction. Entries of owners without
+//! usage and limits are removed at the unmount.
 //!
-//! What it does not do: read quota files with names, warn users.
+//! What it does not do: read quota files with names, or warn users.
 //!
 //! # Locking
 //! `quota growth` (27) while an entry is added or removed; `quota promises` (73); `quota file` (74), under which single
@@ -43,23 +45,23 @@ static GROWTH_CLASS: LockClass = LockClass::new("quota growth", 27);
 static PROMISES_CLASS: LockClass = LockClass::new("quota promises", 73);
 static FILE_CLASS: LockClass = LockClass::new("quota file", 74);
 
-/// Inodes with owners of their own that one handle writes at most: both directories of a rename, the moved inode and
-/// the replaced one.
+/// The maximum number of inodes with different owners that one handle writes: both directories of a rename, the moved
+/// inode and the replaced one.
 const INODES_PER_HANDLE: u32 = 4;
 
-/// The share of its owners' usage that an inode in its table is; zeros for none.
+/// The usage that an inode in its table adds to that of its owners; all zeros for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charge {
-    /// User, group, project.
+    /// The user, the group and the project.
     owners: [u32; 3],
     bytes: u64,
     inodes: u64,
 }
 
 impl Charge {
-    /// The charge of an inode as its fields say. Its attributes name `values` inodes: each counts as one of its
-    /// owners', and its blocks are among the inode's. The inode of a value itself is nobody's (Linux:
-    /// `ext4_get_inode_usage`).
+    /// The charge of an inode, from its fields. Its attributes refer to `values` inodes with values. Each of them
+    /// counts as an inode of its owners, and its blocks are included in the inode's. The inode of a value itself is not
+    /// charged (Linux: `ext4_get_inode_usage`).
     pub fn of(desc: &InodeDesc, values: u32) -> Charge {
         if desc.is_value() {
             return Charge::default();
@@ -69,7 +71,7 @@ impl Charge {
     }
 }
 
-/// Usage in memory that is not charged yet.
+/// Usage that is reserved in memory and not charged yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Promise {
     bytes: u64,
@@ -112,28 +114,28 @@ struct File {
 
 struct Content {
     tree: Tree,
-    /// The file's blocks, of the file system's size.
+    /// The blocks of the quota file, in units of the file system's block size.
     blocks: Vec<BlockNr>,
-    /// Owners whose usage came to nothing.
+    /// Owners whose usage has become zero.
     idle: BTreeSet<u32>,
 }
 
-/// The quota files of a mount that writes.
+/// The quota files of a mount for writing.
 pub(crate) struct Quotas {
     files: Vec<File>,
     promises: Mutex<HashMap<(QuotaKind, u32), Promise>>,
 }
 
-/// The limits of an owner; 0: there is none.
+/// The limits of an owner; 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaLimits {
-    /// Blocks of 1 KiB that may be exceeded for a while.
+    /// The soft limit of space, in blocks of 1 KiB, which may be exceeded for the grace time.
     pub blocks_soft: u64,
-    /// Blocks of 1 KiB that are never exceeded.
+    /// The hard limit of space, in blocks of 1 KiB.
     pub blocks_hard: u64,
-    /// Inodes that may be exceeded for a while.
+    /// The soft limit of inodes, which may be exceeded for the grace time.
     pub inodes_soft: u64,
-    /// Inodes that are never exceeded.
+    /// The hard limit of inodes.
     pub inodes_hard: u64,
 }
 
@@ -158,7 +160,7 @@ impl Fault {
     }
 }
 
-/// The block of the file system with a block of the file, and the offset in it.
+/// The block of the file system that contains a block of the quota file, and the offset in it.
 fn locate(blocks: &[BlockNr], number: u32, block_bits: u32) -> Result<(BlockNr, usize)> {
     let byte = u64::from(number) * BLOCK_BYTES as u64;
     let at = blocks.get((byte >> block_bits) as usize);
@@ -166,7 +168,7 @@ fn locate(blocks: &[BlockNr], number: u32, block_bits: u32) -> Result<(BlockNr, 
     Ok((*at, (byte & ((1 << block_bits) - 1)) as usize))
 }
 
-/// The soft limit's end, after a change of the usage to `used` (Linux: `check_bdq`, `dquot_decr_space`).
+/// The end of the grace time after a change of the usage to `used` (Linux: `check_bdq`, `dquot_decr_space`).
 fn until(soft: u64, used: u64, until: u64, now: u64, grace: u32) -> u64 {
     match (soft > 0 && used > soft, until) {
         (false, _) => 0,
@@ -175,7 +177,7 @@ fn until(soft: u64, used: u64, until: u64, now: u64, grace: u32) -> u64 {
     }
 }
 
-/// How much of `hard` and `soft` is left beyond `used`.
+/// How much the limits `hard` and `soft` leave beyond `used`.
 fn left(hard: u64, soft: u64, until: u64, used: u64, now: u64) -> u64 {
     let below = |limit: u64| limit.saturating_sub(used);
     let of_hard = if hard > 0 { below(hard) } else { u64::MAX };
@@ -226,7 +228,7 @@ impl Quotas {
         self.files.iter().find(|file| file.kind == kind)
     }
 
-    /// Changes promises from `before` of one set of owners to `after` of another.
+    /// Replaces the reservation `before` of one set of owners by `after` of another.
     fn move_promise(&self, before: ([u32; 3], Promise), after: ([u32; 3], Promise)) {
         let mut promises = self.promises.lock();
         for file in &self.files {
@@ -246,7 +248,8 @@ impl Quotas {
     }
 }
 
-/// An inode that is being made counts for the limits of its owners until this is dropped.
+/// The reservation for an inode that is being created. It counts against the limits of its owners until this is
+/// dropped.
 pub(crate) struct NewInode<'fs> {
     quotas: Option<&'fs Quotas>,
     owners: [u32; 3],

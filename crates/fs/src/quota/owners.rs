@@ -1,4 +1,5 @@
-//! Owners' entries: added before they are needed, removed at the unmount; usage for callers, limits from them.
+//! Owners' entries, which are added before they are needed and removed at the unmount. Callers read usage and set
+//! limits here.
 //!
 //! # Locking
 //! As [`super`].
@@ -20,7 +21,7 @@ use crate::ops::credits;
 use crate::reserve::Caller;
 
 impl Filesystem {
-    /// Adds entries for owners that have none. The caller holds no handle, and at most inodes' locks.
+    /// Adds entries for owners that have none. The caller holds no handle, and no locks except inodes' locks.
     ///
     /// # Errors
     /// [`Error::NoSpace`] for a quota file that cannot grow; damage.
@@ -37,7 +38,7 @@ impl Filesystem {
 
     pub(super) fn add_quota_entry(&self, file: &File, id: u32) -> Result<()> {
         let _growth = file.growth.lock();
-        // It is the file system's own file, whoever asks.
+        // The quota file belongs to the file system, so its growth may use root's reserve for any caller.
         Caller::ROOT.run(|| {
             let per_block = u64::from(self.geo.block_size) / BLOCK_BYTES as u64;
             loop {
@@ -64,7 +65,7 @@ impl Filesystem {
             let (block, offset) = locate(blocks, patch.block, self.geo.block_bits)?;
             Ok((self.cache.get(block)?, offset + patch.offset))
         };
-        // All are read before the first one changes.
+        // Read all blocks before changing the first one.
         let places = patches.iter().map(find).collect::<Result<Vec<_>>>()?;
         for (patch, (buffer, at)) in patches.into_iter().zip(places) {
             handle.modify(&buffer, BufKind::Leaf, |bytes| {
@@ -74,7 +75,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Makes the file a block longer, of zeros.
+    /// Appends a block of zeros to the quota file.
     pub(super) fn append_to_quota(&self, file: &File) -> Result<()> {
         let inode: InodeRef = self.iget_own(file.ino)?;
         let (lblk, before) = {
@@ -102,7 +103,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Removes the entries of owners that use nothing and have no limits. No operation is under way.
+    /// Removes the entries of owners without usage and limits. No operation may be in progress.
     pub(crate) fn drop_idle_owners(&self) -> Result<()> {
         let Some(quotas) = self.quotas() else { return Ok(()) };
         for file in &quotas.files {
@@ -127,12 +128,12 @@ impl Filesystem {
     /// The kinds of owners whose usage is counted.
     ///
     /// # Errors
-    /// A quota file is damaged, which only a mount for reading accepts.
+    /// A quota file is damaged, which only a read-only mount tolerates.
     pub fn quota_kinds(&self) -> Result<Vec<QuotaKind>> {
         Ok(self.known_quotas()?.map_or(Vec::new(), |quotas| quotas.files.iter().map(|file| file.kind).collect()))
     }
 
-    /// A mount for reading loads the files when they are asked for.
+    /// The quota files, if the image has any. A read-only mount loads them here, when they are first needed.
     pub(super) fn known_quotas(&self) -> Result<Option<&Quotas>> {
         if self.quotas().is_none() && self.is_read_only() {
             self.load_quotas()?;
@@ -145,11 +146,11 @@ impl Filesystem {
         file.ok_or(Error::NotSupported("quotas of this kind, which the image does not have"))
     }
 
-    /// The next owner, by number, from `id` on, with usage and limits (Linux: `Q_GETNEXTQUOTA`). Data that has no place
-    /// yet is counted.
+    /// The usage and limits of the next owner, by number, from `id` on (Linux: `Q_GETNEXTQUOTA`). Delayed data is
+    /// included.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] if the image has no quotas of this kind; [`Error::NotFound`] behind the last owner;
+    /// [`Error::NotSupported`] if the image has no quotas of this kind; [`Error::NotFound`] after the last owner;
     /// [`Error::Corrupt`] for a damaged quota file.
     pub fn quota_from(&self, kind: QuotaKind, id: u32) -> Result<(Usage, Limits)> {
         let file = self.counted(kind)?;
@@ -170,7 +171,7 @@ impl Filesystem {
         }
     }
 
-    /// Sets the limits of an owner. Those that are exceeded already begin their time of grace.
+    /// Sets the limits of an owner. If its usage already exceeds a soft limit, the grace time begins.
     ///
     /// # Errors
     /// [`Error::NotSupported`] as in [`Filesystem::quota_from`]; [`Error::NoSpace`]; [`Error::ReadOnly`].
@@ -190,7 +191,7 @@ impl Filesystem {
         })
     }
 
-    /// Seconds for which soft limits of blocks and of inodes may be exceeded.
+    /// The grace times of the soft limits of blocks and of inodes, in seconds.
     ///
     /// # Errors
     /// [`Error::NotSupported`] as in [`Filesystem::quota_from`].
@@ -198,7 +199,7 @@ impl Filesystem {
         Ok(self.counted(kind)?.content.read().tree.grace)
     }
 
-    /// Sets [`Filesystem::quota_grace`], for limits that are exceeded from now on.
+    /// Sets [`Filesystem::quota_grace`]. It applies to limits that are exceeded from now on.
     ///
     /// # Errors
     /// As [`Filesystem::set_quota`].

@@ -1,9 +1,10 @@
-//! Inodes under rescue: a damaged one is used as far as its fields make sense together.
+//! Inodes under rescue. A damaged inode is used if its fields are consistent with each other.
 //!
-//! Main functions: `Rescue::iget` and `Rescue::load`, in the place of those of `store.rs`; [`judge`], which the survey
+//! Main functions: `Rescue::iget` and `Rescue::load`, which replace those of `store.rs`; [`judge`], which the survey
 //! uses as well.
 //!
-//! What it does not do: guess fields. Flags that contradict `i_block` are the exception: its bytes show what it is.
+//! What it does not do: guess fields. Flags that contradict `i_block` are the exception, because the bytes of `i_block`
+//! show its kind.
 //!
 //! # Locking
 //! As in `store.rs`.
@@ -21,19 +22,19 @@ use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapState};
 use crate::quota::Charge;
 
-/// An inode that is used, perhaps in spite of damage.
+/// An inode that can be used, perhaps in spite of damage.
 pub(super) struct Judged {
     pub desc: InodeDesc,
-    /// The checksum is right; never without `metadata_csum`.
+    /// Whether the checksum is right; always false without `metadata_csum`.
     pub is_proven: bool,
-    /// The size may be that of the file.
+    /// Whether the size field may be right.
     pub has_size: bool,
-    /// The damage that was passed.
+    /// The damage that was tolerated.
     pub doubt: Option<Error>,
 }
 
 impl Rescue<InodeRef> {
-    /// The inode that a name leads to.
+    /// The inode that a name refers to.
     pub fn iget(&self, fs: &Filesystem, ino: InodeNr) -> Result<InodeRef> {
         if let Some(stand_in) = self.stand_in(ino) {
             return Ok(stand_in.clone());
@@ -44,7 +45,7 @@ impl Rescue<InodeRef> {
         self.load(fs, ino)
     }
 
-    /// Any inode, deleted ones included.
+    /// Any inode, including deleted ones.
     pub fn load(&self, fs: &Filesystem, ino: InodeNr) -> Result<InodeRef> {
         if let Some(found) = self.stand_in(ino).cloned().or_else(|| fs.inodes.find(ino)) {
             return Ok(found);
@@ -54,7 +55,7 @@ impl Rescue<InodeRef> {
         let Judged { desc, has_size, doubt, .. } = judged;
         let inode = fs.adopt_inode(ino, desc)?;
         if !has_size {
-            // The mapped blocks are the file.
+            // The mapped blocks determine the size.
             let end = mapped_end(fs, &inode).min(inode.size());
             inode.set_size(end);
             inode.meta.write().desc.size = end;
@@ -67,7 +68,7 @@ impl Rescue<InodeRef> {
 }
 
 impl Filesystem {
-    /// Notes that an inode is used in spite of this damage.
+    /// Records that an inode is used in spite of this damage.
     pub(crate) fn doubt(&self, inode: &Inode, e: Error) {
         if inode.doubt.get().is_none() {
             self.note_hurt(&e);
@@ -75,24 +76,23 @@ impl Filesystem {
         }
     }
 
-    /// The damage in spite of which a rescue uses the inode, so that what is read of it may be wrong; of a directory
-    /// also the damage that its listings have met.
+    /// The damage in spite of which a rescue uses the inode, so that its content may be wrong. For a directory, this
+    /// includes the damage that its listings have found.
     pub fn doubt_of<'i>(&self, inode: &'i InodeRef) -> Option<&'i Error> {
         inode.doubt.get().map(|e| &**e).or_else(|| inode.listings.damage())
     }
 
-    /// Counts and reports damage, or a part of the device that cannot be read, in the place of something that a rescue
-    /// then lacks.
+    /// Counts and reports damage or a read error that makes something unavailable to a rescue.
     pub(crate) fn note_hurt(&self, e: &Error) {
         if e.is_corruption() || (self.rescues() && matches!(e, Error::Device(_))) {
             self.record_error(e);
         }
     }
 
-    /// A directory for a rescue that the image does not have. It has no blocks, and is never written.
+    /// Creates a directory that the image lacks, for a rescue. It has no blocks and is never written.
     pub(crate) fn make_stand_in(&self, ino: InodeNr, permissions: u16) -> InodeRef {
         let mut desc = InodeDesc::new(FileType::Directory.mode_bits() | permissions, &self.geo);
-        // It has no attributes: those in the table are of another inode.
+        // It has no attributes, because those in the table belong to another inode.
         (desc.links, desc.extra_isize, desc.crtime) = (2, 0, None);
         let map = MapRoot::empty(ino, false, None);
         let tid = self.journal.running_tid().0;
@@ -100,11 +100,11 @@ impl Filesystem {
     }
 }
 
-/// Whether the inode in these bytes is used.
+/// Decides whether the inode in these bytes is used.
 ///
 /// # Errors
-/// [`Error::Corrupt`]: it is not, because nothing is left of it, or what is left makes no sense. A regular file is used
-/// even then, as far as its map is sound: a name may lead to it.
+/// [`Error::Corrupt`] if it is not used, because nothing is left of it or its fields are inconsistent. A regular file
+/// with inconsistent fields is used nevertheless, because a name may refer to it and its map may have intact parts.
 pub(super) fn judge(bytes: &[u8], ino: InodeNr, fs: &Filesystem) -> Result<Judged> {
     let refused = |detail: String| Err(Error::corrupt(Damage::Inode, detail).of(ino));
     let mut desc = InodeDesc::parse(bytes, ino, &fs.geo)?;
@@ -137,7 +137,7 @@ pub(super) fn judge(bytes: &[u8], ino: InodeNr, fs: &Filesystem) -> Result<Judge
     Ok(Judged { desc, is_proven, has_size: has_size && !is_senseless, doubt })
 }
 
-/// How many entries of the root of a map are sound, and how many are damaged.
+/// The numbers of intact and of damaged entries in the root of a map.
 fn count_entries(desc: &InodeDesc, fs: &Filesystem) -> (usize, usize) {
     let form = if desc.has_extents() { Form::Extents } else { Form::Indirect };
     let valid = |start, len: u32| fs.may_be_owned(start, len.into());
@@ -145,15 +145,15 @@ fn count_entries(desc: &InodeDesc, fs: &Filesystem) -> (usize, usize) {
     let (mut sound, mut damaged) = (0, 0);
     map::root(form, &desc.i_block, fs.geo.block_size, &context, &mut |found| match found {
         Found::Damage(damage) => damaged += usize::from(damage.is_fatal()),
-        // Pointers to neighbours are one run.
+        // Adjacent pointers are reported as one run.
         Found::Run(run) if form == Form::Indirect => sound += run.len as usize,
         Found::Run(_) | Found::Child(_) => sound += 1,
     });
     (sound, damaged)
 }
 
-/// Sets the flags for the content as its bytes show it, and clears those of features that the file system does not have
-/// (e2fsck: `PR_1_EXTENT_FEATURE` and its neighbours). Returns whether they were wrong.
+/// Sets the flags that describe the content according to its bytes, and clears the flags of features that the file
+/// system does not have (e2fsck: `PR_1_EXTENT_FEATURE` and its neighbours). Returns whether the flags were wrong.
 fn mend_flags(desc: &mut InodeDesc, fs: &Filesystem) -> bool {
     let before = desc.flags;
     if fs.rescue.as_ref().is_some_and(|rescue| !rescue.encrypts) {
@@ -187,8 +187,8 @@ fn mend_map_flags(desc: &mut InodeDesc, fs: &Filesystem) {
     }
 }
 
-/// Whether the fields of an inode may be those of a file in use. Random bytes fail this. Where the map shows that they
-/// are, a wrong size or count does not matter.
+/// Whether the fields of an inode may belong to a file in use. Random bytes fail this test. If the map shows that they
+/// do, a wrong size or count does not matter.
 pub(super) fn is_plausible(desc: &InodeDesc, fs: &Filesystem) -> bool {
     let inline = desc.flags.contains(InodeFlags::INLINE_DATA);
     let sectors = fs.geo.blocks_count << (fs.geo.block_bits - 9);

@@ -1,6 +1,7 @@
-//! A mount that reads what there is of a damaged image ([`crate::MountOptions::rescue`]).
+//! A mount that reads as much as possible of a damaged image ([`crate::MountOptions::rescue`]).
 //!
-//! Main type: [`state::Rescue`], the state of such a mount, with all that it adds to an ordinary read-only mount:
+//! Main type: [`state::Rescue`], the state of such a mount, which contains everything that it adds to an ordinary
+//! read-only mount:
 //!
 //! | file | what |
 //! |---|---|
@@ -9,14 +10,14 @@
 //! | `names.rs` | `lost+found`, which shows what no name leads to; listings and lookups |
 //! | `survey.rs` | finds the inodes that no name leads to |
 //!
-//! The layers below pass damage on the way to sound parts: the map (`map/extents/salvage.rs`), directories
-//! ([`crate::dir::DirParams::by_place`]), attributes ([`crate::xattr::XattrSource::pass`]).
+//! The layers below skip damage to reach intact parts: the map (`map/extents/salvage.rs`), directories
+//! ([`crate::dir::DirParams::by_place`]), and attributes ([`crate::xattr::XattrSource::pass`]).
 //!
 //! What it does not do: choose copies of superblock and descriptors (`mount/copies.rs`), skip damage of the log
-//! (`mount/recover.rs`), write anything.
+//! (`mount/recover.rs`), or write anything.
 //!
 //! # Locking
-//! `rescue survey` (15) is held while the survey reads the tree, so that it runs once.
+//! `rescue survey` (15) is held while the survey reads the tree, so that it runs only once.
 
 mod inodes;
 mod names;

@@ -1,12 +1,13 @@
-//! Names under rescue: inodes that no name leads to are in `lost+found`, as `#` and their number, as after e2fsck.
+//! Names under rescue. Inodes that no name refers to appear in `lost+found`, named `#` and their number, as after
+//! e2fsck.
 //!
-//! Main functions: `Rescue::list`, `Rescue::lookup`, `Rescue::parent`, in the place of those of an ordinary mount.
+//! Main functions: `Rescue::list`, `Rescue::lookup`, `Rescue::parent`, which replace those of an ordinary mount.
 //!
-//! A real `lost+found` shows its own names first. If there is none, a stand-in is in the root. If the root cannot be
-//! read, a stand-in takes its place, in which only `lost+found` is. The image does not change.
+//! A real `lost+found` shows its own names first. If there is none, the root contains a stand-in. If the root cannot be
+//! read, another stand-in replaces it, with `lost+found` as its only entry. The image does not change.
 //!
 //! # Locking
-//! None held between the parts of a listing. The survey runs before the first of them.
+//! No lock is held between the parts of a listing. The survey runs before the first part.
 
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
@@ -18,21 +19,22 @@ use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 use crate::ops::DirItem;
 
-/// The name of the directory for what has none.
+/// The name of the directory for inodes without a name.
 pub(super) const NAME: &[u8] = b"lost+found";
-/// Cookies from here on are of entries that a rescue adds. Those of a directory's own entries are places in it.
+/// Cookies of entries that a rescue adds begin here. The cookies of a directory's own entries are places in the
+/// directory.
 const ADDED: u64 = 1 << 62;
 
 /// The entries that a rescue adds to a directory.
 enum Addition<'r> {
-    /// The entry of a stand-in for `lost+found`. The directory's own entry of this name is of another kind.
+    /// The entry of a stand-in for `lost+found`. It hides an entry of this name that is not a directory.
     LostFound,
-    /// Inodes that no name leads to.
+    /// Inodes that no name refers to.
     Nameless(&'r Survey),
 }
 
 impl Rescue<InodeRef> {
-    /// The root of a mount whose root is damaged.
+    /// Replaces the root of a mount whose root is damaged.
     pub fn replace_root(&self, fs: &Filesystem) {
         let _ = self.root.set(fs.make_stand_in(InodeNr::ROOT, 0o755));
     }
@@ -49,7 +51,7 @@ impl Rescue<InodeRef> {
         })
     }
 
-    /// The inodes that no name leads to.
+    /// The survey, with the inodes that no name refers to.
     pub fn survey(&self, fs: &Filesystem) -> &Survey {
         let real = self.real_lost_found(fs);
         self.survey_by(|| {
@@ -72,7 +74,7 @@ impl Rescue<InodeRef> {
         }
     }
 
-    /// As [`Filesystem::read_dir`], without its error at the end.
+    /// As [`Filesystem::read_dir`], but without the error at its end.
     pub fn list(
         &self,
         fs: &Filesystem,
@@ -82,7 +84,7 @@ impl Rescue<InodeRef> {
     ) -> Result<u64> {
         let addition = self.addition(fs, dir);
         if self.is_stand_in(dir) {
-            // It has no blocks in which a listing could meet damage.
+            // A stand-in has no blocks in which a listing could find damage.
             dir.listings.note_beginning();
         }
         let mut next = cookie;
@@ -126,7 +128,7 @@ impl Rescue<InodeRef> {
         Ok(next)
     }
 
-    /// The names `.` and `..` of a stand-in.
+    /// Lists the names `.` and `..` of a stand-in.
     fn list_dots(&self, fs: &Filesystem, dir: &InodeRef, cookie: u64, f: &mut impl FnMut(DirItem<'_>) -> bool) -> u64 {
         let parent = self.parent(fs, dir).map_or(dir.ino, |parent| parent.ino);
         for (own, name, ino) in [(0, &b"."[..], dir.ino), (1, b"..", parent)] {

@@ -1,9 +1,10 @@
 //! The state of a rescue mount.
 //!
-//! Main types: [`Rescue`], generic in the inodes so that the mount's own structure can hold it; [`Survey`].
+//! Main types: [`Rescue`], which is generic over the inodes so that the mount's own structure can contain it;
+//! [`Survey`].
 //!
 //! # Locking
-//! `rescue survey` (15), below `inode` (20), because the survey reads directories.
+//! `rescue survey` (15), taken before `inode` (20), because the survey reads directories.
 
 use std::sync::OnceLock;
 
@@ -14,37 +15,37 @@ use crate::number_set::NumberSet;
 
 static SURVEY_CLASS: LockClass = LockClass::new("rescue survey", 15);
 
-/// The number of the directory that stands in for a missing `lost+found`. The format reserves it for a directory of
-/// deleted files, which no system has ever made (`EXT2_UNDEL_DIR_INO`).
+/// The inode number of the stand-in for a missing `lost+found`. The format reserves it for a directory of deleted
+/// files, which no system has ever created (`EXT2_UNDEL_DIR_INO`).
 pub(crate) const LOST_FOUND: InodeNr = InodeNr(6);
 
-/// The additions of a rescue to a mount. `I` is a reference to an inode.
+/// The state that a rescue adds to a mount. `I` is a reference to an inode.
 pub(crate) struct Rescue<I> {
-    /// The group descriptors are the primary ones and intact, so what they call unused has never been used. A copy is
-    /// as old as the file system.
+    /// The group descriptors are intact primaries, so inodes that they mark as never used are unused. A copy is as old
+    /// as the file system.
     pub trusts_descriptors: bool,
     /// The file system may have encrypted files.
     pub encrypts: bool,
-    /// Stands in for a root that cannot be read.
+    /// Replaces a root that cannot be read.
     pub root: OnceLock<I>,
-    /// Stands in for a `lost+found` that is not there.
+    /// Replaces a missing `lost+found`.
     pub lost_found: OnceLock<I>,
-    /// The real `lost+found`, if there is one; not set before it was looked for.
+    /// The real `lost+found`, if there is one; not set before the first search for it.
     pub real_lost_found: OnceLock<Option<InodeNr>>,
     survey: OnceLock<Survey>,
     surveying: Mutex<()>,
 }
 
-/// The inodes that no name leads to.
+/// The inodes that no name refers to.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
-    /// Those that `lost+found` shows. The tree below a directory among them has names.
+    /// The inodes that `lost+found` shows. If one is a directory, everything below it has names.
     pub adopted: NumberSet,
-    /// The directories among them.
+    /// The adopted inodes that are directories.
     pub directories: NumberSet,
-    /// How many there are.
+    /// The number of adopted inodes.
     pub count: u64,
-    /// Numbers N of which the real `lost+found` has an entry `#N` for another inode.
+    /// The numbers N for which the real `lost+found` has an entry `#N` that refers to another inode.
     pub taken: NumberSet,
 }
 
@@ -61,7 +62,7 @@ impl<I> Rescue<I> {
         }
     }
 
-    /// The directory that stands in for the one with this number.
+    /// The stand-in with this inode number, if there is one.
     pub fn stand_in(&self, ino: InodeNr) -> Option<&I> {
         match ino {
             InodeNr::ROOT => self.root.get(),
@@ -70,12 +71,12 @@ impl<I> Rescue<I> {
         }
     }
 
-    /// The survey, if one was needed so far.
+    /// The survey, if it has already run.
     pub fn surveyed(&self) -> Option<&Survey> {
         self.survey.get()
     }
 
-    /// The result of `survey`, which runs once. The caller holds no lock of an inode.
+    /// The result of `survey`, which runs only once. The caller holds no lock of an inode.
     pub fn survey_by(&self, survey: impl FnOnce() -> Survey) -> &Survey {
         if let Some(done) = self.survey.get() {
             return done;
@@ -86,7 +87,7 @@ impl<I> Rescue<I> {
 }
 
 impl Survey {
-    /// The name of an adopted inode in `lost+found`, as e2fsck gives it.
+    /// The name of an adopted inode in `lost+found`, as e2fsck would choose it.
     pub fn name_of(&self, ino: InodeNr) -> Vec<u8> {
         let more = if self.taken.contains(ino.0.into()) { "~" } else { "" };
         format!("#{}{more}", ino.0).into_bytes()
@@ -99,7 +100,7 @@ impl Survey {
     }
 }
 
-/// N of a name `#N`.
+/// The number N in a name `#N`.
 pub(crate) fn number_of(name: &[u8]) -> Option<InodeNr> {
     let digits = name.strip_prefix(b"#")?;
     let number = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with(['0', '+']))?;

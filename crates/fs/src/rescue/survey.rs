@@ -1,16 +1,19 @@
-//! Finds the inodes in use that no name leads to (e2fsck: passes 2 to 4, `check_directory` and `disconnect_inode`).
+//! Finds the inodes in use that no name refers to (e2fsck: passes 2 to 4, `check_directory` and `disconnect_inode`).
 //!
-//! Main function: [`run`]. It reads every inode table once, then every directory that the root leads to. Of the inodes
-//! that are left, each directory without a name in another one becomes an entry of `lost+found`, with the tree below
-//! it. Directories that only contain each other follow, the one with the lowest number first; then the other inodes.
+//! Main function: [`run`]. It reads every inode table once, then every directory that is reachable from the root. Of
+//! the remaining inodes, each directory without a name in another directory becomes an entry of `lost+found`, with the
+//! tree below it. Directories that only contain each other follow, beginning with the lowest number, and then the other
+//! inodes.
 //!
-//! Memory is a few bits for each inode in use ([`NumberSet`]). Time is that of reading the tables and directories: the
-//! blocks of all directories together are not more than the file system has, or the survey leaves out the rest.
+//! The survey takes a few bits of memory for each inode in use ([`NumberSet`]), and the time to read the tables and
+//! directories. All directories together cannot have more blocks than the file system, so the survey ignores any
+//! further ones.
 //!
-//! What it does not do: show inodes without links (deleted ones), the file system's own, and values of attributes.
+//! What it does not do: show inodes without links (deleted ones), the file system's own inodes, or values of
+//! attributes.
 //!
 //! # Locking
-//! The caller holds `rescue survey`. Inside: `inode`, shared, of one directory at a time.
+//! The caller holds `rescue survey`. This takes `inode`, shared, of one directory at a time.
 
 use std::hash::BuildHasher;
 
@@ -29,12 +32,12 @@ use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 use crate::number_set::NumberSet;
 
-/// Bytes of an inode table that are read at once.
+/// The number of bytes of an inode table to read at once.
 const PIECE_BYTES: u32 = 256 << 10;
-/// In a directory with more names, a name that is there twice is not noticed.
+/// The number of names in a directory that are remembered. Duplicates among further names are not noticed.
 const NAMES_MAX: usize = 1 << 20;
 
-/// Most of a table is empty.
+/// Whether all bytes are zero, as in most of a table.
 fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<16>();
     words.iter().all(|word| u128::from_le_bytes(*word) == 0) && rest.iter().all(|byte| *byte == 0)
@@ -44,21 +47,21 @@ struct Work<'a> {
     fs: &'a Filesystem,
     rescue: &'a Rescue<InodeRef>,
     lost_found: Option<InodeNr>,
-    /// Inodes in use to which no name is known so far.
+    /// Inodes in use that no known name refers to.
     unreached: NumberSet,
-    /// Directories that were not entered so far.
+    /// Directories that have not been entered.
     directories: NumberSet,
-    /// How many more blocks of directories are read.
+    /// The number of further directory blocks that may be read.
     blocks_left: u64,
-    /// Why the result may be incomplete.
+    /// The reason why the result may be incomplete.
     gaps: Option<Error>,
     survey: Survey,
 }
 
-/// The survey of a mount. `lost_found`: the image's own directory of this name.
+/// Surveys a mount. `lost_found` is the image's own directory of this name.
 pub(super) fn run(fs: &Filesystem, rescue: &Rescue<InodeRef>, lost_found: Option<InodeNr>) -> Survey {
     let (unreached, directories) = (NumberSet::new(), NumberSet::new());
-    // Those without a name are read twice.
+    // Directories without a name are read twice.
     let blocks_left = fs.geo.blocks_count.saturating_mul(2);
     let survey = Survey::default();
     let mut work = Work { fs, rescue, lost_found, unreached, directories, blocks_left, gaps: None, survey };
@@ -95,7 +98,7 @@ impl Work<'_> {
                 let unused = if desc.flags.contains(GroupFlags::INODE_UNINIT) { u32::MAX } else { desc.itable_unused };
                 (desc.inode_table, geo.inodes_per_group.saturating_sub(unused))
             });
-            // The inodes of a lost group cannot be read by number, either.
+            // The inodes of a lost group cannot be read by number either, so skip them.
             let Ok((table, used)) = found else { continue };
             let blocks = match self.rescue.trusts_descriptors {
                 true => used.div_ceil(geo.inodes_per_block()),
@@ -114,7 +117,7 @@ impl Work<'_> {
         }
     }
 
-    /// Reads neighbouring blocks; unreadable ones are zeros.
+    /// Reads adjacent blocks; unreadable ones are replaced by zeros.
     fn read_blocks(&self, first: u64, bytes: &mut [u8]) {
         let read =
             |block: u64, bytes: &mut [u8]| self.fs.dev.read_at(block << self.fs.geo.block_bits, bytes, BioFlags::META);
@@ -128,7 +131,8 @@ impl Work<'_> {
         }
     }
 
-    /// `used`: according to the descriptor, the inodes of the group behind these were never used.
+    /// Examines a block of an inode table. According to the descriptor, inodes of the group from index `used` on were
+    /// never used.
     fn judge_block(&mut self, group: GroupNr, block: u32, used: u32, bytes: &[u8]) {
         let (fs, geo) = (self.fs, &self.fs.geo);
         for (slot, bytes) in (0..geo.inodes_per_block()).zip(bytes.chunks_exact(geo.inode_size)) {
@@ -142,7 +146,7 @@ impl Work<'_> {
                 continue;
             }
             let number = u64::from(ino.0);
-            // A table may never have been zeroed: behind the inodes in use may be those of an older file system.
+            // A table may never have been zeroed, so inodes of an older file system may follow those in use.
             let may_be_old = geo.metadata_csum && !is_proven && !self.rescue.trusts_descriptors;
             let is_file = !may_be_old && (is_proven || is_plausible(&desc, fs));
             let fits = (!desc.is_dir() || self.directories.insert(number).is_some())
@@ -163,7 +167,7 @@ impl Work<'_> {
         let (fs, is_lost_found) = (self.fs, Some(ino) == self.lost_found);
         let _shared = dir.rw.read();
         let view = DirView::new(fs, &dir);
-        // A lookup finds only the first of two equal names.
+        // Count each name once: a lookup finds only the first of two equal names.
         let (key, mut names) = (State::default(), HashSet::default());
         let listed = dir::readdir(&view, &view.params, 0, |entry| {
             let is_new = names.len() >= NAMES_MAX || names.insert(key.hash_one(entry.name));
@@ -175,14 +179,14 @@ impl Work<'_> {
             }
             true
         });
-        // Listing the directory reports its damage.
+        // A listing of the directory reports its damage.
         drop(listed);
         self.blocks_left = self.blocks_left.saturating_sub(view.scanned());
     }
 
     /// Removes everything below a directory from the unreached inodes.
     fn reach_below(&mut self, top: InodeNr) {
-        // Directories to enter. A set, because a list of them would grow with their number.
+        // The directories to enter. A list of them would grow with their number, so use a set.
         let mut pending = NumberSet::new();
         self.directories.remove(top.0.into());
         pending.insert(top.0.into());
@@ -220,7 +224,7 @@ impl Work<'_> {
     }
 
     fn adopt_directories(&mut self) {
-        // An inode with a name in a directory without one belongs there.
+        // An inode with a name in a directory that itself has no name belongs to that directory.
         let (mut named, mut at) = (NumberSet::new(), 0);
         while let Some(dir) = self.unreached_directory(at) {
             self.each_name(InodeNr(dir as u32), |work, ino| {
@@ -247,7 +251,7 @@ impl Work<'_> {
         while let Some(number) = self.unreached.next_from(0) {
             self.adopt(number, false);
         }
-        // A file of this name makes room for the directory.
+        // If another kind of file is called `lost+found`, the stand-in hides it, so show that file in the stand-in.
         if self.survey.count > 0
             && self.lost_found.is_none()
             && let Ok(root) = self.fs.root()

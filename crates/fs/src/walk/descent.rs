@@ -1,11 +1,11 @@
-//! The descent into a tree of directories, whoever stores them: depth first, names sorted, in bounded memory.
+//! Descending into a tree of directories in any storage: depth first, with sorted names, in bounded memory.
 //!
-//! Main types: [`Descent`] (the directories on the way, and the names that remain in each), [`Tree`] (what a storage of
-//! directories must be able to do), [`Bound`] (why a directory is not entered). All walks of an image and all copies
-//! use it, so its bounds hold for each of them.
+//! Main types: [`Descent`] (the directories on the path, and the names that remain in each), [`Tree`] (the interface to
+//! a storage of directories), [`Bound`] (the reason why a directory is not entered). All walks of an image and all
+//! copies use it, so its bounds apply to each of them.
 //!
-//! A damaged directory may contain itself, share its block of names with many others, or have very many names. So a
-//! descent stores a few open directories, for the others a mark to open them again, and names up to a bound; of a
+//! A damaged directory may contain itself, share its names with many others, or have very many names. So a descent
+//! keeps only a few directories open, and for the others a mark to open them again. It keeps names up to a bound. Of a
 //! directory with more names it reads a part, and reads again when that part is used up.
 //!
 //! # Locking
@@ -13,27 +13,27 @@
 
 use crate::number_set::FileSet;
 
-/// The memory for the names of all directories on the path, except the last.
+/// The maximum memory for the names of all directories on the path, except the last, in bytes.
 const HELD_BYTES: usize = 16 << 20;
-/// The number of directories that a walk may reach a second time before it ends: many directories may share one block
-/// of names.
+/// The number of times that a walk may reach directories again before it ends, because many directories may share one
+/// block of names.
 pub const REACHED_AGAIN_MAX: usize = 4096;
-/// Deeper directories are not entered. No program creates a deeper tree, since its paths would be sixteen times as
-/// long as Linux permits.
+/// The maximum depth of directories that are entered. No program creates a deeper tree, since its paths would be
+/// sixteen times as long as Linux allows.
 pub const DEPTH_MAX: usize = 32_768;
 
-/// Directories and their names, as a descent needs them.
+/// The storage of directories that a descent needs.
 pub trait Tree {
     /// An open directory.
     type Dir;
-    /// The facts that stay known of a directory while it is closed.
+    /// The data that is kept for a directory while it is closed.
     type Mark;
     /// A name in a directory.
     type Name: AsRef<[u8]>;
-    /// Why a directory cannot be read.
+    /// The reason why a directory cannot be read.
     type Error;
 
-    /// How many directories on the path stay open.
+    /// The number of directories on the path that stay open.
     const OPEN_MAX: usize;
 
     /// The identity of a directory: device and number.
@@ -45,24 +45,24 @@ pub trait Tree {
     /// The directory cannot be read.
     fn names(&self, dir: &Self::Dir, after: Option<&Self::Name>) -> Result<(Vec<Self::Name>, bool), Self::Error>;
 
-    /// A closed directory again, which contains `below`.
+    /// Opens a closed directory again; it contains `below`.
     ///
     /// # Errors
-    /// It cannot be opened any more.
+    /// The directory can no longer be opened.
     fn reopen(&self, below: &Self::Dir, mark: &Self::Mark) -> Result<Self::Dir, Self::Error>;
 
     /// The error for a directory that is not entered.
     fn refused(&self, dir: &Self::Dir, mark: &Self::Mark, bound: Bound) -> Self::Error;
 }
 
-/// Why a directory is not entered.
+/// The reason why a directory is not entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// It has been entered before: a directory has only one name.
+    /// It has been entered before; a valid directory has only one name.
     ReachedAgain,
     /// The same, more than [`REACHED_AGAIN_MAX`] times. The descent has ended.
     GivenUp,
-    /// More directories than can be remembered.
+    /// There are more directories than can be remembered.
     TooMany,
     /// It is deeper than [`DEPTH_MAX`].
     TooDeep,
@@ -73,26 +73,26 @@ pub type Left<T> = (<T as Tree>::Dir, <T as Tree>::Mark);
 
 /// A directory in progress.
 struct Level<T: Tree> {
-    /// `None` far up the path.
+    /// `None` for a closed directory, far up the path.
     dir: Option<T::Dir>,
     mark: T::Mark,
-    /// The next names, and their initial memory.
+    /// The next names, and the memory that they took initially.
     rest: std::vec::IntoIter<T::Name>,
     rest_bytes: usize,
-    /// The last name that was taken. Names after it that are not in `rest` are read again.
+    /// The last name that was taken. Later names that are not in `rest` are read again.
     at: Option<T::Name>,
     more: bool,
 }
 
 impl<T: Tree> Level<T> {
-    /// Drops the next names, which can be read again.
+    /// Drops the next names; they can be read again.
     fn forget(&mut self) {
         self.more |= self.rest.len() > 0;
         (self.rest, self.rest_bytes) = (Vec::new().into_iter(), 0);
     }
 }
 
-/// The directories on the way from the top down to the current one.
+/// The directories on the path from the top down to the current one.
 pub struct Descent<T: Tree> {
     levels: Vec<Level<T>>,
     seen: FileSet,
@@ -117,11 +117,11 @@ impl<T: Tree> Descent<T> {
         Descent::default()
     }
 
-    /// Enters a directory: its names come next.
+    /// Enters a directory; its names come next.
     ///
     /// # Errors
-    /// It cannot be read, or a bound forbids it. The descent goes on with the directory above, except after
-    /// [`Bound::GivenUp`].
+    /// The directory cannot be read, or a bound forbids it. The descent continues with the directory above, except
+    /// after [`Bound::GivenUp`].
     pub fn enter(&mut self, tree: &T, dir: T::Dir, mark: T::Mark) -> Result<(), T::Error> {
         let bound = match self.seen.insert(tree.id(&dir, &mark)) {
             None => Some(Bound::TooMany),
@@ -156,10 +156,10 @@ impl<T: Tree> Descent<T> {
         Ok(())
     }
 
-    /// Goes to the next name of the current directory, which is [`Descent::name`] then. False: there is none.
+    /// Goes to the next name of the current directory; [`Descent::name`] returns it. Returns false if there is none.
     ///
     /// # Errors
-    /// The rest of its names cannot be read. They are not tried again.
+    /// The rest of the names cannot be read. The descent does not try them again.
     pub fn advance(&mut self, tree: &T) -> Result<bool, T::Error> {
         let Some(level) = self.levels.last_mut() else { return Ok(false) };
         if level.more && level.rest.len() == 0 {
@@ -177,12 +177,12 @@ impl<T: Tree> Descent<T> {
         Ok(true)
     }
 
-    /// The last name of the current directory to which the descent has gone.
+    /// The current name in the current directory.
     pub fn name(&self) -> Option<&T::Name> {
         self.levels.last().and_then(|level| level.at.as_ref())
     }
 
-    /// Leaves the current directory, and returns it; the one above is the current one then. `None`: there is none.
+    /// Leaves the current directory and returns it; the one above becomes the current one. `None` if there is none.
     ///
     /// # Errors
     /// The directory above cannot be opened again, so the descent has ended.
@@ -240,7 +240,7 @@ impl<T: Tree> Descent<T> {
 mod tests {
     use super::*;
 
-    /// Directories whose names are those of others, by number: some contain themselves, or share their content.
+    /// Directories whose names refer to others, by number. Some contain themselves, or share their content.
     struct Graph(Vec<Vec<usize>>);
 
     #[derive(Debug, PartialEq, Eq)]
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn directories_that_share_their_names_end_the_descent() {
-        // Each has all of them in it: the square of their number would be visits.
+        // Each directory contains all of them, so a naive walk would make as many visits as the square of their number.
         let count = 200;
         let (entered, refused, _) = walked(&Graph(vec![(0..count).collect(); count]));
         assert!(entered.len() < count && refused.len() == REACHED_AGAIN_MAX + 1, "{} {}", entered.len(), refused.len());

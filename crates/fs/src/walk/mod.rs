@@ -1,11 +1,11 @@
 //! Walking a directory tree, for embedding programs and tools.
 //!
-//! Main types: [`Walk`] (depth first, names sorted, every directory once before and once after its content),
+//! Main types: [`Walk`] (depth first, with sorted names, and every directory once before and once after its content),
 //! [`Visit`], [`Name`]. [`Filesystem::list_after`] reads one directory. [`Descent`] is the same for copies, which walk
-//! two trees at once; it has the bounds of memory, depth and number.
+//! two trees at once. It enforces the bounds of memory, depth and number.
 //!
 //! # Locking
-//! None held between calls.
+//! No lock is held between calls.
 
 mod descent;
 
@@ -21,22 +21,22 @@ use crate::ops::DirItem;
 
 pub use self::descent::{Bound, DEPTH_MAX, Descent, Left, REACHED_AGAIN_MAX, Tree};
 
-/// The memory for one batch of a directory's names: 200,000 names of ordinary length.
+/// The memory for one batch of a directory's names, in bytes: 200,000 names of ordinary length.
 const BATCH_BYTES: usize = 24 << 20;
-/// The number of names that a directory may repeat. A map or an index that leads to one block many times repeats its
-/// names as often, so a small image could take unlimited time.
+/// The maximum number of names that a directory may repeat. If a map or an index refers to one block many times, its
+/// names are repeated as often, so a small image could take unlimited time.
 const REPEATED_MAX: usize = 65_536;
-/// Directories on the path that stay open; one further up is loaded again by its number.
+/// The number of directories on the path that stay open. One further up is loaded again by its number.
 const OPEN_MAX: usize = 64;
 
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// 1 to 255 bytes, any but slash and NUL.
+    /// The name: 1 to 255 bytes, without slash and NUL.
     pub name: Vec<u8>,
     /// The inode that the name refers to.
     pub ino: InodeNr,
-    /// `None` if the directory does not record it.
+    /// The type in the entry; `None` if the directory does not store it.
     pub kind: Option<FileType>,
 }
 
@@ -47,29 +47,29 @@ impl AsRef<[u8]> for Name {
 }
 
 impl Name {
-    /// Its memory, its place in a tree included.
+    /// The memory that the name takes, including its place in a tree.
     fn bytes(&self) -> usize {
         2 * size_of::<Name>() + self.name.len()
     }
 }
 
-/// Names of a directory, in the order of their bytes.
+/// The names of a directory, sorted by their bytes.
 #[derive(Debug)]
 pub struct Names {
     /// The first of the requested names.
     pub names: Vec<Name>,
-    /// Whether more follow.
+    /// Whether more names follow.
     pub more: bool,
 }
 
-/// The first names after a given one, collected while a directory is read from beginning to end.
+/// The first names after a given one, collected while a directory is read completely.
 struct Batch<'a> {
     after: Option<&'a Name>,
     names: BTreeMap<(Vec<u8>, InodeNr), Option<FileType>>,
     bytes: usize,
     bytes_max: usize,
     more: bool,
-    /// Names seen, and the repeated ones among them.
+    /// The number of names seen, and the number of repeated ones among them.
     offered: usize,
     repeated: usize,
 }
@@ -121,8 +121,8 @@ impl Filesystem {
         Ok(names)
     }
 
-    /// The first entries of `dir` after `after`, sorted by their bytes, without `.` and `..`: as many as fit 24 MiB.
-    /// A repeated entry comes once.
+    /// The first entries of `dir` after `after`, sorted by their bytes, without `.` and `..`: as many as fit in 24 MiB.
+    /// A repeated entry appears once.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the listing cannot continue, or most of its names are repeated.
@@ -161,7 +161,8 @@ impl Filesystem {
                 true
             })?;
             done?;
-            // The end: no entry is left. A cookie that does not move would loop forever.
+            // This is the end: no entries are left. The second check prevents an endless loop if the cookie does not
+            // advance.
             if left > 0 || next == cookie {
                 return Ok(());
             }
@@ -175,7 +176,7 @@ impl Filesystem {
 pub enum Visit {
     /// A name. If it is a directory, the walk enters it next, unless the caller calls [`Walk::skip`].
     Name(InodeRef),
-    /// A directory (the top included) whose content has been visited.
+    /// A directory, or the top, whose content has been visited.
     Left(InodeRef),
 }
 
@@ -228,8 +229,8 @@ impl Tree for Inodes<'_> {
     }
 }
 
-/// A walk in progress. It is not an iterator, so that callers can use [`Walk::path`], [`Walk::name`] and
-/// [`Walk::dir`] between steps.
+/// A walk in progress. It is not an iterator, because callers use [`Walk::path`], [`Walk::name`] and [`Walk::dir`]
+/// between steps.
 pub struct Walk<'f> {
     fs: Inodes<'f>,
     descent: Descent<Inodes<'f>>,
@@ -241,7 +242,7 @@ pub struct Walk<'f> {
 }
 
 impl<'f> Walk<'f> {
-    /// Walks the content of `top`, whose path is `path`; a file has none.
+    /// Walks the content of `top`, whose path is `path`. A file has no content to walk.
     pub fn new(fs: &'f Filesystem, path: &[u8], top: InodeRef) -> Walk<'f> {
         let below = Some(top).filter(|top| top.is_dir());
         Walk { fs: Inodes(fs), descent: Descent::new(), path: path.to_vec(), name_at: path.len(), below }
@@ -257,12 +258,12 @@ impl<'f> Walk<'f> {
         &self.path[self.name_at..]
     }
 
-    /// The directory of the last visit; none for the top.
+    /// The directory that contains the last visit; `None` for the top.
     pub fn dir(&self) -> Option<&InodeRef> {
         self.descent.current().map(|(dir, _)| dir)
     }
 
-    /// Its depth below the top: 1 for the content of the top.
+    /// The depth of the last visit below the top: 1 for the content of the top.
     pub fn depth(&self) -> usize {
         self.descent.depth()
     }
@@ -277,8 +278,9 @@ impl<'f> Walk<'f> {
         self.below = None;
     }
 
-    /// The next step. An error applies to [`Walk::path`]; the walk then continues without the unreadable part. Only
-    /// an error of a directory on the way back ends it. Not an [`Iterator`]: a `for` loop would borrow the walk.
+    /// The next step. An error applies to [`Walk::path`], and the walk then continues without the unreadable part. Only
+    /// an error of a directory on the way back ends the walk. This is not an [`Iterator`], because a `for` loop would
+    /// borrow the walk.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<Result<Visit>> {
         if let Some(dir) = self.below.take() {
@@ -327,7 +329,7 @@ mod tests {
     use super::*;
     use crate::{Cred, MountOptions, NewNode};
 
-    /// However small a batch, every name comes once, in order.
+    /// For any batch size, every name appears once, in order.
     #[test]
     fn names_read_in_parts_are_those_read_at_once() {
         let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-N", "512"], "8M"));
@@ -354,7 +356,8 @@ mod tests {
         fs.unmount().expect("unmounted");
     }
 
-    /// A walk that has dropped the names of every directory on its path reads them again, without the visited ones.
+    /// A walk that has dropped the names of every directory on its path reads them again, without those that it has
+    /// visited.
     #[test]
     fn a_walk_that_drops_names_visits_each_once() {
         let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-N", "512"], "8M"));

@@ -1,9 +1,10 @@
-//! How the mount goes on with the writes of callers that wait for nothing.
+//! Continuing the writes of callers that do not wait.
 //!
-//! Main types: none; [`Filesystem::ask`] puts a write aside, [`Filesystem::ask_step`] is a round of the thread.
+//! Main types: none; [`Filesystem::ask`] defers a write, [`Filesystem::ask_step`] is a round of the thread that
+//! continues them.
 //!
 //! # Locking
-//! `asks` (207) is a leaf; `inode writeback` (25) through the plug.
+//! `asks` (207) is a leaf. The plug takes `inode writeback` (25).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +17,8 @@ use crate::writeback::patience::{Obstacle, Patience};
 use crate::writeback::work::EndOnPanic;
 
 impl Filesystem {
-    /// Starts writing everything dirty of the inode once what is in the way is gone; `closed` counts that down once it
-    /// can be read from the device.
+    /// Starts writing all dirty data of the inode once the obstacle is gone. When the data can be read from the device,
+    /// `closed` is decremented.
     pub(crate) fn ask(&self, inode: &Arc<Inode>, why: WritebackReason, obstacle: Obstacle, closed: &Arc<Countdown>) {
         if !self.asks.announce() {
             return;
@@ -26,7 +27,7 @@ impl Filesystem {
         self.put_aside(Ask { inode: inode.clone(), why, again: false, closed: closed.clone() }, obstacle);
     }
 
-    /// Until what is in its way is gone.
+    /// Defers the ask until the obstacle is gone.
     fn put_aside(&self, mut ask: Ask, obstacle: Obstacle) {
         let inode = ask.inode.clone();
         match obstacle {
@@ -42,7 +43,7 @@ impl Filesystem {
         }
     }
 
-    /// One round of the thread that goes on with asks; false when it should end.
+    /// One round of the thread that continues asks. Returns false if the thread must end.
     pub(crate) fn ask_step(&self, wait: Duration) -> bool {
         let Some(mut asks) = self.asks.take(usize::MAX, wait) else { return false };
         let _end = EndOnPanic(&self.asks);

@@ -1,12 +1,12 @@
 //! Writes for callers that do not wait: asynchronous fsyncs and syncs.
 //!
-//! The caller's thread writes as much as it can at once. Three things may stop it: another thread holds the inode's
-//! writeback lock; an earlier write of the same block is pending; space comes only with the next commit. Then the
-//! [`Ask`] is put aside until that is over. One thread of the mount goes on with all asks that can continue
-//! ([`Filesystem::ask_step`](crate::Filesystem)), together, so that their requests merge. It waits for whatever stops
-//! an ask a second time, so that other callers' fsyncs cannot delay one for ever.
+//! The caller's thread writes as much as it can without waiting. Three obstacles may stop it: another thread holds the
+//! inode's writeback lock, an earlier write of the same block is pending, or space becomes free only with the next
+//! commit. Then the [`Ask`] is deferred until the obstacle is gone. One thread of the mount continues all asks that are
+//! ready ([`Filesystem::ask_step`](crate::Filesystem)), together, so that their requests merge. If an ask meets a
+//! second obstacle, that thread waits for it, so that other callers' fsyncs cannot delay an ask forever.
 //!
-//! Linux has a worker wait for each (io_uring's io-wq; the workqueue of the aio_fsync patches).
+//! Linux has a worker wait for each write (io_uring's io-wq; the workqueue of the aio_fsync patches).
 //!
 //! Main types: [`Ask`], [`Countdown`], [`WritebackLock`]; the queue is a [`super::work::WorkQueue`].
 //!
@@ -26,20 +26,20 @@ static WB_CLASS: LockClass = LockClass::new("inode writeback", 25);
 pub(crate) static ASKS_CLASS: LockClass = LockClass::new("asks", 207);
 static INODE_CLASS: LockClass = LockClass::new("asks of an inode", 208);
 
-/// Calls a function once everything that was added to it has ended: at once, or from the thread that ends the last.
+/// Calls a function once everything that was added to it has ended, on the thread that ends the last one.
 pub(crate) struct Countdown {
-    /// Plus one for the thread that adds.
+    /// The number of pending items, plus one for the thread that adds them.
     left: AtomicUsize,
     then: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Countdown {
-    /// The thread that made it ends with [`Countdown::one_less`].
+    /// The thread that creates it must finally call [`Countdown::one_less`].
     pub(crate) fn new(then: impl FnOnce() + Send + 'static) -> Arc<Countdown> {
         Arc::new(Countdown { left: AtomicUsize::new(1), then: Mutex::new(&INODE_CLASS, Some(Box::new(then))) })
     }
 
-    /// One more to wait for. The caller is one that it still waits for.
+    /// Adds one item. The countdown must not have ended, so the caller must hold an item itself.
     pub(super) fn one_more(&self) {
         self.left.fetch_add(1, Ordering::Relaxed);
     }
@@ -68,18 +68,18 @@ impl Countdown {
     }
 }
 
-/// An inode to be written for a caller that does not wait. Dropped once its write is pending, or never will be.
+/// An inode to be written for a caller that does not wait. It is dropped once its write is pending, or will never be.
 pub(crate) struct Ask {
     pub(super) inode: Arc<Inode>,
     pub(super) why: WritebackReason,
-    /// Something stopped it before: the thread waits now.
+    /// It has met an obstacle before, so the thread waits now.
     pub(super) again: bool,
     pub(super) closed: Arc<Countdown>,
 }
 
 impl Drop for Ask {
     fn drop(&mut self) {
-        // Its caller gets an answer, but not that the data is durable.
+        // The caller gets a result, but it must not be that the data is durable.
         if std::thread::panicking()
             && let Some(fs) = self.inode.fs.upgrade()
         {
@@ -89,8 +89,8 @@ impl Drop for Ask {
     }
 }
 
-/// Writeback of an inode excludes truncation and other writeback, but not writers. A thread that finds the lock taken
-/// and does not wait leaves an ask, and the holder of the lock queues it.
+/// The lock for writeback of an inode. It excludes truncation and other writeback, but not writers. A thread that finds
+/// it taken and does not wait leaves an ask, and the holder of the lock queues it.
 pub(crate) struct WritebackLock {
     lock: Mutex<()>,
     asks: Mutex<Vec<Ask>>,
@@ -111,17 +111,17 @@ impl WritebackLock {
         self.lock.try_lock().map(|held| WritebackGuard { of: self, held: Some(held) })
     }
 
-    /// Queues the ask once the lock is free.
+    /// Queues the ask when the lock becomes free.
     pub(super) fn ask(&self, ask: Ask) {
         self.asks.lock().push(ask);
         self.asked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        // The holder sees the ask when it releases the lock. If the lock is free, this thread is the holder.
+        // The holder sees the ask when it releases the lock. If the lock is free, this thread takes and releases it.
         drop(self.try_lock());
     }
 }
 
-/// The lock is held.
+/// The writeback lock, held.
 pub(crate) struct WritebackGuard<'i> {
     of: &'i WritebackLock,
     held: Option<MutexGuard<'i, ()>>,

@@ -1,8 +1,8 @@
-//! Data between an inode's dirty folios and the device.
+//! Data on its way from an inode's dirty folios to the device.
 //!
-//! Main types: [`Batch`] (blocks taken at once; it owns them through a [`WritebackToken`] until they can be read from
-//! the device), [`Batches`] (those of one inode, retired in the order in which they were taken, so that the size on
-//! disk never passes over data that is not there), [`Retirer`] (the handles that a thread may take for that).
+//! Main types: [`Batch`] (blocks that were taken together; it owns them through a [`WritebackToken`] until they can be
+//! read from the device), [`Batches`] (the batches of one inode, retired in the order in which they were taken, so that
+//! the size on disk never advances over missing data), [`Retirer`] (the handles that a thread may take for that).
 //!
 //! What it does not do: send requests ([`super::plug`]), or map blocks ([`super`]).
 //!
@@ -24,22 +24,22 @@ static BATCHES_CLASS: LockClass = LockClass::new("batches", 202);
 pub(crate) static COMPLETED_CLASS: LockClass = LockClass::new("completed batches", 203);
 pub(super) static FAILED_CLASS: LockClass = LockClass::new("failed pieces", 204);
 
-/// Why dirty folios are written (Linux: `enum wb_reason`). A policy of the allocator may use it.
+/// The reason for writing dirty folios (Linux: `enum wb_reason`). A policy of the allocator may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WritebackReason {
     /// An fsync waits for this inode.
     Fsync,
-    /// Time, memory, a sync of everything.
+    /// Writeback because of the data's age, a lack of memory, or a sync of the whole mount.
     Background,
 }
 
-/// How the blocks of a piece become readable once its data is on the device.
+/// The step that makes the blocks of a piece readable once its data is on the device.
 pub(super) enum Then {
-    /// They are mapped and written already.
+    /// None: the blocks are mapped and written already.
     Nothing,
-    /// They are mapped as unwritten.
+    /// The blocks are mapped as unwritten and must be converted.
     Convert,
-    /// They are chosen, and belong to this batch alone.
+    /// The blocks are chosen for this batch and must be mapped.
     Map(Chosen),
 }
 
@@ -50,21 +50,21 @@ pub(super) struct Piece {
     pub(super) then: Then,
 }
 
-/// The blocks taken from an inode's dirty folios at once.
+/// Blocks that were taken together from an inode's dirty folios.
 pub(crate) struct Batch {
     pub(super) inode: Arc<Inode>,
-    /// The size of the file when they were taken. It bounds the valid bytes of the last block.
+    /// The size of the file when the blocks were taken. It limits the valid bytes of the last block.
     pub(super) size: u64,
-    /// Requests that have not completed, plus one for the sender.
+    /// The number of requests that have not completed, plus one for the sender.
     pub(super) pending: AtomicU32,
     /// Its requests pass the mount's [`extant_cache::BulkWindow`]; set when they are sent.
     pub(super) bulk: AtomicBool,
     /// No handle is needed: neither the map nor the size on disk changes.
     pub(super) plain: bool,
     pub(super) failed: Mutex<Vec<(usize, extant_block::Error)>>,
-    /// The thread that retires the batch takes it.
+    /// The pieces and the token; the thread that retires the batch takes them.
     pub(super) work: Mutex<Option<(Vec<Piece>, WritebackToken)>>,
-    /// The sender waits until it is the last of `pending`.
+    /// The sender waits until all other parts of `pending` have completed.
     pub(super) waited: AtomicBool,
     pub(super) complete: Waiter<()>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Batches(pub(super) Mutex<Queue>);
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) batches: VecDeque<Arc<Batch>>,
-    /// A thread retires the oldest batch; it checks again before it stops.
+    /// A thread is retiring the oldest batch; it checks again before it stops.
     pub(super) busy: bool,
 }
 
@@ -95,7 +95,7 @@ impl Batches {
         Some(oldest)
     }
 
-    /// The oldest batch is retired, or left (not `retired`) to a thread that the caller wakes next.
+    /// Ends the retirement of the oldest batch. If it is not `retired`, the caller next wakes a thread that retires it.
     pub(super) fn end(&self, retired: bool) {
         let mut q = self.0.lock();
         q.busy = false;
@@ -105,18 +105,18 @@ impl Batches {
     }
 }
 
-/// An inode with completed batches that wait for a thread that may take a handle. With a token: its times must be
-/// written before the token closes.
+/// An inode with completed batches that need a thread which may take a handle. If there is a token, the inode's times
+/// must be written before the token closes.
 pub(crate) type Completed = (Arc<Inode>, Option<WritebackToken>);
 
-/// The thread that retires batches: the handles that it may take.
+/// The thread that retires batches, by the handles that it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retirer {
-    /// None: a request completes.
+    /// It takes no handle, because it completes a request.
     Completion,
-    /// One that it gets at once: a writer that does not wait.
+    /// It takes a handle that is available without waiting, because its writer does not wait.
     Tries,
-    /// All that it needs.
+    /// It waits for all handles that it needs.
     Waits,
 }
 
@@ -129,7 +129,7 @@ impl Batch {
         }
     }
 
-    /// One request has completed, on any thread; this must not wait.
+    /// Called when a request has completed, on any thread; this must not wait.
     pub(super) fn request_done(&self) {
         match self.pending.fetch_sub(1, Ordering::SeqCst) {
             1 => {}

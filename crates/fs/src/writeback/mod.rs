@@ -1,27 +1,27 @@
-//! Dirty folios to the device (Linux: `ext4_writepages`, fs/ext4/page-io.c).
+//! Writing dirty folios to the device (Linux: `ext4_writepages`, fs/ext4/page-io.c).
 //!
-//! The data goes first, the map after it. For each run of dirty blocks: choose blocks for the delayed ones (in memory
-//! only: [`extant_mballoc::Allocator::choose`]) and write, with one request for each physically contiguous piece.
-//! Once that is on the device, one handle marks the blocks used, maps or converts them, and moves the size on disk.
-//! So a crash or a failure leaves nothing that points to blocks without their data, and a commit waits for no data.
-//! Where clusters have several blocks, the delayed ones are mapped as unwritten before their data goes, under a handle
-//! of their own: see [`crate::ops`], `promises.rs`.
+//! The data is written before the map. For each run of dirty blocks, writeback chooses blocks for the delayed ones
+//! (only in memory: [`extant_mballoc::Allocator::choose`]), and writes with one request for each physically contiguous
+//! piece. When the data is on the device, a handle marks the blocks as used, maps or converts them, and advances the
+//! size on disk. So after a crash or a failure nothing refers to blocks without their data, and a commit need not wait
+//! for data. If clusters have several blocks, the delayed ones are mapped as unwritten before their data is written,
+//! under a separate handle; see [`crate::ops`], `promises.rs`.
 //!
-//! Main types: [`plug::WritebackPlug`] (inodes written together: their requests wait until neighbours have met),
-//! [`batch::Batch`] (data between the folios and the device), [`together`] (blocks of small files side by side),
-//! [`asks`] (fsyncs that hold no thread), [`work`] (the queues of the two threads that do what others leave).
+//! Main types: [`plug::WritebackPlug`] (inodes that are written together, so that requests for adjacent blocks merge),
+//! [`batch::Batch`] (data on its way from the folios to the device), [`together`] (adjacent blocks for small files),
+//! [`asks`] (fsyncs that occupy no thread), [`work`] (the queues of the two threads that continue the work of others).
 //!
-//! A batch is retired by the thread that wrote it, if that waits for its requests or if all of them have completed by
-//! then (an image file that the kernel caches). Otherwise a separate thread retires it, since that takes a handle;
-//! completions wake that thread ([`Filesystem::retire_step`]). A writer that does not wait leaves to that thread
-//! whatever needs a handle that it cannot get at once ([`patience`]). A batch without need of a handle (overwrites) is
-//! retired where it completes. Without threads the writer waits.
+//! The thread that wrote a batch retires it, if it waits for its requests or if all of them have already completed (an
+//! image file that the kernel caches). Otherwise a separate thread retires it, because that takes a handle; completions
+//! wake that thread ([`Filesystem::retire_step`]). A writer that does not wait leaves work to that thread if it cannot
+//! get the necessary handle immediately ([`patience`]). A batch that needs no handle (overwrites) is retired where it
+//! completes. Without threads the writer waits.
 //!
 //! # Locking
-//! `inode writeback` (25) while blocks are chosen and requests are sent, but not until they complete. To wait for
-//! completion, a thread waits for the tokens ([`extant_cache::Writebacks::wait`]), with that lock held and no handle
-//! open. No thread waits for that lock, or for tokens, with requests in its plug: the holder may wait for those.
-//! `batches` (202) and `completed batches` (203) are leaves.
+//! `inode writeback` (25) is held while blocks are chosen and requests are sent, but not until they complete. To wait
+//! for completion, a thread waits for the tokens ([`extant_cache::Writebacks::wait`]), with that lock held and without
+//! an open handle. No thread waits for that lock, or for tokens, while its plug contains requests, because the holder
+//! may be waiting for those. `batches` (202) and `completed batches` (203) are leaves.
 
 mod ask_step;
 pub(crate) mod asks;
@@ -73,7 +73,7 @@ impl AddressSpaceOps for Inode {
     }
 }
 
-/// One request to send: its place, its bytes and its piece.
+/// A request to send: its piece, its place and its bytes.
 struct Request {
     piece: usize,
     offset: u64,
@@ -81,8 +81,8 @@ struct Request {
 }
 
 impl Filesystem {
-    /// Whether times are still to be written. The times of an inode without a name are not: no crash leaves it behind,
-    /// and while the mount is frozen they would wait for the thaw.
+    /// Whether the inode's times must still be written. The times of an inode without a name need not be: it does not
+    /// survive a crash, and while the mount is frozen the times would have to wait for the thaw.
     fn times_wait(&self, inode: &Inode) -> bool {
         if !inode.meta.read().lazy_times {
             return false;
@@ -117,13 +117,14 @@ impl Filesystem {
         inode.writes.wait();
     }
 
-    /// A write of the inode was lost: for the superblock and the mount's ledger. The inode's own is the caller's.
+    /// Records a lost write of the inode in the superblock and in the mount's ledger. The caller records it in the
+    /// inode's own.
     fn note_loss(&self, inode: &Inode, blocks: Option<Range<u64>>, e: &Error) {
         self.note_error(e);
         self.losses.record(inode.ino, blocks, e.clone());
     }
 
-    /// The requests for a piece at `block`, with the bytes of `run` from its block `skip` on.
+    /// Adds the requests for a piece at `block`, with the bytes of `run` from its block `skip` on.
     fn add_requests(
         &self,
         requests: &mut Vec<Request>,
@@ -146,13 +147,13 @@ impl Filesystem {
         }
     }
 
-    /// The end of the piece, within a file of `size` bytes.
+    /// The end of the piece in bytes, limited by the file's `size`.
     fn end_of(&self, piece: &Piece, size: u64) -> u64 {
         ((u64::from(piece.lblk.0) + u64::from(piece.len)) << self.geo.block_bits).min(size)
     }
 
-    /// Retires the inode's batches that have completed, oldest first, unless another thread does. From the first batch
-    /// on for which this thread may not take a handle, it leaves them to the thread that waits.
+    /// Retires the inode's batches that have completed, oldest first, unless another thread is doing so. Beginning with
+    /// the first batch for which this thread may not take a handle, it leaves them to the thread that may.
     fn retire(&self, inode: &Arc<Inode>, by: Retirer) {
         let mut any = false;
         while let Some(batch) = inode.batches.begin() {
@@ -164,7 +165,8 @@ impl Filesystem {
             let (pieces, token) = batch.work.lock().take().unzip();
             let failed = std::mem::take(&mut *batch.failed.lock());
             self.retire_pieces(inode, pieces.unwrap_or_default(), failed, batch.size, &mut handle);
-            // Off the queue before the token closes: a thread that waited for the token finds the queue without it.
+            // Remove the batch from the queue before its token closes, so that a thread which waits for the token finds
+            // it removed.
             inode.batches.end(true);
             drop(token);
             any = true;
@@ -174,7 +176,7 @@ impl Filesystem {
         }
     }
 
-    /// The handle to begin with, if the retirer may take those that the batch needs.
+    /// The handle to begin with; `None` if the retirer may not take those that the batch needs.
     fn handle_of(&self, batch: &Batch, by: Retirer) -> Option<Option<Handle>> {
         match by {
             Retirer::Waits => Some(None),
@@ -189,7 +191,7 @@ impl Filesystem {
         }
     }
 
-    /// The credits of a batch's handle, if one handle is enough; 0 if it needs none.
+    /// The credits of a batch if one handle is enough for it; 0 if it needs no handle.
     fn credits_alone(&self, batch: &Batch) -> Option<u32> {
         let (mapped, converts) = match &*batch.work.lock() {
             Some((pieces, _)) if !batch.plain => match &pieces[..] {
@@ -206,8 +208,8 @@ impl Filesystem {
         })
     }
 
-    /// The requests of these pieces have completed, except `failed`: makes the others readable from the device.
-    /// `open`: a handle to begin with.
+    /// Makes pieces readable from the device whose requests have completed, except those in `failed`. `open` is a
+    /// handle to begin with.
     fn retire_pieces(
         &self,
         inode: &Arc<Inode>,
@@ -243,9 +245,9 @@ impl Filesystem {
         self.finish_open(open);
     }
 
-    /// Retires one piece whose data is on the device. `open`: a handle from the previous piece, or for the next one.
+    /// Retires one piece whose data is on the device. `open` is a handle from the previous piece, and for the next one.
     fn settle_piece(&self, open: &mut Option<Handle>, inode: &Arc<Inode>, piece: &mut Piece, size: u64) -> Result<()> {
-        // Not beyond the size that a truncation has set meanwhile.
+        // A truncation may have set a smaller size meanwhile.
         let end = self.end_of(piece, size.min(inode.size()));
         match std::mem::replace(&mut piece.then, Then::Nothing) {
             Then::Nothing if inode.meta.read().desc.size >= end => Ok(()),
@@ -263,7 +265,7 @@ impl Filesystem {
                             from = at;
                             self.finish_open(open);
                         }
-                        // A split takes one node more. The next try finds converted blocks as they are.
+                        // A split needs another node. The next try skips the blocks that have been converted.
                         Err(e) => self.bring_space(e, &mut tries, open)?,
                     }
                 }
@@ -277,8 +279,8 @@ impl Filesystem {
         }
     }
 
-    /// Maps chosen blocks whose data is on the device, and moves the size on disk up to `end`, in as many handles as it
-    /// takes. After an error the caller frees the blocks that are left in `chosen`.
+    /// Maps chosen blocks whose data is on the device, and moves the size on disk up to `end`, in as many handles as
+    /// needed. After an error the caller frees the blocks that remain in `chosen`.
     pub(crate) fn settle_chosen(
         &self,
         open: &mut Option<Handle>,
@@ -299,14 +301,14 @@ impl Filesystem {
                         self.finish_open(open);
                     }
                 }
-                // No space for a node of the map: there may be some after a commit.
+                // There is no space for a node of the map, but a commit may free some.
                 Err(e) => self.bring_space(e, &mut tries, open)?,
             }
         }
         Ok(())
     }
 
-    /// The open handle if it has the credits, otherwise a new one.
+    /// The open handle if it has enough credits, otherwise a new one.
     fn handle_for<'a>(&self, open: &'a mut Option<Handle>, credits: u32) -> Result<&'a mut Handle> {
         let enough = open.as_mut().is_some_and(|h| h.has_credits(self.with_quota_credits(credits)));
         if !enough {
@@ -317,7 +319,7 @@ impl Filesystem {
         }
         match open {
             Some(handle) => Ok(handle),
-            None => Err(Error::ReadOnly), // not reached: just opened
+            None => Err(Error::ReadOnly), // unreachable: a handle has just been opened
         }
     }
 
@@ -333,8 +335,8 @@ impl Filesystem {
         self.flusher.put_back(u64::from(inode.ino.0), u64::from(blocks) << self.geo.block_bits, again, inode);
     }
 
-    /// The data of a piece is lost: the ledgers record it, the pages drop it, and its promised space is free again.
-    /// Blocks that were written to again meanwhile keep their newer data and its promise.
+    /// Records that the data of a piece is lost: in the ledgers, by dropping it from the pages, and by releasing its
+    /// reserved space. Blocks that have been written again meanwhile keep their newer data and its reservation.
     fn lose(&self, inode: &Arc<Inode>, piece: &Piece, e: Error) {
         let start = u64::from(piece.lblk.0);
         self.note_loss(inode, Some(start..start + u64::from(piece.len)), &e);
@@ -345,13 +347,13 @@ impl Filesystem {
         self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
     }
 
-    /// Leaves the inode to the thread that may wait. Once that has ended no thread waits for a handle: the journal
-    /// refuses one at once, and the tokens of the inode close.
+    /// Leaves the inode to the thread that may wait. If that thread has ended, this thread retires the batches: the
+    /// journal then refuses handles immediately, and the tokens of the inode close.
     fn retire_later(&self, work: Completed) {
         self.completed.push(vec![work]).into_iter().for_each(|work| self.retire_now(work));
     }
 
-    /// One round of the thread that retires batches; false if it should end.
+    /// One round of the thread that retires batches. Returns false if the thread must end.
     pub(crate) fn retire_step(&self, wait: Duration) -> bool {
         let work = self.completed.take(1, wait);
         let goes_on = work.is_some();
@@ -371,7 +373,7 @@ impl Filesystem {
     }
 }
 
-/// `len` bytes of the pieces, from byte `skip` on.
+/// `len` bytes of the vectors, from byte `skip` on.
 fn slice_vecs(vecs: &[BioVec], mut skip: usize, mut len: usize) -> Vec<BioVec> {
     let mut out = Vec::with_capacity(vecs.len());
     for v in vecs {
@@ -390,7 +392,7 @@ fn slice_vecs(vecs: &[BioVec], mut skip: usize, mut len: usize) -> Vec<BioVec> {
     out
 }
 
-/// The first `max` bytes, and the rest.
+/// Splits the vectors after the first `max` bytes.
 fn split_vecs(vecs: Vec<BioVec>, max: usize) -> (Vec<BioVec>, Vec<BioVec>) {
     let total: usize = vecs.iter().map(|v| v.len).sum();
     if total <= max {

@@ -1,12 +1,12 @@
-//! When a writer waits.
+//! The situations in which a writer waits.
 //!
-//! Main types: [`Patience`], the one mode of a plug; [`Moment`], a question to it; [`Obstacle`], the reason for which
-//! an inode is left to another thread.
+//! Main types: [`Patience`], the mode of a plug; [`Moment`], a situation in which it may wait; [`Obstacle`], the reason
+//! why an inode is left to another thread.
 //!
-//! `Obstacle`: another thread holds the inode's writeback lock, an earlier write of the block is in flight, there may
-//! be space after the next commit, or the batches that have completed need a handle. `Full`: the plug holds enough to
-//! be sent. `End`: the writer is done. A writer that does not wait at an obstacle leaves the inode, or the batch, to a
-//! thread of the mount. One that does not wait when it sends leaves the requests to their completions.
+//! `Obstacle`: another thread holds the inode's writeback lock, an earlier write of the block is in flight, space may
+//! become free with the next commit, or completed batches need a handle. `Full`: the plug contains enough to be sent.
+//! `End`: the writer is done. A writer that does not wait at an obstacle leaves the inode, or the batch, to a thread of
+//! the mount. A writer that does not wait after sending leaves the requests to their completions.
 //!
 //! | patience | Obstacle | Full | End |
 //! |---|---|---|---|
@@ -25,15 +25,16 @@ use extant_cache::Epoch;
 pub(crate) enum Patience {
     /// The mount has no threads: the writer does everything.
     Inline,
-    /// The caller waits for its data in any case, so that no other thread has to be woken to retire the last batches.
+    /// The caller waits for its data in any case, so it retires the last batches itself instead of waking another
+    /// thread.
     Finishes,
-    /// The caller goes on once everything is sent.
+    /// The caller continues once everything has been sent.
     Sends,
-    /// The caller waits for nothing.
+    /// The caller does not wait for anything.
     Leaves,
 }
 
-/// A moment at which a writer waits or goes on.
+/// A situation in which a writer waits or continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
     Obstacle,
@@ -49,7 +50,7 @@ pub(crate) enum Obstacle {
     /// An earlier write of a block is in flight. All of them have completed when the tokens before this epoch are
     /// closed.
     InFlight(Epoch),
-    /// There may be space after the next commit.
+    /// Space may become free with the next commit.
     NoSpace,
 }
 

@@ -1,10 +1,10 @@
-//! Plugs: a plug takes dirty blocks, places them, holds their requests back, and sends them such that neighbours on
-//! the device share one request.
+//! Plugs. A plug takes dirty blocks, chooses their places, and collects their requests. When it sends them, blocks that
+//! are adjacent on the device share one request.
 //!
-//! Main types: [`WritebackPlug`], and [`Turn`], the rest of one inode that the background must still write.
+//! Main types: [`WritebackPlug`], and [`Turn`], the rest of an inode that the background must still write.
 //!
-//! Small data that an fsync waits for is sent at once. All other data is bulk and passes the mount's
-//! [`extant_cache::BulkWindow`]. Only the background waits there, with no lock held.
+//! A small amount of data that an fsync waits for is sent immediately. All other data is bulk data and passes the
+//! mount's [`extant_cache::BulkWindow`]. Only the background waits there, with no lock held.
 //!
 //! # Locking
 //! See [`super`].
@@ -33,33 +33,35 @@ use crate::writeback::asks::WritebackGuard;
 use crate::writeback::together::Together;
 use extant_es::EsState;
 
-/// The most bytes taken from the address space at once; fewer if the device is slow.
+/// The maximum number of bytes taken from the address space at once. On a slow device it is smaller.
 const BATCH_BYTES_MAX: u64 = 16 << 20;
 /// The size of a large file's turn in background writeback.
 const TURN_BYTES: u64 = 4 << 20;
-/// If an fsync writes more than this in total, it is bulk data, which others wait for.
+/// If an fsync writes more than this in total, its data counts as bulk data, because other requests would have to wait
+/// for it.
 const SMALL_SYNC_BYTES: u64 = 256 << 10;
 
-/// The limits of a plug before it is sent: waiting requests are data that no fsync sees, and memory.
+/// The maximum contents of a plug before it is sent. Collected requests are invisible to fsyncs, and take memory.
 const PLUG_INODES_MAX: usize = 1024;
 const PLUG_BIOS_MAX: usize = 1024;
 
-/// The rest of an inode to write, in turns.
+/// The rest of an inode that is written in turns.
 struct Turn<'i> {
     inode: &'i Arc<Inode>,
     /// The block to continue with.
     from: u64,
-    /// Bytes that were dirty when the first turn began. Data dirtied since then waits for another round.
+    /// The remaining bytes of those that were dirty when the first turn began. Data dirtied later waits for another
+    /// round.
     left: u64,
     after: After,
     /// An earlier write of the next block is in flight.
     blocked: bool,
 }
 
-/// The logical block after the last placed one, and the device's block of that one.
+/// The logical block after the last one with a place, and the device block of that last one.
 type After = Option<(u32, BlockNr)>;
 
-/// Dirty blocks of an inode that the plug took, up to `next`. `more`: there may be more.
+/// Dirty blocks of an inode that the plug has taken, up to `next`. `more` is true if there may be more.
 #[derive(Default)]
 struct Taken {
     next: u64,
@@ -67,22 +69,22 @@ struct Taken {
     more: bool,
 }
 
-/// An obstacle is not a failure: data that is left stays dirty.
+/// An obstacle is not a failure: the data that remains stays dirty.
 type Result<T> = std::result::Result<T, Obstacle>;
 
-/// Inodes written together. The plug holds their requests back, so that neighbours on the device share one, even
-/// those of different inodes. Dropping it sends them.
+/// Inodes that are written together. The plug collects their requests, so that adjacent blocks, even of different
+/// inodes, share a request. Dropping the plug sends them.
 pub(crate) struct WritebackPlug<'f> {
     fs: &'f Filesystem,
     why: WritebackReason,
     patience: Patience,
-    /// Some of its requests are not for an fsync.
+    /// Some of its requests are not part of an fsync.
     background: bool,
     bios: Vec<Bio>,
-    /// Batches whose requests it may hold; the plug is their sender.
+    /// Batches whose requests the plug may contain; it is their sender.
     batches: Vec<Arc<Batch>>,
     bytes: u64,
-    /// It has sent something.
+    /// The plug has sent requests before.
     has_sent: bool,
     /// Inodes whose dirty data has been taken, but whose times must still be checked.
     inodes: Vec<Arc<Inode>>,
@@ -90,7 +92,7 @@ pub(crate) struct WritebackPlug<'f> {
 }
 
 impl<'f> WritebackPlug<'f> {
-    /// [`WritebackPlug::try_write_pages`] for all of these.
+    /// Calls [`WritebackPlug::try_write_pages`] for each of these inodes.
     pub(crate) fn try_write_all(&mut self, inodes: &'f [Arc<Inode>]) -> Vec<(&'f Arc<Inode>, Result<()>)> {
         let mut tried = Vec::with_capacity(inodes.len());
         for (at, inode) in inodes.iter().enumerate() {
@@ -101,12 +103,12 @@ impl<'f> WritebackPlug<'f> {
         tried
     }
 
-    /// Whether the caller may leave what it cannot write at once to a thread.
+    /// Whether the caller leaves work that it cannot do immediately to another thread.
     pub(crate) fn leaves(&self) -> bool {
         !self.patience.waits(Moment::Obstacle)
     }
 
-    /// Sets the reason for writing the next ones.
+    /// Sets the reason for writing the following inodes.
     pub(crate) fn because(&mut self, why: WritebackReason) {
         self.why = why;
     }
@@ -117,11 +119,12 @@ impl<'f> WritebackPlug<'f> {
         if self.try_write_pages(inode).is_err() {
             self.send();
             let _wb = inode.wb.lock();
-            let _ = self.write_pages_locked(inode); // all: it waits
+            let _ = self.write_pages_locked(inode); // it writes everything, because it waits
         }
     }
 
-    /// As before, but fails if another thread writes the inode. [`Patience::Leaves`]: does only what needs no waiting.
+    /// As [`WritebackPlug::write_pages`], but fails if another thread is writing the inode. With [`Patience::Leaves`],
+    /// it does only the work that needs no waiting.
     pub(crate) fn try_write_pages(&mut self, inode: &Arc<Inode>) -> Result<()> {
         let written = {
             let _wb = inode.wb.try_lock().ok_or(Obstacle::Locked)?;
@@ -139,11 +142,12 @@ impl<'f> WritebackPlug<'f> {
         written
     }
 
-    /// Starts writing the blocks of `[from, to)` that are dirty now. Blocks dirtied behind the write are left for
-    /// another call. Waits for a block whose earlier write is in flight. The caller holds the inode's writeback lock.
+    /// Starts writing the blocks of `[from, to)` that are dirty now. Blocks that become dirty after the write has
+    /// passed them are left for another call. Waits for blocks whose earlier write is in flight. The caller holds the
+    /// inode's writeback lock.
     pub(crate) fn write_dirty(&mut self, inode: &Arc<Inode>, from: u64, to: u64) {
         debug_assert!(!self.leaves());
-        let _ = self.take_and_write(inode, from, to); // all: it waits
+        let _ = self.take_and_write(inode, from, to); // it writes everything, because it waits
     }
 
     fn take_and_write(&mut self, inode: &Arc<Inode>, mut from: u64, to: u64) -> Result<()> {
@@ -160,7 +164,7 @@ impl<'f> WritebackPlug<'f> {
                         self.send();
                     }
                     if !taken.more {
-                        return Ok(()); // blocks dirty now were dirtied later
+                        return Ok(()); // blocks that are dirty now became dirty later
                     }
                     from = taken.next;
                 }
@@ -168,7 +172,7 @@ impl<'f> WritebackPlug<'f> {
         }
     }
 
-    /// Takes dirty blocks of `[from, to)`, at most a batch and at most `most` bytes, and adds their requests to the
+    /// Takes dirty blocks of `[from, to)`, at most one batch and at most `most` bytes, and adds their requests to the
     /// plug. The caller holds the inode's writeback lock.
     fn take_batch(&mut self, inode: &Arc<Inode>, from: u64, to: u64, most: u64, after: &mut After) -> Result<Taken> {
         if inode.pages.dirty_bytes() == 0 {
@@ -176,7 +180,7 @@ impl<'f> WritebackPlug<'f> {
         }
         let bits = self.fs.geo.block_bits;
         let max = (most.min(self.batch_bytes()) >> bits).max(1);
-        // Opened before any block is taken: a block is always dirty or owned.
+        // Open the token before taking any block, so that a block is always either dirty or owned by a token.
         let token = inode.writes.open();
         let taken = inode.pages.take_dirty(from, to, max, inode.size_cell());
         let blocks: u64 = taken.runs.iter().map(|r| u64::from(r.blocks)).sum();
@@ -236,8 +240,8 @@ impl<'f> WritebackPlug<'f> {
         Some(turn).filter(|turn| turn.blocked)
     }
 
-    /// The bytes taken of an inode at once: few enough that they complete soon, enough that a fast device needs few
-    /// rounds.
+    /// The number of bytes to take from an inode at once: few enough to complete soon, but enough that a fast device
+    /// needs few rounds.
     fn batch_bytes(&self) -> u64 {
         match self.patience {
             Patience::Inline => BATCH_BYTES_MAX,
@@ -245,7 +249,8 @@ impl<'f> WritebackPlug<'f> {
         }
     }
 
-    /// Whether to send now: more requests would not make them larger, or the device would be idle.
+    /// Whether to send the plug now, because more requests would not make it more efficient, or because the device
+    /// would be idle.
     fn is_full(&self) -> bool {
         let full = self.batches.len() >= PLUG_INODES_MAX || self.bios.len() >= PLUG_BIOS_MAX;
         full || self.bytes >= self.fs.bulk.unit_bytes()
@@ -292,7 +297,7 @@ impl<'f> WritebackPlug<'f> {
                         break;
                     }
                     Err(e) => {
-                        // The rest of the run has no place.
+                        // No place was found for the rest of the run.
                         fs.lose(inode, &Piece { lblk, len: run.blocks - done, then: Then::Nothing }, e);
                         break;
                     }
@@ -338,7 +343,8 @@ impl<'f> WritebackPlug<'f> {
         written
     }
 
-    /// The place of the blocks from `lblk` on: a piece of at most `max` blocks in one state, and its first block.
+    /// Chooses the place of the blocks from `lblk` on: a piece of at most `max` blocks in one state, and its first
+    /// block.
     fn place_piece(
         &mut self,
         inode: &Arc<Inode>,
@@ -373,7 +379,7 @@ impl<'f> WritebackPlug<'f> {
         };
         let mut tries = 0;
         loop {
-            // The writer's right to the space was checked when it was reserved.
+            // The writer's right to use the space was checked when it was reserved.
             match Caller::ROOT.run(|| fs.choose_blocks(inode, lblk, len, want, after, self.why)) {
                 Ok((chosen, rest)) => {
                     let block = chosen.start;
@@ -384,7 +390,7 @@ impl<'f> WritebackPlug<'f> {
                 }
                 Err(e) if self.leaves() => return Err(e),
                 Err(e) => {
-                    // The requests in the plug may be those that occupy the space.
+                    // The requests in the plug may occupy the missing space, so send them first.
                     self.send();
                     fs.bring_space(e, &mut tries, &mut None)?;
                 }
@@ -392,8 +398,8 @@ impl<'f> WritebackPlug<'f> {
         }
     }
 
-    /// Maps the first of the `len` blocks from `lblk` on, which the map lacks, as unwritten. That takes a handle; a
-    /// writer that does not wait for one leaves the inode, as if space were missing.
+    /// Maps the first of the `len` blocks from `lblk` on as unwritten; they are not in the map yet. This takes a
+    /// handle. A writer that does not wait for one leaves the inode, as if there were no space.
     fn place_in_clusters(&mut self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32) -> crate::error::Result<()> {
         let (fs, mut tries) = (self.fs, 0);
         let credits = fs.allocate_credits(inode, len);
@@ -402,12 +408,12 @@ impl<'f> WritebackPlug<'f> {
                 true => fs.try_start(credits).ok_or(Error::NoSpaceUntilCommit)?,
                 false => fs.start(credits)?,
             };
-            // The writer's right to the space was checked when it was reserved.
+            // The writer's right to use the space was checked when it was reserved.
             let filled = Caller::ROOT.run(|| fs.fill_hole(&mut handle, inode, lblk, len, self.why));
             let filled = filled.and_then(|_| fs.write_inode_data(&mut handle, inode));
             match fs.end(handle, filled) {
                 Err(e) if no_space::may_come(&e) && !self.leaves() => {
-                    // The requests in the plug may be those that occupy the space.
+                    // The requests in the plug may occupy the missing space, so send them first.
                     self.send();
                     fs.bring_space(e, &mut tries, &mut None)?;
                 }
@@ -416,21 +422,21 @@ impl<'f> WritebackPlug<'f> {
         }
     }
 
-    /// Sends the plug, retires the batches that have completed by then, and writes the pending times.
+    /// Sends the plug, retires the batches that have already completed, and writes pending times.
     pub(crate) fn send(&mut self) {
         let _ = self.send_at(Moment::Full);
     }
 
-    /// As [`WritebackPlug::send`], and waits until all of it is in flight, so that the background does not outrun the
-    /// device. No lock may be held.
+    /// As [`WritebackPlug::send`], but waits until all of it is in flight, so that the background does not outrun the
+    /// device. The caller holds no lock.
     fn send_and_wait_for_room(&mut self) {
         if let Some(sent) = self.send_at(Moment::Full) {
             self.fs.bulk.wait_for(sent);
         }
     }
 
-    /// Sends the requests. They bypass the window if an fsync waits for a few, or if this thread waits for each of
-    /// them.
+    /// Sends the requests. They bypass the window if there are only a few that an fsync waits for, or if this thread
+    /// waits for each of them.
     fn send_bios(&mut self, wait: bool) -> Option<Sent> {
         let bios = std::mem::take(&mut self.bios);
         let small = std::mem::take(&mut self.bytes) <= SMALL_SYNC_BYTES && !std::mem::take(&mut self.background);
@@ -465,8 +471,9 @@ impl<'f> WritebackPlug<'f> {
         }
         for inode in std::mem::take(&mut self.inodes) {
             if fs.times_wait(&inode) {
-                // Eviction of the inode waits for this token, or has removed the last name before the second check.
-                // Otherwise the number could belong to another inode by the time it is written.
+                // The eviction of the inode either waits for this token, or has removed the last name before the second
+                // check. Without the token, the inode's number could belong to another inode when the times are
+                // written.
                 let token = inode.writes.open();
                 if fs.times_wait(&inode) {
                     let handle = if leaves { fs.try_start(credits::INODE) } else { None };
@@ -485,7 +492,7 @@ impl<'f> WritebackPlug<'f> {
 
 impl Drop for WritebackPlug<'_> {
     fn drop(&mut self) {
-        // After a panic below, the requests may never complete.
+        // After a panic further down, the requests may never complete, so do not wait for them.
         if !std::thread::panicking() {
             let _ = self.send_at(Moment::End);
         } else if !self.patience.waits(Moment::Full) {
@@ -495,7 +502,7 @@ impl Drop for WritebackPlug<'_> {
 }
 
 impl Filesystem {
-    /// Begins to write inodes together. A mount without threads leaves nothing to them.
+    /// Begins to write inodes together. In a mount without threads the plug always waits.
     pub(crate) fn writeback_plug(&self, why: WritebackReason, patience: Patience) -> WritebackPlug<'_> {
         WritebackPlug {
             fs: self,
@@ -511,16 +518,17 @@ impl Filesystem {
         }
     }
 
-    /// Writes the data of the inodes that is dirty now, in this order, a large inode in turns. Returns when it is in
-    /// flight, which takes as long as the device needs for all but the last. Errors are recorded with the inodes, for
-    /// their fsyncs.
+    /// Writes the data of the inodes that is dirty now, in this order, and large inodes in turns. Returns when all of
+    /// it is in flight, which takes as long as the device needs for all but the last part. Errors are recorded with the
+    /// inodes, for their fsyncs.
     pub(crate) fn write_inodes(&self, inodes: &[Arc<Inode>], why: WritebackReason) {
         let mut plug = self.writeback_plug(why, Patience::Sends);
         let mut turns: VecDeque<Turn<'_>> = VecDeque::new();
         for (at, inode) in inodes.iter().enumerate() {
             plug.together.expect(&inodes[at + 1..]);
             let turn = Turn { inode, from: 0, left: inode.pages.dirty_bytes().max(1), after: None, blocked: false };
-            // Two threads that write the same inodes at once share the work instead of following each other.
+            // If another thread is writing the inode, it gets a later turn, so that two threads share the work instead
+            // of following each other.
             turns.extend(match inode.wb.try_lock() {
                 Some(held) => plug.write_turn(turn, Some(held)),
                 None => Some(turn),
@@ -535,7 +543,8 @@ impl Filesystem {
             }
         }
         plug.send();
-        // The rest comes in a later round, which would otherwise find the same block at once.
+        // The rest is written in a later round. Without this wait, that round would immediately find the same block
+        // again.
         if let Some(inode) = blocked.filter(|_| !plug.has_sent) {
             inode.writes.wait();
         }

@@ -1,15 +1,15 @@
-//! One run of blocks for small files that are written one after the other. They are then adjacent on the device in
-//! spite of other writers, and fill whole requests.
+//! One run of blocks for small files that are written in sequence. They are then adjacent on the device in spite of
+//! other writers, and fill whole requests.
 //!
-//! Main type: [`Together`], part of a plug (`writeback/plug.rs`). With the first file it also chooses the blocks
-//! of the following ones ([`extant_mballoc::Allocator::choose_with`]; the policy may refuse). When the plug is sent,
-//! the rest of the run is free again: no thread waits for space that a plug holds.
+//! Main type: [`Together`], part of a plug (`writeback/plug.rs`). Together with the blocks of the first file it chooses
+//! those of the following files ([`extant_mballoc::Allocator::choose_with`]; the policy may refuse). When the plug is
+//! sent, the rest of the run becomes free again, so that no thread waits for space that a plug holds.
 //!
-//! What it does not do: it maps nothing. The allocator holds a run in memory as it holds all chosen blocks, and a
-//! crash leaves no trace of it.
+//! What it does not do: map blocks. The allocator keeps a run in memory like all chosen blocks, and a crash leaves no
+//! trace of it.
 //!
 //! # Locking
-//! None; looks at inodes' `meta` and `map` as readers.
+//! None; reads inodes' `meta` and `map`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::writeback::batch::WritebackReason;
 
-/// A longer file has a run of its own.
+/// The maximum length of a file that shares a run, in blocks.
 const FILE_BLOCKS_MAX: u64 = 16;
-/// The longest run of a plug (4 MiB with blocks of 4 KiB).
+/// The maximum length of a run, in blocks (4 MiB with blocks of 4 KiB).
 const RUN_BLOCKS_MAX: u32 = 1024;
 
 /// The rest of a run, and the inodes that may use it.
@@ -36,18 +36,18 @@ struct Run {
 pub(crate) struct Together<'f> {
     coming: &'f [Arc<Inode>],
     run: Option<Run>,
-    /// No run was long enough for more than one file: do not try again.
+    /// No run was long enough for more than one file, so do not try again.
     gave_up: bool,
 }
 
 impl<'f> Together<'f> {
-    /// These inodes follow the current one. Inodes that are not written after all do no harm.
+    /// Announces the inodes that follow the current one. Announcing an inode that is not written does no harm.
     pub(crate) fn expect(&mut self, coming: &'f [Arc<Inode>]) {
         self.coming = coming;
     }
 
-    /// How many blocks the following inodes will want besides the `own` ones of this small new file; at most `most`
-    /// in total.
+    /// The number of blocks that the following inodes will need, in addition to the `own` blocks of this small new
+    /// file. The total is at most `most`.
     pub(crate) fn wanted_beside(&self, fs: &Filesystem, inode: &Inode, own: u32, most: u64) -> u32 {
         if self.coming.is_empty() || self.gave_up || !fs.alloc.puts_together() || !may_share(fs, inode) {
             return 0;
@@ -67,7 +67,7 @@ impl<'f> Together<'f> {
         blocks.min(most) as u32
     }
 
-    /// Takes blocks for this file out of the run, if the run suits it.
+    /// Takes blocks for this file from the run, if they are suitable.
     pub(crate) fn take(&mut self, fs: &Filesystem, inode: &Inode, len: u32, why: WritebackReason) -> Option<Chosen> {
         let Run { mut rest, inodes, why: for_why } = self.run.take()?;
         let fits = rest.len >= len && for_why == why && inodes.contains(&u64::from(inode.ino.0));
@@ -80,7 +80,7 @@ impl<'f> Together<'f> {
         Some(rest)
     }
 
-    /// Saves the chosen blocks behind this file's for the following inodes; `wanted` was the requested number.
+    /// Keeps the chosen blocks after this file's for the following inodes. `wanted` is the number that was requested.
     pub(crate) fn keep(
         &mut self,
         fs: &Filesystem,
@@ -100,7 +100,7 @@ impl<'f> Together<'f> {
     }
 }
 
-/// A small file without data on disk. (One with indirect blocks cannot be placed everywhere.)
+/// Whether the file is small and has no data on disk. (A file with indirect blocks cannot be placed everywhere.)
 fn may_share(fs: &Filesystem, inode: &Inode) -> bool {
     inode.size() <= FILE_BLOCKS_MAX << fs.geo.block_bits && inode.meta.read().desc.size == 0 && inode.map.read().extents
 }

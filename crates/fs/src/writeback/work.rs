@@ -1,7 +1,7 @@
-//! Work that a thread of the mount does for threads that do not wait.
+//! Queues of work that a thread of the mount does for threads that do not wait.
 //!
 //! Main type: [`WorkQueue`]. An item is *aside* while it waits for an event that makes it ready, or while the thread
-//! works on it; the queue does not end before it. Items that come after the end go back to the caller.
+//! works on it. The queue does not end before then. Items that come after the end are returned to the caller.
 //!
 //! | phase | push | take, nothing ready | take, nothing ready or aside | stop | panic |
 //! |---|---|---|---|---|---|
@@ -10,18 +10,18 @@
 //! | Ended | returns | Ended | Ended | Ended | Ended |
 //!
 //! # Locking
-//! One leaf lock, of the class that its user names.
+//! One leaf lock, of a class that the user of the queue chooses.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use extant_base::sync::{Condvar, LockClass, Mutex};
 
-/// How far the queue has come.
+/// The phases of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// The mount ends: the thread does what is left.
+    /// The mount is ending; the thread does the remaining work.
     Stopping,
     /// The thread has ended.
     Ended,
@@ -38,7 +38,7 @@ pub(crate) struct WorkQueue<T> {
     more: Condvar,
 }
 
-/// Ends the queue if its thread panics: no thread does the work that is left, or that will come.
+/// Ends the queue if its thread panics, because no thread would do the remaining or future work.
 pub(super) struct EndOnPanic<'q, T>(pub(super) &'q WorkQueue<T>);
 
 impl<T> WorkQueue<T> {
@@ -47,7 +47,7 @@ impl<T> WorkQueue<T> {
         WorkQueue { state: Mutex::new(class, state), more: Condvar::new() }
     }
 
-    /// Announces an item that will be ready later; false if the queue has ended.
+    /// Announces an item that will become ready later. Returns false if the queue has ended.
     pub(super) fn announce(&self) -> bool {
         let mut state = self.state.lock();
         let open = state.phase != Phase::Ended;
@@ -55,7 +55,7 @@ impl<T> WorkQueue<T> {
         open
     }
 
-    /// The thread is done with as many announced items.
+    /// Called when the thread has finished this number of announced items.
     pub(super) fn finish(&self, announced: usize) {
         self.state.lock().aside -= announced;
     }
@@ -71,8 +71,8 @@ impl<T> WorkQueue<T> {
         Vec::new()
     }
 
-    /// At most `most` of the items that are ready, the oldest first. After `wait` there may be none; `None` when there
-    /// will be no more.
+    /// Takes up to `most` of the ready items, oldest first. The result may be empty after `wait`. `None` if there will
+    /// be no more items.
     pub(super) fn take(&self, most: usize, wait: Duration) -> Option<Vec<T>> {
         let mut state = self.state.lock();
         let ends = |s: &State<T>| s.ready.is_empty() && s.aside == 0 && s.phase != Phase::Open;
@@ -145,7 +145,7 @@ mod tests {
                 panic!("the thread of the queue");
             }));
             let [stopped, panicked] = [stopped, panicked].map(|queue| queue.state.lock().phase);
-            // An ended queue has nothing aside.
+            // An ended queue has no items aside.
             let with_aside = if phase == Phase::Ended { taken(0) } else { taken(1) };
             let row =
                 format!("//! | {phase:?} | {pushed} | {with_aside} | {} | {stopped:?} | {panicked:?} |\n", taken(0));

@@ -1,4 +1,4 @@
-//! ACLs as attributes: converts them, and keeps ACL and mode consistent.
+//! ACLs as attributes: conversion, and consistency between ACL and mode.
 
 use extant_ondisk::InodeNr;
 use extant_ondisk::acl::{self, Acl};
@@ -13,9 +13,9 @@ type Result<T, S> = std::result::Result<T, XattrError<<S as XattrSource>::Error>
 /// One of an inode's two ACLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclKind {
-    /// Governs access to the inode.
+    /// The ACL that governs access to the inode.
     Access,
-    /// Initial ACL of new inodes in a directory.
+    /// The ACL that new inodes in a directory inherit.
     Default,
 }
 
@@ -38,7 +38,7 @@ impl AclKind {
     }
 }
 
-/// Parses a value from setxattr; None removes the ACL.
+/// Parses a value from setxattr. `None` means that the ACL is removed.
 pub(super) fn acl_from_value<E>(ino: InodeNr, value: &[u8]) -> std::result::Result<Option<Acl>, XattrError<E>> {
     acl::from_xattr(value).map_err(|source| XattrError::InvalidAcl { ino, source })
 }
@@ -51,7 +51,7 @@ pub fn get_acl<S: XattrSource>(store: &S, kind: AclKind) -> Result<Option<Acl>, 
     Ok(Some(acl))
 }
 
-/// Sets or (None) removes an ACL, and sets the mode that corresponds to an access ACL. The caller clears S_ISGID if
+/// Sets an ACL, or removes it if `None`. An access ACL also sets the corresponding mode. The caller clears S_ISGID if
 /// the credentials require it.
 pub fn set_acl<S: XattrStore>(store: &mut S, kind: AclKind, acl: Option<&Acl>) -> Result<(), S> {
     let (ino, mode) = (store.ino(), store.mode());
@@ -73,7 +73,8 @@ pub fn set_acl<S: XattrStore>(store: &mut S, kind: AclKind, acl: Option<&Acl>) -
     if new_mode == mode { Ok(()) } else { store.set_mode(new_mode).map_err(XattrError::Store) }
 }
 
-/// The mode of an inode of `mode` that gets an ACL, and the bytes of it that are stored; `None`: the mode says it all.
+/// The mode of an inode of mode `mode` after it gets the ACL, and the bytes of the ACL to store. `None` if the mode
+/// alone expresses the ACL.
 pub(super) fn stored_acl(kind: AclKind, acl: &Acl, mode: u16) -> (u16, Option<Vec<u8>>) {
     match kind {
         AclKind::Default => (mode, Some(acl::to_disk(acl))),
@@ -84,7 +85,7 @@ pub(super) fn stored_acl(kind: AclKind, acl: &Acl, mode: u16) -> (u16, Option<Ve
     }
 }
 
-/// The name and the bytes of the access ACL after [`chmod_acl`]; `None`: the inode has no such list.
+/// The name and the bytes of the access ACL after [`chmod_acl`]; `None` if the inode has no such ACL.
 pub fn chmod_value<S: XattrSource>(store: &S, mode: u16) -> Result<Option<(Name<'static>, Vec<u8>)>, S> {
     if FileType::from_mode(store.mode()) == Some(FileType::Symlink) {
         return Ok(None);
@@ -110,7 +111,7 @@ pub fn inherited_values(inherited: &acl::Inherited) -> Vec<(Name<'static>, Vec<u
     both.into_iter().filter_map(of).collect()
 }
 
-/// Sets the ACLs of the new inode `child`, whose mode is already `inherited.mode`: all or none.
+/// Sets the ACLs of the new inode `child`, whose mode is already `inherited.mode`: either all of them or none.
 pub fn set_inherited<S: XattrStore>(child: &mut S, inherited: &acl::Inherited) -> Result<(), S> {
     set_all_raw(child, &inherited_values(inherited))
 }

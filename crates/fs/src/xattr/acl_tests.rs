@@ -1,4 +1,4 @@
-//! ACLs through the attribute calls: conversion, mode, inheritance.
+//! Tests of ACLs through the attribute calls: conversion, mode, inheritance.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -37,7 +37,7 @@ fn an_access_acl_sets_the_mode_and_follows_chmod() {
     chmod_acl(&mut f, 0o100741).unwrap();
     let after = get_acl(&f, AclKind::Access).unwrap().unwrap();
     assert_eq!(after.equiv_mode(), (0o741, false));
-    // An ACL that the mode expresses is not stored. Removing a missing ACL succeeds.
+    // An ACL that the mode alone expresses is not stored. Removing a missing ACL succeeds.
     set(&mut f, ACCESS, &acl::to_xattr(&Acl::from_mode(0o640)), SetMode::Any).unwrap();
     assert_eq!((f.mode, list(&f).unwrap().len()), (0o100640, 0));
     remove(&mut f, ACCESS).unwrap();

@@ -1,10 +1,10 @@
-//! A bounded map from hashes to what may have them (Linux: fs/mbcache.c).
+//! A bounded map from hashes to candidates (Linux: fs/mbcache.c).
 //!
-//! Main type: [`Hints`]. It has a fixed number of places, allocated with the first entry. A new entry replaces the
-//! least recently entered one of its set, so one search finds at most [`WAYS`] candidates, whichever hashes a crafted
-//! image contains. Forgetting an entry only means that it is not shared.
+//! Main type: [`Hints`]. It has a fixed number of slots, allocated with the first entry. A new entry replaces the
+//! oldest one of its set. So one search finds at most [`WAYS`] candidates, regardless of the hashes in a crafted image.
+//! If an entry is forgotten, it is merely not shared.
 //!
-//! What it does not do: know whether an entry is true. Its users compare the content.
+//! What it does not do: guarantee that an entry is right. Its users compare the content.
 //!
 //! # Locking
 //! None of its own.
@@ -14,10 +14,10 @@ use extant_base::hash::shard_of;
 const SET_BITS: u32 = 11;
 /// The number of sets of hashes.
 pub(super) const SETS: usize = 1 << SET_BITS;
-/// Entries of one set.
+/// The number of entries in one set.
 pub(super) const WAYS: usize = 8;
 
-/// Hashes and their entries. A hash of 0 marks a free place: no entry has it.
+/// Hashes with their entries. A hash of 0 marks a free slot; no entry has it.
 pub(super) struct Hints<T> {
     pub(super) sets: Vec<[(u32, T); WAYS]>,
 }
@@ -33,7 +33,7 @@ fn set_of(hash: u32) -> usize {
 }
 
 impl<T: Copy + PartialEq + Default> Hints<T> {
-    /// Whether the entry is there.
+    /// Whether the map contains this entry.
     pub(super) fn contains(&self, hash: u32, entry: T) -> bool {
         self.sets.get(set_of(hash)).is_some_and(|set| hash != 0 && set.contains(&(hash, entry)))
     }
@@ -44,7 +44,7 @@ impl<T: Copy + PartialEq + Default> Hints<T> {
         set.filter(|(h, _)| *h == hash && hash != 0).map(|(_, entry)| *entry).collect()
     }
 
-    /// Enters it, or makes it the newest.
+    /// Adds the entry, or makes it the newest.
     pub(super) fn note(&mut self, hash: u32, entry: T) {
         if hash == 0 {
             return;
@@ -61,7 +61,7 @@ impl<T: Copy + PartialEq + Default> Hints<T> {
         set[..=at].rotate_right(1);
     }
 
-    /// Removes it.
+    /// Removes the entry.
     pub(super) fn forget(&mut self, hash: u32, entry: T) {
         let Some(set) = self.sets.get_mut(set_of(hash)) else { return };
         for place in set.iter_mut().filter(|e| **e == (hash, entry)) {

@@ -31,7 +31,7 @@ fn le16(b: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(b[at..at + 2].try_into().unwrap())
 }
 
-/// CRC32C bit by bit, as in the format: with a start value, without final inversion.
+/// CRC32C, bit by bit, as in the format: with a start value, without final inversion.
 fn crc(mut c: u32, bytes: &[u8]) -> u32 {
     for &b in bytes {
         c ^= u32::from(b);
@@ -78,7 +78,7 @@ impl Geometry {
         u64::from(table) * self.block_size as u64 + u64::from(slot) * self.inode_size as u64
     }
 
-    /// Allocates or frees a block of group 0, counters included. Only for images without checksums.
+    /// Allocates or frees a block of group 0, and updates the counters. Only for images without checksums.
     fn claim(&self, nr: Option<u64>) -> u64 {
         assert_eq!(self.seed, None, "this test store does not update bitmap checksums");
         let desc_at = self.desc_at(0);
@@ -100,7 +100,7 @@ impl Geometry {
     }
 }
 
-/// The inode.
+/// An inode of the image.
 pub(super) struct ImageInode<'a> {
     g: &'a Geometry,
     ino: u32,

@@ -1,30 +1,31 @@
-//! Extended attributes and POSIX ACLs of an inode: where they are stored, how inodes share blocks, how ACL and mode
-//! agree.
+//! Extended attributes and POSIX ACLs of an inode: their storage, the sharing of blocks between inodes, and the
+//! consistency of ACL and mode.
 //!
-//! Main types: [`XattrSource`] (the part of an inode for reading), [`XattrStore`] (the part for changing, within a
-//! handle), [`SharedBlocks`] (the blocks that other inodes may join), [`XattrError`], [`SetMode`]. Functions:
-//! [`get`], [`list`], [`set`], [`remove`], [`release_all`], with names and values as in the system calls;
-//! [`get_acl`], [`chmod_acl`], [`set_inherited`] for the rest of `fs`.
+//! Main types: [`XattrSource`] (the interface to an inode for reading), [`XattrStore`] (the interface for changes,
+//! within a handle), [`SharedBlocks`] (the blocks that other inodes may share), [`XattrError`], [`SetMode`]. Functions:
+//! [`get`], [`list`], [`set`], [`remove`], [`release_all`], with names and values as in the system calls; [`get_acl`],
+//! [`chmod_acl`], [`set_inherited`] for the rest of `fs`.
 //!
-//! An attribute is stored in the inode if it fits there, otherwise in the inode's one xattr block. Inodes with equal
+//! An attribute is stored in the inode if it fits there, otherwise in the inode's single xattr block. Inodes with equal
 //! lists share a block, up to 1024 of them (`h_refcount`; Linux: `ext4_xattr_block_set`). If an inode's list changes,
-//! it joins a block with the new list that the index names. Without one, it changes its block in place if no other
-//! inode refers to it, or else gets a new block. Dropping the last reference frees the block. Count and `i_file_acl`
-//! change in one transaction, so they agree after a crash.
+//! the inode shares a block with the new list if the index has one. Otherwise it changes its block in place if no other
+//! inode refers to it, or else gets a new block. Dropping the last reference frees the block. The count and
+//! `i_file_acl` change in one transaction, so they agree after a crash.
 //!
-//! With `ea_inode`, a value that fits neither beside its name in the inode nor in the block goes to an inode of its
-//! own, and the entry with its name to the inode or the block (Linux: `ext4_xattr_set_handle`). The caller makes that
-//! inode before the change ([`goes_outside`]). Each entry in an inode and each in a block has a reference to the
-//! value; inodes that share a block share its references. Each inode whose attributes name a value counts its blocks.
+//! With `ea_inode`, a value that fits beside its name neither in the inode nor in the block is stored in an inode of
+//! its own. The entry with its name is stored in the inode or the block (Linux: `ext4_xattr_set_handle`). The caller
+//! creates that inode before the change ([`goes_outside`]). Each entry in an inode and each entry in a block holds a
+//! reference to its value; inodes that share a block share its references. Each inode whose attributes refer to a value
+//! counts the value's blocks.
 //!
-//! What it does not do: decide who may read or set what (`trusted.` needs CAP_SYS_ADMIN, `user.` only on files and
-//! directories, S_ISGID after an ACL change): the caller knows the credentials. Make and free the inodes of values: see
-//! [`crate::values`]. Times: the caller sets ctime.
+//! What it does not do: check permissions (`trusted.` needs CAP_SYS_ADMIN, `user.` exists only on files and
+//! directories, an ACL change may clear S_ISGID), because the caller knows the credentials. Create and free the inodes
+//! of values: see [`crate::values`]. Set times: the caller sets ctime.
 //!
 //! # Locking
 //! The caller holds the inode's lock (shared for reading, exclusive for changing) and, for changes, an open handle with
 //! [`CREDITS`]. `shared attributes` (77, see [`shared`]) is held around each change of a count, because other inodes
-//! join and leave the block at the same time.
+//! may begin or cease to share the block at the same time.
 
 mod acl;
 #[cfg(test)]
@@ -54,15 +55,15 @@ use extant_ondisk::acl::AclError;
 use extant_ondisk::xattr::{Name, NoSpace, Outside};
 use extant_ondisk::{BlockNr, InodeNr};
 
-/// The most metadata blocks that one change dirties: the inode; the old and the new xattr block; bitmap and group
-/// descriptor of the new block; bitmap and group descriptor of the old one (which also needs one revoke); the
-/// superblock, for the `ext_attr` feature. An inode that joins a block dirties that one instead, and no bitmap for
-/// it. References to values come on top ([`crate::values`]).
+/// The maximum number of metadata blocks that one change dirties: the inode; the old and the new xattr block; bitmap
+/// and group descriptor of the new block; bitmap and group descriptor of the old one (which also needs one revoke); the
+/// superblock, for the `ext_attr` feature. An inode that begins to share a block dirties that block instead of a new
+/// one, and no bitmap for it. References to values need additional credits ([`crate::values`]).
 pub const CREDITS: u32 = 8;
 
 /// The interface to an inode for reading attributes.
 pub trait XattrSource {
-    /// A failure of the storage underneath.
+    /// A failure of the underlying storage.
     type Error: std::fmt::Display;
 
     /// The inode's number, for messages and checksums.
@@ -72,53 +73,56 @@ pub trait XattrSource {
     /// The inode's bytes from `128 + i_extra_isize` to its end; empty for inodes of 128 bytes and for an
     /// `i_extra_isize` of 0.
     fn inode_area(&self) -> Result<Vec<u8>, Self::Error>;
-    /// `i_file_acl`; None when it is 0.
+    /// `i_file_acl`; `None` if it is 0.
     fn block_nr(&self) -> Option<BlockNr>;
-    /// The content of a block. The implementer checks that `nr` may contain data at all; this module checks the
+    /// The content of a block. The implementation checks that `nr` may contain data at all; this module checks the
     /// bytes.
     fn read_block(&self, nr: BlockNr) -> Result<Vec<u8>, Self::Error>;
-    /// Bytes per block.
+    /// The block size, in bytes.
     fn block_size(&self) -> usize;
     /// The checksum seed of a file system with `metadata_csum`.
     fn checksum_seed(&self) -> Option<u32>;
-    /// The blocks of this file system that other inodes may join.
+    /// The blocks of this file system that other inodes may share.
     fn shared(&self) -> &Arc<SharedBlocks>;
-    /// Passes damage that hides attributes, if the mount rescues what there is: reading goes on with those that are
-    /// sound, and the store has recorded the damage. Otherwise returns it.
+    /// Handles damage that hides attributes. A rescue records the damage and returns success, so that reading continues
+    /// with the intact attributes. Otherwise this returns the damage.
     fn pass(&self, e: XattrError<Self::Error>) -> Result<(), XattrError<Self::Error>> {
         Err(e)
     }
     /// Whether values may have inodes of their own (`ea_inode`).
     fn may_go_outside(&self) -> bool;
-    /// The value of attribute `name` in an inode of its own, which the implementer compares with the entry.
+    /// The value of the attribute `name` that is stored in an inode of its own. The implementation compares it with the
+    /// entry.
     fn value(&self, name: Name<'_>, there: Outside) -> Result<Vec<u8>, Self::Error>;
 }
 
 /// A change of the references to a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference {
-    /// An entry names the value now.
+    /// An entry now refers to the value.
     Add,
-    /// An entry that named it is gone. Dropping the last reference frees the value's inode.
+    /// An entry that referred to the value is gone. Dropping the last reference frees the value's inode.
     Drop,
 }
 
-/// The interface for changing attributes: every method acts within the caller's handle.
+/// The interface for changing attributes. Every method acts within the caller's handle.
 pub trait XattrStore: XattrSource {
     /// Replaces the area that [`XattrSource::inode_area`] returned, with the same length.
     fn write_inode_area(&mut self, area: &[u8]) -> Result<(), Self::Error>;
     /// Sets the permission bits.
     fn set_mode(&mut self, mode: u16) -> Result<(), Self::Error>;
-    /// Sets `i_file_acl`, and adds or subtracts one block (cluster) of `i_blocks` if it changes from or to None.
+    /// Sets `i_file_acl`. Adds one block (cluster) to `i_blocks` if it was `None`, or subtracts one if it becomes
+    /// `None`.
     fn set_block_nr(&mut self, nr: Option<BlockNr>) -> Result<(), Self::Error>;
-    /// Allocates a block near the inode, below 2^48, and sets the `ext_attr` feature if it is missing. An inode that
-    /// joins a block need not: the block's allocation has set it.
+    /// Allocates a block near the inode, below 2^48, and sets the `ext_attr` feature if it is missing. Sharing a block
+    /// does not need to set it, because the block's allocation has.
     fn allocate_block(&mut self) -> Result<BlockNr, Self::Error>;
     /// Writes a newly allocated block without reading its old content.
     fn init_block(&mut self, nr: BlockNr, bytes: &[u8]) -> Result<(), Self::Error>;
-    /// Calls `change` on the block's content. The caller holds the index of shared blocks, so no other inode changes
-    /// the block, and has made sure that an inode refers to it. The block joins the transaction only if `change`
-    /// returns true: a block that is freed next must not be journalled first. If this fails, `change` was not called.
+    /// Calls `change` on the block's content. The caller holds the index of shared blocks, so that no other inode
+    /// changes the block, and has ensured that an inode refers to the block. The block joins the transaction only if
+    /// `change` returns true, because a block that is freed next must not be journalled first. If this fails, `change`
+    /// was not called.
     fn update_block(
         &mut self,
         nr: BlockNr,
@@ -127,19 +131,19 @@ pub trait XattrStore: XattrSource {
     ) -> Result<(), Self::Error>;
     /// Frees and revokes a block without references.
     fn free_block(&mut self, nr: BlockNr) -> Result<(), Self::Error>;
-    /// The inode, and the hash, of exactly this value, if the caller has prepared one.
+    /// The inode with exactly this value, and the value's hash, if the caller has prepared one.
     fn prepared(&self, value: &[u8]) -> Option<(InodeNr, u32)>;
-    /// Adds or drops a reference to the value in an inode of its own.
+    /// Adds or drops a reference to a value in an inode of its own.
     fn refer(&mut self, value: InodeNr, how: Reference) -> Result<(), Self::Error>;
-    /// The values outside that the inode's attributes name were `before` and are `after`: counts their blocks as the
-    /// inode's.
+    /// Charges the blocks of values to the inode, whose attributes referred to the values `before` and now refer to
+    /// those in `after`.
     fn charge(&mut self, before: &[Outside], after: &[Outside]) -> Result<(), Self::Error>;
 }
 
 /// The flags of setxattr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetMode {
-    /// Create or replace.
+    /// Create or replace the attribute.
     Any,
     /// Fail if the attribute exists (XATTR_CREATE).
     Create,
@@ -147,22 +151,22 @@ pub enum SetMode {
     Replace,
 }
 
-/// Why an attribute could not be read or changed. `fuse` maps each to the errno named here.
+/// The reason why an attribute could not be read or changed. `fuse` returns the error number named here.
 #[derive(Debug, thiserror::Error)]
 pub enum XattrError<E> {
     /// ENODATA.
     #[error("{ino}: no such attribute")]
     NotFound {
-        /// The inode without it.
+        /// The inode without the attribute.
         ino: InodeNr,
     },
     /// EEXIST.
     #[error("{ino}: the attribute exists")]
     Exists {
-        /// The inode that has it.
+        /// The inode with the attribute.
         ino: InodeNr,
     },
-    /// EOPNOTSUPP: the prefix is unknown or not accessible to callers, or an ACL on a symlink.
+    /// EOPNOTSUPP: the prefix is unknown or not accessible to callers, or the name is that of an ACL on a symlink.
     #[error("{ino}: no attributes of this name")]
     NameNotSupported {
         /// The target inode.
@@ -189,7 +193,7 @@ pub enum XattrError<E> {
     NoSpace {
         /// The target inode.
         ino: InodeNr,
-        /// The bytes needed and the bytes available.
+        /// The number of bytes needed and the number available.
         source: NoSpace,
     },
     /// EINVAL.
@@ -209,7 +213,7 @@ pub enum XattrError<E> {
     /// EUCLEAN or EOPNOTSUPP.
     #[error("{0}")]
     OnDisk(#[from] extant_ondisk::Error),
-    /// The storage's own error.
+    /// An error of the underlying storage.
     #[error("{0}")]
     Store(E),
 }

@@ -11,7 +11,7 @@ use super::{Reference, SetMode, XattrError, XattrSource, XattrStore};
 
 type Result<T, S> = std::result::Result<T, XattrError<<S as XattrSource>::Error>>;
 
-/// The value of attribute `full_name` (`user.x`), as getxattr returns it.
+/// The value of the attribute `full_name` (`user.x`), in the form that getxattr returns.
 pub fn get<S: XattrSource>(store: &S, full_name: &[u8]) -> Result<Vec<u8>, S> {
     let name = parse_name(store, full_name)?;
     match AclKind::of(name) {
@@ -23,7 +23,7 @@ pub fn get<S: XattrSource>(store: &S, full_name: &[u8]) -> Result<Vec<u8>, S> {
     }
 }
 
-/// The full names of all attributes that system calls may see. The caller filters `trusted.` ones.
+/// The full names of all attributes that system calls may see. The caller filters out `trusted.` ones.
 pub fn list<S: XattrSource>(store: &S) -> Result<Vec<Vec<u8>>, S> {
     let area = store.inode_area().map_err(XattrError::Store)?;
     let mut names = Vec::new();
@@ -39,7 +39,7 @@ pub fn list<S: XattrSource>(store: &S) -> Result<Vec<Vec<u8>>, S> {
     Ok(names)
 }
 
-/// Sets attribute `full_name`. An access ACL also changes the mode, and is not stored if the mode expresses all of
+/// Sets the attribute `full_name`. An access ACL also changes the mode, and is not stored if the mode alone expresses
 /// it.
 pub fn set<S: XattrStore>(store: &mut S, full_name: &[u8], value: &[u8], mode: SetMode) -> Result<(), S> {
     let name = parse_name(store, full_name)?;
@@ -53,27 +53,27 @@ pub fn set<S: XattrStore>(store: &mut S, full_name: &[u8], value: &[u8], mode: S
     }
 }
 
-/// Removes attribute `full_name`. Removing a missing ACL succeeds, as in Linux.
+/// Removes the attribute `full_name`. Removing a missing ACL succeeds, as in Linux.
 pub fn remove<S: XattrStore>(store: &mut S, full_name: &[u8]) -> Result<(), S> {
     let name = parse_name(store, full_name)?;
     let found = remove_raw(store, name)?;
     if found || AclKind::of(name).is_some() { Ok(()) } else { Err(XattrError::NotFound { ino: store.ino() }) }
 }
 
-/// Checks that all attributes can be read. Returns the block that is freed with the inode, because no other inode
+/// Checks that all attributes can be read. Returns the block that will be freed with the inode, if no other inode
 /// shares it.
 pub fn check<S: XattrSource>(store: &S) -> Result<Option<BlockNr>, S> {
     let old = load(store)?.old;
     Ok(old.and_then(|(nr, references)| (references.count <= 1).then_some(nr)))
 }
 
-/// The values in inodes of their own that the inode's attributes name, those of its block included.
+/// The values in inodes of their own that the inode's attributes refer to, including those in its block.
 pub fn outside<S: XattrSource>(store: &S) -> Result<Vec<Outside>, S> {
     Ok(load(store)?.outside())
 }
 
-/// Whether setting this attribute puts its value into an inode of its own (Linux: `ext4_xattr_set_handle`). The caller
-/// then makes one before it begins the change.
+/// Whether setting this attribute stores its value in an inode of its own (Linux: `ext4_xattr_set_handle`). The caller
+/// must then create one before it begins the change.
 pub fn goes_outside<S: XattrSource>(store: &S, name: Name<'_>, value: &[u8]) -> Result<bool, S> {
     if !store.may_go_outside() || value.is_empty() {
         return Ok(false);
@@ -86,7 +86,7 @@ pub fn goes_outside<S: XattrSource>(store: &S, name: Name<'_>, value: &[u8]) -> 
     Ok(placed(store, &l, name, |list| list.set_outside(name, there), 0).is_some())
 }
 
-/// The name and the bytes that [`set`] stores; `None` where it stores nothing.
+/// The name and the bytes that [`set`] stores; `None` if it stores nothing.
 pub fn stored_value<'n, S: XattrSource>(
     store: &S,
     full_name: &'n [u8],
@@ -104,15 +104,16 @@ pub fn stored_value<'n, S: XattrSource>(
     Ok(bytes.map(|bytes| (name, bytes)))
 }
 
-/// Drops the reference to the xattr block, at the end of an inode's life. Attributes in the inode vanish with it.
+/// Drops the reference to the xattr block at the end of an inode's life. Attributes in the inode disappear with it.
 pub fn release_all<S: XattrStore>(store: &mut S) -> Result<(), S> {
     let Some(nr) = store.block_nr() else { return Ok(()) };
     release_block(store, nr)?;
     store.set_block_nr(None).map_err(XattrError::Store)
 }
 
-/// Drops the references to at most `max` values in inodes of their own, at the end of an inode's life: the attributes
-/// stay, empty. Returns whether there may be more. Those in a block with other references are the block's, and stay.
+/// At the end of an inode's life, drops the references to at most `max` values in inodes of their own. The attributes
+/// remain, but empty. Returns whether there may be more. In a block that other inodes share, the references belong to
+/// the block and remain.
 pub fn release_values<S: XattrStore>(store: &mut S, max: usize) -> Result<bool, S> {
     let l = load(store)?;
     let emptied = |list: &EntryList, max: usize| {
@@ -150,7 +151,7 @@ pub fn get_in_inode<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<
     entries.iter().find(|e| e.name == name).map(|e| value_of(store, e)).transpose()
 }
 
-/// The longest value that an attribute may have in the inode itself; `None`: it cannot be there.
+/// The maximum length of the value if this attribute is stored in the inode itself; `None` if it cannot be.
 pub fn room_in_inode<S: XattrSource>(store: &S, name: Name<'_>) -> Result<Option<usize>, S> {
     let area = store.inode_area().map_err(XattrError::Store)?;
     let list = inode_area::decode(&area, store.ino())?;
@@ -209,7 +210,7 @@ fn entries_of_area<'a, S: XattrSource>(store: &S, area: &'a [u8]) -> Result<Vec<
     }
 }
 
-/// The inode's block, if it has one.
+/// The inode's block, if there is one.
 fn block_of<S: XattrSource>(store: &S) -> Result<Option<(BlockNr, Vec<u8>)>, S> {
     let Some(nr) = store.block_nr() else { return Ok(None) };
     match store.read_block(nr) {
@@ -218,8 +219,8 @@ fn block_of<S: XattrSource>(store: &S) -> Result<Option<(BlockNr, Vec<u8>)>, S> 
     }
 }
 
-/// The attributes in the inode's block. Enters it into the index, so that other inodes may join it. The inode is
-/// locked, so the block is not freed meanwhile.
+/// The attributes in the inode's block. Also adds the block to the index, so that other inodes may share it. The inode
+/// is locked, so the block is not freed meanwhile.
 fn noted<'a, S: XattrSource>(store: &S, nr: BlockNr, bytes: &'a [u8]) -> Result<Vec<EntryRef<'a>>, S> {
     match XattrBlock::parse(bytes, nr, store.checksum_seed()) {
         Ok(block) => {
@@ -235,7 +236,7 @@ fn noted<'a, S: XattrSource>(store: &S, nr: BlockNr, bytes: &'a [u8]) -> Result<
     }
 }
 
-/// The rules for attributes of which only the sound ones are wanted.
+/// The rules for reading only the intact attributes.
 fn rules<S: XattrSource>(store: &S) -> XattrContext {
     XattrContext { seed: store.checksum_seed(), ea_inode: true, inodes: (0, u32::MAX) }
 }
@@ -248,12 +249,12 @@ fn value_of<S: XattrSource>(store: &S, entry: &EntryRef<'_>) -> Result<Vec<u8>, 
     store.value(entry.name, there).map_err(XattrError::Store)
 }
 
-/// Both lists of an inode, decoded, and the data for writing them back.
+/// Both lists of an inode, decoded, with the data for writing them back.
 struct Loaded {
     area: Vec<u8>,
     inode: EntryList,
     block: EntryList,
-    /// Number and header of the current block.
+    /// The number and header of the current block.
     old: Option<(BlockNr, References)>,
 }
 
@@ -280,13 +281,13 @@ fn load<S: XattrSource>(store: &S) -> Result<Loaded, S> {
     Ok(loaded)
 }
 
-/// The bytes of a block that values leave to names, where values may have inodes of their own.
+/// The number of bytes of a block that values leave for names, if values may have inodes of their own.
 fn reserve<S: XattrSource>(store: &S) -> usize {
     if store.may_go_outside() { reserved_for_names(store.block_size()) } else { 0 }
 }
 
-/// The lists of inode and block after an attribute went to the first of them that has room for it: `put` adds it to a
-/// list. `reserve`: bytes of the block that values leave to names.
+/// The lists of inode and block after an attribute was added to the first of them that has room for it; `put` adds it
+/// to a list. `reserve` is the number of bytes of the block that values leave for names.
 fn placed<S: XattrSource>(
     store: &S,
     l: &Loaded,
@@ -306,14 +307,14 @@ fn placed<S: XattrSource>(
     fits.then_some((inode, block))
 }
 
-/// As [`placed`], for a value that lies beside its name.
+/// As [`placed`], for a value that is stored beside its name.
 fn with_value<S: XattrSource>(store: &S, l: &Loaded, name: Name<'_>, value: &[u8]) -> Option<(EntryList, EntryList)> {
     let too_large = value.len().next_multiple_of(4) > large_value(store.block_size());
     let refused = store.may_go_outside() && too_large;
     (!refused).then(|| placed(store, l, name, |list| list.set(name, value), reserve(store))).flatten()
 }
 
-/// The lists after an attribute was set, its value in the inode of its own that the caller has prepared if it must be.
+/// The lists after an attribute was set. If necessary, its value is in the inode that the caller has prepared.
 fn with_attribute<S: XattrStore>(
     store: &S,
     l: &Loaded,
@@ -358,7 +359,7 @@ pub(super) fn set_raw<S: XattrStore>(store: &mut S, name: Name<'_>, value: &[u8]
     replace(store, &l, inode, block)
 }
 
-/// Sets several attributes on an inode that has none of them: all, or none if it fails.
+/// Sets several attributes on an inode that has none of them: either all of them, or none if it fails.
 pub(super) fn set_all_raw<S: XattrStore>(store: &mut S, attributes: &[(Name<'_>, Vec<u8>)]) -> Result<(), S> {
     let l = load(store)?;
     let mut grown = Loaded { area: l.area.clone(), inode: l.inode.clone(), block: l.block.clone(), old: l.old };
@@ -378,7 +379,8 @@ pub(super) fn remove_raw<S: XattrStore>(store: &mut S, name: Name<'_>) -> Result
     Ok(in_inode || in_block)
 }
 
-/// Makes `inode` and `block` the lists of the inode, which were `l`. First the block, which may find no space.
+/// Replaces the inode's lists, which were `l`, by `inode` and `block`. The block comes first, because it may run out of
+/// space.
 fn replace<S: XattrStore>(store: &mut S, l: &Loaded, inode: EntryList, block: EntryList) -> Result<(), S> {
     let after: Vec<_> = inode.outside().chain(block.outside()).collect();
     if block != l.block {
@@ -391,7 +393,7 @@ fn replace<S: XattrStore>(store: &mut S, l: &Loaded, inode: EntryList, block: En
     if before == after { Ok(()) } else { store.charge(&before, &after).map_err(XattrError::Store) }
 }
 
-/// The values of `after` that `before` lacks, each as often as it has more of it.
+/// The values of `after` that `before` lacks, counted with multiplicity.
 fn added(before: &EntryList, after: &EntryList) -> Vec<InodeNr> {
     let mut known: Vec<_> = before.outside().map(|there| there.inode).collect();
     let mut is_new = |ino: &InodeNr| match known.iter().position(|one| one == ino) {
@@ -408,7 +410,8 @@ fn refer<S: XattrStore>(store: &mut S, values: &[InodeNr], how: Reference) -> Re
     values.iter().try_for_each(|ino| store.refer(*ino, how)).map_err(XattrError::Store)
 }
 
-/// New references come before the old ones go, so that a value that stays is never without one.
+/// Writes the list in the inode. New references are added before old ones are dropped, so that a value which remains is
+/// never without one.
 fn write_inode_list<S: XattrStore>(
     store: &mut S,
     before: &EntryList,
@@ -422,16 +425,16 @@ fn write_inode_list<S: XattrStore>(
     refer(store, &added(list, before), Reference::Drop)
 }
 
-/// Writes the attributes in the inode, none of which has its value elsewhere, or all keep it.
+/// Writes the attributes in the inode, if none has its value elsewhere, or all keep theirs.
 fn write_own_list<S: XattrStore>(store: &mut S, list: &EntryList, mut area: Vec<u8>) -> Result<(), S> {
     let ino = store.ino();
     inode_area::encode(list, &mut area).map_err(|source| XattrError::NoSpace { ino, source })?;
     store.write_inode_area(&area).map_err(XattrError::Store)
 }
 
-/// Makes `list` the content of the inode's block, which was `before`: by joining a block with that list, in place if no
-/// other inode shares the block, or in a new block. For an empty list the inode has no block. A block has one reference
-/// to each value that it names, whoever shares it.
+/// Makes `list` the content of the inode's block, which was `before`. The inode shares a block with that list, or
+/// changes its block in place if no other inode shares it, or gets a new block. With an empty list, the inode has no
+/// block. A block holds one reference to each value in it, regardless of the number of inodes that share the block.
 fn write_block_list<S: XattrStore>(store: &mut S, before: &EntryList, list: &EntryList) -> Result<(), S> {
     let ino = store.ino();
     if list.is_empty() {
@@ -455,12 +458,12 @@ fn write_block_list<S: XattrStore>(store: &mut S, before: &EntryList, list: &Ent
     XattrBlock::encode(list, 1, &mut bytes, nr, store.checksum_seed()).map_err(no_space)?;
     store.init_block(nr, &bytes).map_err(XattrError::Store)?;
     move_to(store, old, nr)?;
-    // Not before an inode refers to it.
+    // Other inodes may share the block only after an inode refers to it.
     store.shared().note(nr, References { count: 1, hash: XattrBlock::hash_of(list) });
     Ok(())
 }
 
-/// Replaces the inode's reference to `old` by one to `new`, whose count includes it already.
+/// Replaces the inode's reference to `old` by one to `new`, which `new` already counts.
 fn move_to<S: XattrStore>(store: &mut S, old: Option<BlockNr>, new: BlockNr) -> Result<(), S> {
     if let Some(old) = old {
         release_block(store, old)?;
@@ -468,8 +471,8 @@ fn move_to<S: XattrStore>(store: &mut S, old: Option<BlockNr>, new: BlockNr) -> 
     store.set_block_nr(Some(new)).map_err(XattrError::Store)
 }
 
-/// Takes a reference to a block that contains `list`; the inode's own block needs none. It does not join unreadable
-/// or damaged blocks: operations on their own inodes report those.
+/// Takes a reference to a block that contains `list`; the inode's own block needs none. Skips unreadable or damaged
+/// blocks; operations on the inodes that use them report the damage.
 fn join<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<Option<BlockNr>, S> {
     let (seed, hash) = (store.checksum_seed(), XattrBlock::hash_of(list));
     let shared = store.shared().clone();
@@ -478,7 +481,7 @@ fn join<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<Option<BlockNr
         block.is_ok_and(|block| block.hash == hash && block.holds(list))
     };
     for nr in shared.candidates(hash) {
-        // Before the index is held, so that other threads can proceed during the read and the comparison.
+        // Do this before holding the index, so that other threads can proceed during the read and the comparison.
         if !store.read_block(nr).is_ok_and(|bytes| has_list(&bytes, nr)) {
             continue;
         }
@@ -486,7 +489,7 @@ fn join<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<Option<BlockNr
             return Ok(Some(nr));
         }
         let mut held = shared.hold();
-        // The last reference may have been dropped meanwhile, and the block may have another owner.
+        // The last reference may have been dropped meanwhile, and the block may belong to another owner.
         if !held.contains(nr, hash) {
             continue;
         }
@@ -508,8 +511,8 @@ fn join<S: XattrStore>(store: &mut S, list: &EntryList) -> Result<Option<BlockNr
     Ok(None)
 }
 
-/// Makes `list` the content of the inode's block, which was `before`, if no other inode refers to it; returns whether
-/// it did.
+/// If no other inode refers to the inode's block, whose list was `before`, makes `list` its content. Returns whether it
+/// did.
 fn rewrite<S: XattrStore>(store: &mut S, before: &EntryList, list: &EntryList) -> Result<bool, S> {
     let Some(nr) = store.block_nr() else { return Ok(false) };
     let (ino, seed, shared) = (store.ino(), store.checksum_seed(), store.shared().clone());
@@ -518,13 +521,13 @@ fn rewrite<S: XattrStore>(store: &mut S, before: &EntryList, list: &EntryList) -
     let added_now = added(before, list);
     refer(store, &added_now, Reference::Add)?;
     let was_alone = {
-        // Other inodes can join until the index is held.
+        // Other inodes can begin to share the block until the index is held.
         let mut held = shared.hold();
         let mut was: std::result::Result<References, OnDiskError> = Ok(References { count: 0, hash: 0 });
         store
             .update_block(nr, &held, &mut |bytes| {
                 was = References::read(bytes, nr, seed);
-                // A different length would be the implementer's bug, and the checksum would be wrong.
+                // A different length would be a bug of the implementation, and the checksum would be wrong.
                 let alone = was.as_ref().is_ok_and(|b| b.count == 1) && bytes.len() == new.len();
                 if alone {
                     bytes.copy_from_slice(&new);
@@ -539,13 +542,13 @@ fn rewrite<S: XattrStore>(store: &mut S, before: &EntryList, list: &EntryList) -
         }
         was.count == 1
     };
-    // A block that stays as it is keeps its references.
+    // A block that does not change keeps its references.
     let dropped = if was_alone { added(list, before) } else { added_now };
     refer(store, &dropped, Reference::Drop)?;
     Ok(was_alone)
 }
 
-/// Drops one reference. Dropping the last one frees the block, which no inode can join any more, and drops its
+/// Drops one reference. Dropping the last one frees the block, which no inode can share any more, and drops its
 /// references to values.
 fn release_block<S: XattrStore>(store: &mut S, nr: BlockNr) -> Result<(), S> {
     let (seed, shared) = (store.checksum_seed(), store.shared().clone());
@@ -557,7 +560,7 @@ fn release_block<S: XattrStore>(store: &mut S, nr: BlockNr) -> Result<(), S> {
             .update_block(nr, &held, &mut |bytes| {
                 left = drop_reference(bytes, nr, seed);
                 if matches!(left, Ok(left) if left.count == 0) {
-                    // Attributes that cannot be read name no value.
+                    // Attributes that cannot be read refer to no values.
                     let list = XattrBlock::parse(bytes, nr, seed).map(|block| block.to_list()).unwrap_or_default();
                     values = added(&EntryList::new(), &list);
                 }

@@ -1,6 +1,7 @@
-//! Against the kernel, e2fsck and debugfs: Extant reads what they wrote, and they read and accept what Extant wrote.
+//! Tests against the kernel, e2fsck and debugfs: Extant reads the attributes that they wrote, and they read and accept
+//! those that Extant wrote.
 //!
-//! The kernel tests need the right to loop-mount; without it they print so and pass.
+//! The tests with the kernel need the permission to mount loop devices. Without it they print a message and pass.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ impl Fixture {
         f
     }
 
-    /// Runs `work` on the loop-mounted image; false if mounting is not permitted here.
+    /// Runs `work` on the loop-mounted image. Returns false if mounting is not permitted here.
     fn with_kernel(&self, work: impl FnOnce(&Path)) -> bool {
         let mnt = self.dir.path().join("mnt");
         let Some(mount) = LoopMount::if_permitted(&self.image(), &mnt, "") else { return false };
@@ -109,7 +110,7 @@ fn attributes_of_the_kernel_are_read() {
                 }
                 expected.push((ino_of(&path), getfattr(&path)));
             }
-            // As much as fits one block, and a name with bytes above 0x7f.
+            // As much as fits in one block, and a name with bytes above 0x7f.
             let path = mnt.join("big");
             std::fs::write(&path, b"x").unwrap();
             setfattr(&path, "user.big", &[0x5A; 900]);
@@ -137,7 +138,7 @@ fn e2fsck_debugfs_and_the_kernel_accept_our_attributes() {
             for i in 0..6 {
                 let path = mnt.join(format!("f{i}"));
                 std::fs::write(&path, b"x").unwrap();
-                // One block each, all different, so that checksummed images need no allocation later.
+                // One block for each inode, all different, so that checksummed images need no allocation later.
                 setfattr(&path, "user.kernel", &[i as u8; 700]);
                 files.push(ino_of(&path));
             }
@@ -211,7 +212,7 @@ fn block_shared_by_the_kernel_is_left_and_joined() {
     set(&mut inodes[0], b"user.own", b"1", SetMode::Any).unwrap();
     assert_ne!(inodes[0].block_nr(), Some(shared));
     f.fsck();
-    // With equal attributes again it joins the kernel's block, once some inode has read that.
+    // When its attributes are equal again, it shares the kernel's block, once another inode has read that block.
     get(&inodes[2], b"user.same").unwrap();
     remove(&mut inodes[0], b"user.own").unwrap();
     assert_eq!(inodes[0].block_nr(), Some(shared));

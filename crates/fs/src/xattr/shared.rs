@@ -1,21 +1,21 @@
-//! Chooses attribute blocks that another inode may join (Linux: fs/mbcache.c, `ext4_xattr_block_cache_find`).
+//! The attribute blocks that other inodes may share (Linux: fs/mbcache.c, `ext4_xattr_block_cache_find`).
 //!
-//! Main types: [`SharedBlocks`], the index of one mount from `h_hash` to blocks; [`Joinable`], the same index under
-//! its lock.
+//! Main types: [`SharedBlocks`], the index of one mount from `h_hash` to blocks; [`Joinable`], the same index under its
+//! lock.
 //!
-//! The index is a hint about content and the truth about life. An inode refers to each block that the index names, so
-//! another inode may compare its content and increase its count. Only the bytes show which blocks are equal. So a
-//! block leaves the index before its last reference is dropped and before its content changes, and both happen with
-//! the index held exclusively. A block enters the index when an inode that refers to it, and is locked, is read or
-//! written. A block with the maximum number of references is not in the index.
+//! The index is only a hint about the content of a block, but it guarantees that the block is in use. An inode refers
+//! to each block in the index, so another inode may compare its content and increase its count. Only the bytes show
+//! which blocks are equal. So a block leaves the index before its last reference is dropped and before its content
+//! changes, and both happen while the index is held exclusively. A block enters the index when a locked inode that
+//! refers to it is read or written. A block with the maximum number of references is not in the index.
 //!
-//! The index has a fixed number of places (256 KiB, see [`super::hints`]), so one search reads at most eight blocks.
+//! The index has a fixed number of slots (256 KiB, see [`super::hints`]), so one search reads at most eight blocks.
 //!
 //! What it does not do: read or change blocks.
 //!
 //! # Locking
 //! `shared attributes` (77) guards the index, and every change of a reference count or of the content of a block that
-//! the index may name. Reading an attribute takes it shared, and exclusively if the block is not in the index.
+//! may be in the index. Reading an attribute takes it shared, and exclusively if the block is not in the index.
 
 use extant_base::counter::Counter;
 use extant_base::sync::{LockClass, RwLock, RwLockWriteGuard};
@@ -29,7 +29,7 @@ static CLASS: LockClass = LockClass::new("shared attributes", 77);
 /// The index of one mount.
 pub struct SharedBlocks {
     joinable: RwLock<Joinable>,
-    /// How often inodes joined a block.
+    /// How often an inode began to share a block.
     pub joined: Counter,
 }
 
@@ -40,7 +40,7 @@ impl Default for SharedBlocks {
 }
 
 impl SharedBlocks {
-    /// A locked inode refers to `nr`, whose header is `references`: from now on other inodes may join it.
+    /// Called when a locked inode refers to `nr`, whose header is `references`. From now on other inodes may share it.
     pub fn note(&self, nr: BlockNr, references: References) {
         if references.may_grow() && !self.joinable.read().contains(nr, references.hash) {
             self.joinable.write().note(nr, references);
@@ -52,7 +52,7 @@ impl SharedBlocks {
         self.joinable.read().hints.candidates(hash)
     }
 
-    /// Holds the index: only the caller can then change a count, or change or free a block in the index.
+    /// Holds the index. Only the caller can then change a count, or change or free a block in the index.
     pub fn hold(&self) -> RwLockWriteGuard<'_, Joinable> {
         self.joinable.write()
     }
@@ -65,12 +65,12 @@ pub struct Joinable {
 }
 
 impl Joinable {
-    /// Whether the block may be joined.
+    /// Whether the block may be shared.
     pub fn contains(&self, nr: BlockNr, hash: u32) -> bool {
         self.hints.contains(hash, nr)
     }
 
-    /// Updates the entry of `nr` from its header: joinable or not.
+    /// Updates the entry of `nr` from its header, which shows whether the block may be shared.
     pub fn note(&mut self, nr: BlockNr, references: References) {
         if references.may_grow() {
             self.hints.note(references.hash, nr);
@@ -79,7 +79,7 @@ impl Joinable {
         }
     }
 
-    /// From now on no inode joins `nr`.
+    /// From now on no inode begins to share `nr`.
     pub fn forget(&mut self, nr: BlockNr, hash: u32) {
         self.hints.forget(hash, nr);
     }

@@ -1,7 +1,8 @@
-//! The values of a mount that have inodes of their own: the lock of their counts, and the index by which equal values
-//! find each other (Linux: `s_ea_inode_cache`).
+//! The values of a mount that have inodes of their own: the lock of their counts, and the index in which equal values
+//! are found (Linux: `s_ea_inode_cache`).
 //!
-//! Main type: [`SharedValues`]. The index is a hint: its users compare the bytes. It has a fixed number of places, see
+//! Main type: [`SharedValues`]. The index is only a hint: its users compare the bytes. It has a fixed number of slots,
+//! see
 //! [`super::hints`].
 //!
 //! What it does not do: read values or change counts.
@@ -22,7 +23,7 @@ static INDEX_CLASS: LockClass = LockClass::new("value index", 78);
 pub struct SharedValues {
     counts: Mutex<()>,
     index: Mutex<Hints<InodeNr>>,
-    /// How often an attribute came to share a value.
+    /// How often an attribute began to share a value.
     pub shared: Counter,
 }
 
@@ -37,7 +38,7 @@ impl Default for SharedValues {
 }
 
 impl SharedValues {
-    /// Held while a count of references changes: the owners of a value have locks of their own.
+    /// Locks the reference counts. The locks of the owners do not suffice, because a value may have several owners.
     pub fn hold_counts(&self) -> MutexGuard<'_, ()> {
         self.counts.lock()
     }
@@ -47,12 +48,12 @@ impl SharedValues {
         self.index.lock().candidates(hash)
     }
 
-    /// The inode has a value of this hash.
+    /// Records that the inode has a value of this hash.
     pub fn note(&self, hash: u32, ino: InodeNr) {
         self.index.lock().note(hash, ino);
     }
 
-    /// The inode has no such value any more.
+    /// Records that the inode no longer has such a value.
     pub fn forget(&self, hash: u32, ino: InodeNr) {
         self.index.lock().forget(hash, ino);
     }

@@ -1,4 +1,4 @@
-//! Attribute operations against a model, on inodes that share blocks as the kernel makes them do.
+//! Tests of attribute operations against a model, on inodes that share blocks in the way of the kernel.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,13 +21,13 @@ pub(super) struct Disk {
     pub blocks: BTreeMap<u64, Vec<u8>>,
     pub next: u64,
     pub full: bool,
-    /// Blocks that joined the transaction, and blocks that were freed, in order.
+    /// The blocks that joined the transaction, and the blocks that were freed, in order.
     pub journalled: Vec<u64>,
     pub freed: Vec<u64>,
     shared: Arc<SharedBlocks>,
     /// Whether values may have inodes of their own.
     pub outside: bool,
-    /// Those inodes: value and references.
+    /// The values in inodes of their own, with their reference counts.
     pub values: BTreeMap<u32, (Vec<u8>, u64)>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct MemInode {
     pub area: Vec<u8>,
     pub block: Option<BlockNr>,
     pub disk: Rc<RefCell<Disk>>,
-    /// Bytes of values outside that count as the inode's.
+    /// The bytes of values in other inodes that are charged to this one.
     pub charged: i64,
     shared: Arc<SharedBlocks>,
 }
@@ -186,7 +186,7 @@ fn check_refcounts(inodes: &[MemInode]) {
         disk.blocks.iter().map(|(&nr, b)| (nr, XattrBlock::parse(b, BlockNr(nr), SEED).unwrap().refcount)).collect();
     assert_eq!(found, expected);
     drop(found);
-    // Each entry in an inode and each in a block is one reference, and each inode counts all values that it shows.
+    // Each entry in an inode and each entry in a block is one reference, and each inode counts all of its values.
     let mut references: BTreeMap<u32, u64> = BTreeMap::new();
     let mut refer =
         |list: &EntryList| list.outside().for_each(|there| *references.entry(there.inode.0).or_default() += 1);
@@ -358,7 +358,7 @@ fn inline_data_stays_in_the_inode_and_is_not_listed() {
     assert_eq!(inode_area::decode(&inode.area, InodeNr(12)).unwrap().get(data), Some(&[9; 30][..]));
 }
 
-/// Inodes without space for attributes in the inode.
+/// Inodes that have no room for attributes.
 fn inodes(count: u32, disk: &Rc<RefCell<Disk>>) -> Vec<MemInode> {
     (0..count).map(|i| MemInode::new(12 + i, 0o100644, 0, disk)).collect()
 }
@@ -385,11 +385,11 @@ fn inodes_with_equal_attributes_share_a_block() {
     assert_ne!(all[0].block, shared);
     assert_eq!(get(&all[1], b"user.x").unwrap(), b"user.x", "a change does not affect the others");
     check_refcounts(&all);
-    // Equal again: it joins the others, and its own block is freed.
+    // Its attributes are equal again: it shares the block with the others, and its own block is freed.
     set_any(&mut all[0], b"user.x", b"user.x");
     assert_eq!((all[0].block, disk.borrow().blocks.len()), (shared, 1));
     check_refcounts(&all);
-    // On a full disk it can still join.
+    // On a full disk it can still share a block.
     remove(&mut all[0], b"user.x").unwrap();
     disk.borrow_mut().full = true;
     set_any(&mut all[0], b"user.x", b"user.x");
@@ -407,7 +407,7 @@ fn block_is_shared_by_1024_inodes_at_most() {
     assert_eq!(disk.borrow().blocks.len(), 2);
     check_refcounts(&all);
     assert_ne!(all[1024].block, all[0].block, "the first is full");
-    // The full block has room again, and another inode joins it.
+    // The full block has room again, and another inode shares it.
     remove(&mut all[7], b"user.x").unwrap();
     let first = all[0].block;
     release_all(&mut all[1024]).unwrap();
@@ -451,7 +451,7 @@ fn attributes_that_were_read_are_shared() {
     let disk = Rc::new(RefCell::new(Disk::default()));
     let mut all = inodes(3, &disk);
     set_any(&mut all[0], b"user.x", b"1");
-    // As after a mount: the index is empty.
+    // As after a mount, the index is empty.
     disk.borrow_mut().shared = Arc::default();
     all[0].shared = disk.borrow().shared.clone();
     let mut late: Vec<_> = (0..2).map(|i| MemInode::new(50 + i, 0o100644, 0, &disk)).collect();

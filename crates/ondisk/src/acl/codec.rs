@@ -18,7 +18,7 @@ mod tag {
 }
 
 impl Tag {
-    /// The number on disk and on the wire, and the id of a named entry.
+    /// The number of the tag, on disk and in system calls, and the id of a named entry.
     fn encode(self) -> (u16, Option<u32>) {
         match self {
             Tag::UserObj => (tag::USER_OBJ, None),
@@ -39,7 +39,7 @@ fn version(bytes: &[u8], expected: u32) -> Result<&[u8], AclError> {
     if found == expected { Ok(rest) } else { Err(AclError::Version { found, expected }) }
 }
 
-/// Reads tag and permissions, and the id by `id_of` when the tag is a named one.
+/// Reads the tag and the permissions. If the tag is a named one, `id_of` reads the id.
 fn entry(number: usize, head: [u8; 4], id_of: impl FnOnce() -> Result<u32, AclError>) -> Result<AclEntry, AclError> {
     let [t0, t1, p0, p1] = head;
     let tag = match u16::from_le_bytes([t0, t1]) {
@@ -54,8 +54,8 @@ fn entry(number: usize, head: [u8; 4], id_of: impl FnOnce() -> Result<u32, AclEr
     Ok(AclEntry { tag, perm: u16::from_le_bytes([p0, p1]) })
 }
 
-/// Reads the value that setxattr passes for `system.posix_acl_*`. None: the form without entries, which removes the
-/// ACL.
+/// Reads the value that setxattr passes for `system.posix_acl_*`. `None` for the form without entries, which removes
+/// the ACL.
 ///
 /// # Errors
 /// [`AclError::Version`] or [`AclError::Length`] if the bytes do not have this form; otherwise as [`Acl::validate`].
@@ -75,7 +75,7 @@ pub fn from_xattr(bytes: &[u8]) -> Result<Option<Acl>, AclError> {
     Ok(Some(acl))
 }
 
-/// The value that getxattr returns.
+/// The value in the form that getxattr returns.
 pub fn to_xattr(acl: &Acl) -> Vec<u8> {
     let mut out = XATTR_VERSION.to_le_bytes().to_vec();
     for e in &acl.entries {
@@ -109,7 +109,7 @@ pub fn from_disk(bytes: &[u8]) -> Result<Acl, AclError> {
     Ok(acl)
 }
 
-/// The value to store.
+/// The value in the form that is stored.
 pub fn to_disk(acl: &Acl) -> Vec<u8> {
     let mut out = DISK_VERSION.to_le_bytes().to_vec();
     for e in &acl.entries {

@@ -1,10 +1,10 @@
 //! POSIX access control lists: the two byte forms, validity, and the relation between an ACL and the mode.
 //!
-//! Main types: [`Acl`], [`AclEntry`], [`Tag`]. An ACL travels in two forms: the system calls' (version 2, every entry 8
-//! bytes; Linux: `struct posix_acl_xattr_entry`) and ext4's (version 1, entries without an id take 4 bytes; Linux:
-//! `struct ext4_acl_entry`). An [`Acl`] made by either reader is valid; see [`Acl::validate`].
+//! Main types: [`Acl`], [`AclEntry`], [`Tag`]. An ACL has two byte forms: that of the system calls (version 2, every
+//! entry 8 bytes; Linux: `struct posix_acl_xattr_entry`) and that of ext4 (version 1, entries without an id take 4
+//! bytes; Linux: `struct ext4_acl_entry`). An [`Acl`] from either reader is valid; see [`Acl::validate`].
 //!
-//! What it does not do: decide about access (the kernel's `default_permissions` does), store anything.
+//! What it does not do: decide about access (the kernel's `default_permissions` does), or store anything.
 //!
 //! # Locking
 //! None.
@@ -28,13 +28,13 @@ pub enum Tag {
     GroupObj,
     /// A named group.
     Group(u32),
-    /// The most that named users, the owning group and named groups get.
+    /// The maximum permissions of named users, the owning group and named groups.
     Mask,
     /// All others.
     Other,
 }
 
-/// One line of an ACL. `perm` is rwx in the three low bits.
+/// One entry of an ACL. `perm` has rwx in the three low bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AclEntry {
     /// The subject of the entry.
@@ -46,14 +46,14 @@ pub struct AclEntry {
 /// A list of entries, in the order of [`Acl::validate`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acl {
-    /// Owner first, others last; no more than one of each tag but those with an id.
+    /// The entries, from the owner to all others. Tags without an id appear at most once.
     pub entries: Vec<AclEntry>,
 }
 
-/// Why an ACL is no ACL.
+/// The reason why bytes or entries are not a valid ACL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AclError {
-    /// The bytes begin with another version than this form has.
+    /// The bytes begin with a version that this form does not have.
     #[error("ACL version {found}, expected {expected}")]
     Version {
         /// The version in the bytes.
@@ -64,23 +64,23 @@ pub enum AclError {
     /// The bytes end within the version or an entry.
     #[error("ACL of {len} bytes is cut off or too long")]
     Length {
-        /// All the bytes there are.
+        /// The total number of bytes.
         len: usize,
     },
     /// An entry's tag is none of `ACL_USER_OBJ` … `ACL_OTHER`.
     #[error("ACL entry {number} has the unknown tag {tag:#x}")]
     UnknownTag {
-        /// Of the entry, from 0.
+        /// The index of the entry, from 0.
         number: usize,
-        /// `e_tag` as stored.
+        /// The stored `e_tag`.
         tag: u16,
     },
-    /// The entries are well formed and still no ACL: see [`Acl::validate`].
+    /// The entries are well formed but do not make a valid ACL; see [`Acl::validate`].
     #[error("ACL entry {number}: {detail}")]
     Rule {
-        /// Of the entry, from 0; one past the last where something is missing at the end.
+        /// The index of the entry, from 0; one past the last if an entry is missing at the end.
         number: usize,
-        /// The rule that is broken, for messages.
+        /// The broken rule, for messages.
         detail: &'static str,
     },
 }
@@ -90,9 +90,9 @@ pub enum AclError {
 pub struct Inherited {
     /// The whole mode, with file type and special bits.
     pub mode: u16,
-    /// None: the mode expresses the whole ACL.
+    /// The access ACL; `None` if the mode alone expresses it.
     pub access: Option<Acl>,
-    /// Only directories hand the default ACL on.
+    /// The default ACL, which only directories inherit.
     pub default: Option<Acl>,
 }
 
@@ -103,15 +103,15 @@ impl Acl {
         Acl { entries: vec![entry(Tag::UserObj, 6), entry(Tag::GroupObj, 3), entry(Tag::Other, 0)] }
     }
 
-    /// Checks order and completeness: owner, named users, owning group, named groups, mask (needed once there is a
+    /// Checks order and completeness: owner, named users, owning group, named groups, mask (required if there is a
     /// named entry), other (Linux: `posix_acl_valid`).
     ///
     /// # Errors
-    /// [`AclError::Rule`] with the first entry that breaks a rule; with the number of entries if the last entry is
-    /// missing.
+    /// [`AclError::Rule`] with the index of the first entry that breaks a rule, or with the number of entries if the
+    /// last entry is missing.
     pub fn validate(&self) -> Result<(), AclError> {
         let rule = |number, detail| Err(AclError::Rule { number, detail });
-        // The rank of the entry that came last; `named` is whether a mask is needed.
+        // The rank of the previous entry, and whether a named entry requires a mask.
         let (mut last, mut named) = (0, false);
         for (number, entry) in self.entries.iter().enumerate() {
             if entry.perm > 7 {
@@ -154,8 +154,8 @@ impl Acl {
         self.entries.iter_mut().find(|e| e.tag == tag).map(|e| &mut e.perm)
     }
 
-    /// The permission bits (0o777) of this ACL, and whether they express all of it, so that the ACL need not be
-    /// stored (Linux: `posix_acl_equiv_mode`). With a mask, the group bits are the mask's.
+    /// The permission bits (0o777) of this ACL, and whether they express it completely, so that it need not be stored
+    /// (Linux: `posix_acl_equiv_mode`). If there is a mask, the group bits are those of the mask.
     pub fn equiv_mode(&self) -> (u16, bool) {
         let perm = |tag| self.perm_of(tag).unwrap_or(0) & 7;
         let group = self.perm_of(Tag::Mask).unwrap_or_else(|| perm(Tag::GroupObj)) & 7;
@@ -171,7 +171,7 @@ impl Acl {
         (mode & !0o777 | bits, (!all).then_some(self))
     }
 
-    /// Applies a chmod to the ACL: group bits go to the mask if there is one, else to the owning group (Linux:
+    /// Applies a chmod to the ACL. The group bits change the mask if there is one, otherwise the owning group (Linux:
     /// `__posix_acl_chmod_masq`).
     pub fn chmod(&mut self, mode: u16) {
         let group = if self.perm_of(Tag::Mask).is_some() { Tag::Mask } else { Tag::GroupObj };
@@ -182,7 +182,7 @@ impl Acl {
         }
     }
 
-    /// Narrows the ACL to a creation mode and the mode to the ACL; the mode's other bits stay (Linux:
+    /// Restricts the ACL to a creation mode, and the mode to the ACL. The other bits of the mode do not change (Linux:
     /// `posix_acl_create_masq`).
     fn create_masq(&mut self, mode: u16) -> u16 {
         let group = if self.perm_of(Tag::Mask).is_some() { Tag::Mask } else { Tag::GroupObj };
@@ -197,9 +197,9 @@ impl Acl {
     }
 }
 
-/// The mode and ACLs of a new inode of `mode` (with its file type) in a directory whose default ACL is `default`.
-/// Without a default ACL, or for a symlink, the mode without `umask` (symlinks ignore the umask). With one, umask is
-/// ignored (Linux: `posix_acl_create`).
+/// The mode and ACLs of a new inode of mode `mode` (with its file type) in a directory whose default ACL is `default`.
+/// Without a default ACL, or for a symlink, the mode is reduced by `umask` (symlinks ignore the umask). With a default
+/// ACL, umask is ignored (Linux: `posix_acl_create`).
 pub fn inherit(default: Option<&Acl>, mode: u16, umask: u16) -> Inherited {
     let kind = FileType::from_mode(mode);
     if kind == Some(FileType::Symlink) {

@@ -1,4 +1,4 @@
-//! Known bytes, the rules, and the mode arithmetic.
+//! Tests of known bytes, of the rules, and of the mode arithmetic.
 
 use proptest::prelude::*;
 

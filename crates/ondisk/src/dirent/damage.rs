@@ -12,13 +12,13 @@ use crate::csum::ChecksumSeed;
 use crate::damage::Damage;
 use zerocopy::FromBytes;
 
-/// One fault of a directory or index block. It carries no block number: the caller knows it.
+/// One fault of a directory or index block. It contains no block number, because the caller knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {what}")]
 pub struct DirDamage {
-    /// Where in the block, in bytes.
+    /// The offset in the block, in bytes.
     pub offset: u32,
-    /// The rule that is broken.
+    /// The broken rule.
     pub what: DirRule,
 }
 
@@ -27,7 +27,7 @@ impl DirDamage {
         DirDamage { offset: offset as u32, what }
     }
 
-    /// The same as the crate's error, for logical block `lblk` of a directory.
+    /// The same as an error of this crate, for logical block `lblk` of a directory.
     pub fn in_block(self, lblk: u32) -> crate::Error {
         crate::Error::corrupt(crate::Structure::DirectoryBlock, lblk, self.to_string())
     }
@@ -39,7 +39,7 @@ impl Damage for DirDamage {
     }
 }
 
-/// A rule of directory and index blocks, and how it is broken.
+/// A rule of directory and index blocks, with the values that break it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirRule {
     /// Fewer than eight bytes are left for an entry.
@@ -48,51 +48,51 @@ pub enum DirRule {
     /// `rec_len` is below the smallest entry.
     #[error("rec_len {found} is too small, at least {REC_LEN_MIN} expected")]
     RecLen {
-        /// In bytes.
+        /// The value of `rec_len`, in bytes.
         found: u32,
     },
     /// `rec_len` is no multiple of four.
     #[error("rec_len {found} is not a multiple of four")]
     RecLenUnaligned {
-        /// In bytes.
+        /// The value of `rec_len`, in bytes.
         found: u32,
     },
     /// `rec_len` leaves no room for the name.
     #[error("rec_len {found} is smaller than the name, which needs {needed}")]
     NameLen {
-        /// In bytes.
+        /// The value of `rec_len`, in bytes.
         found: u32,
-        /// Header and name, in bytes.
+        /// The size of header and name, in bytes.
         needed: u32,
     },
     /// `rec_len` reaches past the end of the block.
     #[error("rec_len {found} reaches past the end of the block, {room} bytes away")]
     PastEnd {
-        /// In bytes.
+        /// The value of `rec_len`, in bytes.
         found: u32,
-        /// Bytes up to the end of the block.
+        /// The number of bytes up to the end of the block.
         room: u32,
     },
     /// `rec_len` reaches into the place of the checksum tail.
     #[error("rec_len {found} reaches past the end of the block's entries, {room} bytes away")]
     InTail {
-        /// In bytes.
+        /// The value of `rec_len`, in bytes.
         found: u32,
-        /// Bytes up to the tail.
+        /// The number of bytes up to the tail.
         room: u32,
     },
     /// The entry leaves too few bytes for another one.
     #[error("entry ends too close to the end of the block: {left} bytes are left")]
     ShortRest {
-        /// Bytes behind the entry.
+        /// The number of bytes after the entry.
         left: u32,
     },
-    /// The inode number is above the highest.
+    /// The inode number exceeds the number of inodes.
     #[error("inode number {found} is out of range, at most {most} expected")]
     Inode {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Inodes of the file system.
+        /// The number of inodes of the file system.
         most: u32,
     },
     /// A used entry without a name.
@@ -101,7 +101,7 @@ pub enum DirRule {
     /// A name with a slash or NUL.
     #[error("the name has {}", if *.found == 0 { "a NUL" } else { "a slash" })]
     NameByte {
-        /// The first of them.
+        /// The first such byte.
         found: u8,
     },
     /// The first entry has another name.
@@ -116,79 +116,79 @@ pub enum DirRule {
     /// A leaf without a tail.
     #[error("the checksum tail is missing")]
     TailMissing,
-    /// The checksum of a leaf does not fit its bytes.
+    /// The checksum of a leaf does not match its bytes.
     #[error("the checksum does not match: {found:#010x}, computed {expected:#010x}")]
     Checksum {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Of the bytes.
+        /// The checksum of the bytes.
         expected: u32,
     },
 
-    /// Neither form of an index block.
+    /// The bytes have neither form of an index block.
     #[error("not an index block")]
     NoIndex,
-    /// An index block where there should be entries.
+    /// The block is an index block, but entries were expected.
     #[error("an index block where a leaf was expected")]
     IndexForLeaf,
-    /// Entries where there should be an index block.
+    /// The block contains entries, but an index block was expected.
     #[error("a directory leaf where an index node was expected")]
     LeafForIndex,
-    /// Too few bytes for any index.
+    /// There are too few bytes for any index.
     #[error("the block is too small for an index")]
     IndexTooSmall,
-    /// Too few bytes for a root.
+    /// There are too few bytes for a root.
     #[error("the block is too small for an index root")]
     RootTooSmall,
     /// The entries of a root do not hide the index from old readers.
     #[error("not an index root: its '.' or '..' entry is wrong")]
     RootDots,
-    /// `reserved_zero` of a root.
+    /// `reserved_zero` of a root is not zero.
     #[error("not an index root: {found:#x} where its header has 0")]
     RootReserved {
-        /// As stored.
+        /// The stored value.
         found: u32,
     },
-    /// `info_length` of a root.
+    /// `info_length` of a root is wrong.
     #[error("not an index root: its header has {found} bytes, expected 8")]
     RootLength {
-        /// As stored.
+        /// The stored value.
         found: u8,
     },
-    /// `unused_flags` of a root.
+    /// `unused_flags` of a root has unknown bits.
     #[error("unknown flags {found:#x} in the index root")]
     RootFlags {
-        /// As stored.
+        /// The stored value.
         found: u8,
     },
-    /// `hash_version` of a root.
+    /// `hash_version` of a root is unknown.
     #[error("unknown hash version {found} in the index root")]
     HashVersion {
-        /// As stored.
+        /// The stored value.
         found: u8,
     },
-    /// `indirect_levels` of a root.
+    /// `indirect_levels` of a root is too large.
     #[error("too many index levels: {found}, at most {most} expected")]
     Levels {
-        /// As stored.
+        /// The stored value.
         found: u8,
-        /// The limit of the file system.
+        /// The maximum for this file system.
         most: u8,
     },
-    /// The limit of an index block is not what its size implies.
+    /// The limit of an index block does not match its size.
     #[error("the entry limit is wrong: {found}, expected {expected}")]
     Limit {
-        /// As stored.
+        /// The stored value.
         found: u16,
-        /// The value that the size implies.
+        /// The limit that the size implies.
         expected: u16,
     },
-    /// The count of an index block.
+    /// The count of an index block is zero or exceeds its limit.
     #[error("the entry count is zero or above the limit: {found} of {limit}")]
     Count {
-        /// As stored.
+        /// The stored value.
         found: u16,
-        /// The most there can be.
+        /// The limit of the block.
         limit: u16,
     },
     /// A key is below the one before it.
@@ -196,36 +196,36 @@ pub enum DirRule {
     KeyOrder {
         /// The key.
         found: u32,
-        /// That of the entry before.
+        /// The key of the entry before.
         previous: u32,
     },
     /// A child is not in the directory, or is its root.
     #[error("child {found} lies outside the directory of {blocks} blocks")]
     Child {
-        /// Its logical block.
+        /// The logical block of the child.
         found: u32,
-        /// Of the directory.
+        /// The number of blocks of the directory.
         blocks: u32,
     },
     /// An index block has no room for its checksum.
     #[error("no room for the index checksum")]
     NoIndexTailRoom,
-    /// The checksum of an index block does not fit its bytes.
+    /// The checksum of an index block does not match its bytes.
     #[error("the index checksum does not match: {found:#010x}, computed {expected:#010x}")]
     IndexChecksum {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Of the bytes.
+        /// The checksum of the bytes.
         expected: u32,
     },
 
     /// An edit: no used entry starts at the given offset.
     #[error("no used entry starts here")]
     NotThere,
-    /// An edit: the new entry may not be written.
+    /// An edit: the new entry has no legal name or inode number.
     #[error("the new entry has no legal name or inode number")]
     Unwritable,
-    /// An edit: entries that should share a block are too long for it.
+    /// An edit: the entries do not fit in one block.
     #[error("the entries do not fit into one block")]
     DoNotFit,
     /// An edit: an index block is full.

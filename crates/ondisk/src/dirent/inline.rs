@@ -1,13 +1,13 @@
-//! The names of a directory that lie in its inode (`inline_data`; Linux: fs/ext4/inline.c).
+//! The names of a directory that are stored in its inode (`inline_data`; Linux: fs/ext4/inline.c).
 //!
-//! Main type: [`InlineDir`]. The content of such a directory begins with the number of its parent, in place of `.` and
-//! `..`. Then there are two chains of entries: one in the rest of `i_block`, one in the attribute `system.data`.
+//! Main type: [`InlineDir`]. The content of such a directory begins with its parent's number, instead of `.` and `..`.
+//! Two chains of entries follow: one in the rest of `i_block`, one in the attribute `system.data`.
 //!
-//! [`InlineDir::to_block`] shows them as an ordinary first block, each name at the place at which the kernel puts it
-//! when the directory moves to a block. So a cursor in the directory stays valid when that happens, and code that
-//! knows only blocks can change a copy of it, which [`InlineDir::from_block`] takes back.
+//! [`InlineDir::to_block`] converts them to an ordinary first block. Each name is at the offset that the kernel gives
+//! it when the directory moves to a block, so a cursor in the directory remains valid then. Code for blocks can change
+//! such a copy, and [`InlineDir::from_block`] converts it back.
 //!
-//! What it does not do: know the room that the inode has.
+//! What it does not do: know how much room the inode has.
 //!
 //! # Locking
 //! None.
@@ -20,11 +20,11 @@ use crate::inode::inline::ROOM;
 /// The bytes of `.` and `..` in a block.
 const DOTS_LEN: usize = 2 * REC_LEN_MIN;
 
-/// The content of a directory in its inode.
+/// The content of a directory that is stored in its inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InlineDir {
     parent: u32,
-    /// The chains of entries: in `i_block`, and in the attribute; the second may be empty.
+    /// The chains of entries, in `i_block` and in the attribute; the second may be empty.
     parts: [Vec<u8>; 2],
 }
 
@@ -50,14 +50,14 @@ impl InlineDir {
         behind.sum()
     }
 
-    /// Takes `i_block` and the attribute apart, without a look at the entries.
+    /// Splits `i_block` and the attribute into their parts, without examining the entries.
     pub fn from_parts(i_block: &[u8; ROOM], rest: Vec<u8>) -> InlineDir {
         let (parent, first) = i_block.split_at(Self::PARENT_LEN);
         let parent = u32::from_le_bytes([parent[0], parent[1], parent[2], parent[3]]);
         InlineDir { parent, parts: [first.to_vec(), rest] }
     }
 
-    /// The whole content: what `i_block` holds, and behind it the attribute's value.
+    /// The whole content: the bytes of `i_block`, followed by the attribute's value.
     pub fn to_bytes(&self) -> Vec<u8> {
         [&self.parent.to_le_bytes()[..], &self.parts[0], &self.parts[1]].concat()
     }
@@ -72,11 +72,12 @@ impl InlineDir {
         self.parts[1].len()
     }
 
-    /// Fills `block` with the first block of a directory with these names, the tail without its checksum. `damaged`
-    /// decides whether to go on without an entry that is damaged, or, if a chain breaks, without those behind it.
+    /// Fills `block` with the first block of a directory with these names; the tail has no checksum yet. `damaged`
+    /// decides whether to continue without a damaged entry, or, if a chain breaks, without the entries after that
+    /// point.
     ///
     /// # Errors
-    /// Those of `damaged`.
+    /// The errors of `damaged`.
     pub fn to_block<E>(
         &self,
         format: DirBlockFormat,
@@ -112,11 +113,11 @@ impl InlineDir {
         Ok(())
     }
 
-    /// Takes the names back from a block that [`InlineDir::to_block`] has filled, after a change of it that moved no
-    /// name: names removed, or other inodes behind them. `rest_len`: the bytes of the attribute, as before.
+    /// Converts a block from [`InlineDir::to_block`] back after a change that moved no name: names may have been
+    /// removed, or may refer to other inodes. `rest_len` is the size of the attribute, as before.
     ///
     /// # Errors
-    /// [`DirDamage`] in the block, or a name at a place that the inode does not have.
+    /// [`DirDamage`] of the block, or a name at an offset that the inode does not have.
     pub fn from_block(format: DirBlockFormat, block: &[u8], rest_len: usize) -> Result<InlineDir, DirDamage> {
         let (_, parent, _) = format.dots(block)?;
         let mut parts = [vec![0; ROOM - Self::PARENT_LEN], vec![0; rest_len]];
@@ -141,10 +142,10 @@ impl InlineDir {
         Ok(InlineDir { parent, parts })
     }
 
-    /// Adds a name where there is room: first in `i_block`, then in the attribute as it is.
+    /// Adds a name where there is room: in `i_block`, or else in the attribute at its present size.
     ///
     /// # Errors
-    /// [`DirDamage`] in the entries, or a name that may not be written.
+    /// [`DirDamage`] of the entries, or a name that may not be written.
     pub fn insert(
         &mut self,
         format: DirBlockFormat,
@@ -161,11 +162,11 @@ impl InlineDir {
         Ok(Insert::Full)
     }
 
-    /// Lengthens the attribute to `rest_len` bytes. False, and no change, if no entry would fit into what is added
-    /// (Linux: `ext4_update_inline_dir`).
+    /// Extends the attribute to `rest_len` bytes. Returns false, without a change, if no entry would fit in the added
+    /// bytes (Linux: `ext4_update_inline_dir`).
     ///
     /// # Errors
-    /// [`DirDamage`] in the entries of the attribute.
+    /// [`DirDamage`] of the entries in the attribute.
     pub fn grow(&mut self, format: DirBlockFormat, rest_len: usize) -> Result<bool, DirDamage> {
         let part = &mut self.parts[1];
         if rest_len <= part.len() + REC_LEN_MIN {
@@ -184,12 +185,12 @@ impl InlineDir {
     }
 }
 
-/// The format of a chain of entries in an inode: the inode's checksum covers it.
+/// The format of a chain of entries in an inode. It has no checksum, because the inode's covers it.
 fn of_part(format: DirBlockFormat) -> DirBlockFormat {
     DirBlockFormat { has_csum: false, ..format }
 }
 
-/// Links the entries at `places` (ascending) into a chain that covers all of `part`.
+/// Links the entries at `places` (in ascending order) into a chain that covers all of `part`.
 fn relink(part: &mut [u8], places: &[usize]) {
     if part.len() < REC_LEN_MIN {
         return;
@@ -229,7 +230,7 @@ mod tests {
         entries.map(|e| (String::from_utf8_lossy(e.name).into_owned(), e.ino)).collect()
     }
 
-    /// Fills both parts; the names and the place of each in a block.
+    /// A directory with both parts full, with a name at each offset.
     fn filled() -> InlineDir {
         let mut dir = InlineDir::new(2, 0);
         assert_eq!(dir.to_bytes().len(), ROOM);
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(InlineDir::from_parts(first, bytes[ROOM..].to_vec()), dir);
     }
 
-    /// Removing any set of names from the block, and filling the gaps again, moves no other name.
+    /// Removing any set of names from the block, and filling the gaps again, does not move other names.
     #[test]
     fn names_removed_from_the_block_leave_room_in_the_inode() {
         for removed in 0..32u32 {
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(seen, [DirRule::RecLen { found: 3 }]);
         assert_eq!(names(&block).len(), 4);
         assert!(dir.insert(FORMAT, b"a name that is too long", 9, None).is_err() && dir.grow(FORMAT, 80).is_err());
-        // Three bytes are no chain of entries.
+        // Three bytes cannot be a chain of entries.
         let short = InlineDir::from_parts(&[0; ROOM], vec![1, 2, 3]);
         assert!(short.to_block(FORMAT, 7, &mut block, Err).is_err());
     }

@@ -5,18 +5,18 @@
 //! [`WholeFormat`] (lays out whole directories), [`InlineDir`] (the names of a directory in its inode), [`DirDamage`]
 //! (one fault).
 //!
-//! A block is a chain of entries, each `rec_len` bytes long. The chain ends exactly at the end of the block, or at
-//! the twelve-byte tail if the file system has metadata checksums. The space behind an entry's name up to its
-//! `rec_len` is free. Deleting an entry adds its bytes to the one before it; the first entry of a block is marked
-//! with inode 0 instead.
+//! A block is a chain of entries, each `rec_len` bytes long. The chain ends exactly at the end of the block, or at the
+//! twelve-byte tail if the file system has metadata checksums. The space from an entry's name to the end of its
+//! `rec_len` is free. Deleting an entry adds its bytes to the one before it. The first entry of a block is marked with
+//! inode 0 instead.
 //!
-//! What it does not do: hash trees (see [`crate::htree`]), case-insensitive names (see [`crate::casefold`]),
-//! encryption. An index block walked as entries shows no names beyond `.` and `..`,
-//! which is how the format hides the index from old readers.
+//! What it does not do: hash trees (see [`crate::htree`]), case-insensitive names (see [`crate::casefold`]), or
+//! encryption. An index block that is read as entries has no names except `.` and `..`, which is how the format hides
+//! the index from old readers.
 //!
 //! # Locking
-//! None: pure functions over slices. No function panics on any bytes, and every walk ends, because each step advances
-//! by at least twelve bytes.
+//! None: pure functions over slices. No function panics on any bytes. Every walk ends, because each step advances by at
+//! least twelve bytes.
 
 mod damage;
 mod inline;
@@ -38,22 +38,22 @@ use crate::inode::FileType;
 
 /// The longest name, in bytes (Linux: `EXT4_NAME_LEN`).
 pub const NAME_MAX: usize = 255;
-/// The bytes of the checksum tail (Linux: `struct ext4_dir_entry_tail`).
+/// The size of the checksum tail, in bytes (Linux: `struct ext4_dir_entry_tail`).
 pub const TAIL_LEN: usize = 12;
-/// The bytes before the name.
+/// The size of the header before the name, in bytes.
 pub const HEADER_LEN: usize = 8;
-/// The shortest legal entry: a header and a name of one to four bytes.
+/// The length of the shortest legal entry: a header and a name of one to four bytes.
 pub const REC_LEN_MIN: usize = 12;
 /// The file type that marks the tail (Linux: `EXT4_FT_DIR_CSUM`).
 const TAIL_FILE_TYPE: u8 = 0xDE;
 
-/// The bytes that an entry with a name of `name_len` bytes needs (Linux: `ext4_dir_rec_len`, fs/ext4/ext4.h).
+/// The number of bytes that an entry with a name of `name_len` bytes needs (Linux: `ext4_dir_rec_len`, fs/ext4/ext4.h).
 pub const fn rec_len_needed(name_len: usize) -> usize {
     (HEADER_LEN + name_len + 3) & !3
 }
 
-/// Decodes the 16-bit length: with 64 KiB blocks a length of a whole block does not fit and is written as 0xFFFF or 0,
-/// and the two low bits carry bits 16 and 17 (Linux: `ext4_rec_len_from_disk`).
+/// Decodes the 16-bit length. With blocks of 64 KiB, the length of a whole block does not fit and is written as 0xFFFF
+/// or 0. The two low bits contain bits 16 and 17 (Linux: `ext4_rec_len_from_disk`).
 #[inline(always)]
 pub fn rec_len_from_disk(raw: u16, block_size: usize) -> usize {
     let len = usize::from(raw);
@@ -147,20 +147,20 @@ impl<'a> StoredEntry<'a> {
 /// One decoded entry, which is validated (Linux: `struct ext4_dir_entry_2`, fs/ext4/ext4.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dirent<'a> {
-    /// Where the entry starts in its block, in bytes.
+    /// The offset of the entry in its block, in bytes.
     pub offset: u32,
-    /// How far the next entry is, in bytes.
+    /// The distance to the next entry, in bytes.
     pub rec_len: u32,
-    /// The inode number; 0 when the entry is unused.
+    /// The inode number; 0 if the entry is unused.
     pub ino: u32,
-    /// `None` where it is not recorded (without the FILETYPE feature), or a number that Extant does not know.
+    /// The type; `None` if it is not stored (without the FILETYPE feature), or is a number that Extant does not know.
     pub file_type: Option<FileType>,
     /// The name, without terminator.
     pub name: &'a [u8],
 }
 
 impl Dirent<'_> {
-    /// Whether the entry names a file.
+    /// Whether the entry refers to a file.
     pub fn is_used(&self) -> bool {
         self.ino != 0
     }
@@ -170,7 +170,7 @@ impl Dirent<'_> {
         self.name == b"." || self.name == b".."
     }
 
-    /// The bytes that the entry itself needs; the rest of `rec_len` is free.
+    /// The number of bytes that the entry itself needs; the rest of `rec_len` is free.
     pub fn needed(&self) -> usize {
         if self.is_used() { rec_len_needed(self.name.len()) } else { 0 }
     }
@@ -181,12 +181,12 @@ impl Dirent<'_> {
 pub enum Room {
     /// The entry at this offset has enough free bytes.
     At {
-        /// In bytes from the start of the block.
+        /// The offset from the start of the block, in bytes.
         offset: u32,
     },
-    /// The name is already here.
+    /// The block already contains the name.
     Exists {
-        /// Of the entry with that name, in bytes.
+        /// The offset of the entry with that name, in bytes.
         offset: u32,
     },
     /// No entry has enough free bytes in one piece.
@@ -198,28 +198,28 @@ pub enum Room {
 pub enum Insert {
     /// The new entry starts at this offset.
     Done {
-        /// In bytes from the start of the block.
+        /// The offset from the start of the block, in bytes.
         offset: u32,
     },
-    /// The name is already here; nothing changed.
+    /// The block already contains the name; nothing changed.
     Exists {
-        /// Of the entry with that name, in bytes.
+        /// The offset of the entry with that name, in bytes.
         offset: u32,
     },
-    /// No room; nothing changed.
+    /// There is no room; nothing changed.
     Full,
 }
 
-/// How this file system writes directory blocks. The block size is the length of the slices passed in.
+/// The format of this file system's directory blocks. The block size is the length of the slices passed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirBlockFormat {
-    /// The FILETYPE feature: entries carry the type of their inode.
+    /// The FILETYPE feature: entries contain the type of their inode.
     pub has_filetype: bool,
     /// The metadata_csum feature: leaf blocks end in a tail.
     pub has_csum: bool,
-    /// Inode numbers above this are damage.
+    /// Larger inode numbers are damage.
     pub inodes_count: u32,
-    /// Names are ciphertext (fscrypt): any bytes but those of `.` and `..`.
+    /// Names are ciphertext (fscrypt): they may contain any bytes, but `.` and `..` are plain.
     pub encrypted: bool,
 }
 
@@ -229,12 +229,12 @@ impl DirBlockFormat {
         name_is_legal(name) || self.encrypted && !name.is_empty() && name.len() <= NAME_MAX
     }
 
-    /// The bytes of a block that entries may use.
+    /// The number of bytes of a block that entries may use.
     pub fn limit(&self, block_size: usize) -> usize {
         if self.has_csum { block_size.saturating_sub(TAIL_LEN) } else { block_size }
     }
 
-    /// Decodes the entry at `offset` and checks everything but the characters of its name.
+    /// Decodes the entry at `offset` and checks everything except the characters of its name.
     #[inline(always)]
     fn decode<'a>(&self, block: &'a [u8], offset: usize) -> Result<Dirent<'a>, DirDamage> {
         let entry = self.link(block, offset)?;
@@ -245,7 +245,7 @@ impl DirBlockFormat {
         Ok(entry)
     }
 
-    /// As [`DirBlockFormat::decode`], for callers that only need a valid link to the next entry.
+    /// As [`DirBlockFormat::decode`], for callers that only need a valid distance to the next entry.
     #[inline(always)]
     fn link<'a>(&self, block: &'a [u8], offset: usize) -> Result<Dirent<'a>, DirDamage> {
         let damage = |what| Err(DirDamage::new(offset, what));
@@ -267,21 +267,22 @@ impl DirBlockFormat {
     }
 
     /// All entries of a block, including unused ones, without the tail. A damaged entry appears as an error, and the
-    /// walk continues behind it if its length is valid.
+    /// iteration continues after it if its length is valid.
     pub fn entries<'a>(&self, block: &'a [u8]) -> Entries<'a> {
         Entries { format: *self, block, offset: 0 }
     }
 
-    /// Finds a used entry by name. This is the hot path: it does not allocate and does not look at other names' bytes
-    /// unless their length is the same.
+    /// Finds a used entry by name. This is a hot path: it does not allocate memory, and does not look at the bytes of
+    /// names with another length.
     ///
     /// # Errors
-    /// [`DirDamage`] where the chain of entries breaks before the match, or in the match. Other entries may be damaged.
+    /// [`DirDamage`] if the chain of entries breaks before the match, or if the matching entry is damaged. Other
+    /// entries may be damaged.
     pub fn find<'a>(&self, block: &'a [u8], name: &[u8]) -> Result<Option<Dirent<'a>>, DirDamage> {
         self.find_by(block, |stored| stored == name)
     }
 
-    /// As [`DirBlockFormat::find`], the first used entry whose name `is` the wanted one.
+    /// As [`DirBlockFormat::find`], for the first used entry whose name `is` accepts.
     ///
     /// # Errors
     /// Those of [`DirBlockFormat::find`].
@@ -299,10 +300,10 @@ impl DirBlockFormat {
         Ok(None)
     }
 
-    /// Looks for `name`, and for the first entry that has room for it.
+    /// Searches for `name`, and for the first entry that has room for it.
     ///
     /// # Errors
-    /// [`DirDamage`] anywhere in the block, index blocks of checksummed file systems included.
+    /// [`DirDamage`] anywhere in the block, and for index blocks of file systems with checksums.
     pub fn find_room(&self, block: &[u8], name: &[u8]) -> Result<Room, DirDamage> {
         let limit = self.limit(block.len());
         let needed = rec_len_needed(name.len());
@@ -325,10 +326,10 @@ impl DirBlockFormat {
         Ok(room)
     }
 
-    /// Adds an entry where there is room, splitting the slack of the entry before it (Linux: `ext4_insert_dentry`).
+    /// Adds an entry where there is room, in the free bytes of another entry (Linux: `ext4_insert_dentry`).
     ///
     /// # Errors
-    /// [`DirDamage`] in the block, or a name that may not be written.
+    /// [`DirDamage`] of the block, or a name that may not be written.
     pub fn insert(
         &self,
         block: &mut [u8],
@@ -353,11 +354,11 @@ impl DirBlockFormat {
         Ok(Insert::Done { offset: (offset + used) as u32 })
     }
 
-    /// Removes the used entry at `offset`: its bytes go to the entry before it, or it is marked unused when it is the
-    /// first. The name is wiped (Linux: `ext4_generic_delete_entry`, fs/ext4/namei.c).
+    /// Removes the used entry at `offset`. Its bytes are added to the entry before it; if it is the first, it is marked
+    /// as unused. The name is wiped (Linux: `ext4_generic_delete_entry`, fs/ext4/namei.c).
     ///
     /// # Errors
-    /// [`DirDamage`] when no used entry starts there or the chain before it is broken; nothing is changed then.
+    /// [`DirDamage`] if no used entry starts there, or if the chain before it is broken; nothing has changed then.
     pub fn remove(&self, block: &mut [u8], offset: u32) -> Result<(), DirDamage> {
         let (previous, entry) = self.entry_with_previous(block, offset as usize)?;
         let (start, rec_len) = (offset as usize, entry.rec_len as usize);
@@ -377,10 +378,10 @@ impl DirBlockFormat {
         Ok(())
     }
 
-    /// Points the used entry at `offset` to another inode; the name stays.
+    /// Changes the inode of the used entry at `offset`; the name does not change.
     ///
     /// # Errors
-    /// [`DirDamage`] when no used entry starts there.
+    /// [`DirDamage`] if no used entry starts there.
     pub fn set_inode(
         &self,
         block: &mut [u8],
@@ -395,11 +396,11 @@ impl DirBlockFormat {
         Ok(())
     }
 
-    /// Writes another name into the used entry at `offset`, which must not need more bytes than the old one. False: it
-    /// would, and nothing has changed.
+    /// Writes another name into the used entry at `offset`. Returns false, without a change, if the name needs more
+    /// bytes than the old one.
     ///
     /// # Errors
-    /// [`DirDamage`] when no used entry starts there, or for a name that may not be written.
+    /// [`DirDamage`] if no used entry starts there, or for a name that may not be written.
     pub fn set_name(&self, block: &mut [u8], offset: u32, name: &[u8]) -> Result<bool, DirDamage> {
         if !name_is_legal(name) {
             return Err(DirDamage { offset, what: DirRule::Unwritable });
@@ -415,10 +416,10 @@ impl DirBlockFormat {
         Ok(true)
     }
 
-    /// The used entry that starts at `offset`, reached by walking the chain from the start of the block.
+    /// The used entry that starts at `offset`, found by following the chain from the start of the block.
     ///
     /// # Errors
-    /// [`DirDamage`] when there is none.
+    /// [`DirDamage`] if there is none.
     pub fn entry_at<'a>(&self, block: &'a [u8], offset: u32) -> Result<Dirent<'a>, DirDamage> {
         self.entry_with_previous(block, offset as usize).map(|(_, entry)| entry)
     }
@@ -441,14 +442,14 @@ impl DirBlockFormat {
         Err(DirDamage { offset: target as u32, what: DirRule::NotThere })
     }
 
-    /// Makes `block` an empty leaf, the tail included.
+    /// Turns `block` into an empty leaf, including the tail.
     pub fn init_leaf(&self, block: &mut [u8]) {
         block.fill(0);
         write_rec_len(block, 0, self.limit(block.len()));
         self.init_tail(block);
     }
 
-    /// Makes `block` the first block of a new directory: `.`, `..`, and the tail (Linux: `ext4_init_dot_dotdot`).
+    /// Turns `block` into the first block of a new directory: `.`, `..`, and the tail (Linux: `ext4_init_dot_dotdot`).
     pub fn init_dots(&self, block: &mut [u8], ino: u32, parent: u32) {
         let limit = self.limit(block.len());
         block.fill(0);
@@ -457,11 +458,11 @@ impl DirBlockFormat {
         self.init_tail(block);
     }
 
-    /// The inode numbers of `.` and `..`, and where the latter's entry starts. Works for the first block of a linear
+    /// The inode numbers of `.` and `..`, and the offset of the latter's entry. Works for the first block of a linear
     /// directory and for an index root.
     ///
     /// # Errors
-    /// [`DirDamage`] when the block does not start with these two.
+    /// [`DirDamage`] if the block does not start with these two.
     pub fn dots(&self, block: &[u8]) -> Result<(u32, u32, u32), DirDamage> {
         let dot = self.decode(block, 0)?;
         if dot.name != b"." || !dot.is_used() {
@@ -474,11 +475,11 @@ impl DirBlockFormat {
         Ok((dot.ino, dotdot.ino, dotdot.offset))
     }
 
-    /// Fills `block` with copies of `entries`, without gaps; the last one takes the rest of the block (Linux:
+    /// Fills `block` with copies of `entries`, without gaps; the last one extends to the end of the block (Linux:
     /// `dx_pack_dirents`, `dx_move_dirents`).
     ///
     /// # Errors
-    /// [`DirDamage`] when they do not fit.
+    /// [`DirDamage`] if they do not fit.
     pub fn pack<'a>(&self, block: &mut [u8], entries: impl Iterator<Item = Dirent<'a>>) -> Result<(), DirDamage> {
         let limit = self.limit(block.len());
         self.init_leaf(block);
@@ -536,7 +537,7 @@ impl DirBlockFormat {
     }
 }
 
-/// Writes the tail's checksum into a leaf that has a tail. `seed` is that of the directory's inode.
+/// Writes the tail's checksum into a leaf that has a tail. `seed` is the seed of the directory's inode.
 pub fn seal_leaf(block: &mut [u8], seed: ChecksumSeed) {
     if block.len() >= TAIL_LEN {
         let at = block.len() - TAIL_LEN;
@@ -548,7 +549,7 @@ pub fn seal_leaf(block: &mut [u8], seed: ChecksumSeed) {
 /// Checks a leaf's tail and its checksum (Linux: `ext4_dirblock_csum_verify`, fs/ext4/namei.c).
 ///
 /// # Errors
-/// [`DirDamage`] when the tail is missing or the checksum does not match.
+/// [`DirDamage`] if the tail is missing or the checksum does not match.
 pub fn verify_leaf(block: &[u8], seed: ChecksumSeed) -> Result<(), DirDamage> {
     let mut first = None;
     tail_damage(block, seed, &mut |damage| first = first.or(Some(damage)));
@@ -560,8 +561,8 @@ pub(crate) fn write_rec_len(block: &mut [u8], offset: usize, rec_len: usize) {
     block[offset + 4..offset + 6].copy_from_slice(&raw.to_le_bytes());
 }
 
-/// A walk over the entries of a block, made by [`DirBlockFormat::entries`]. Unused entries come too. It ends where the
-/// chain of entries breaks.
+/// An iterator over the entries of a block, from [`DirBlockFormat::entries`]. It includes unused entries. It ends if
+/// the chain of entries breaks.
 #[derive(Clone, Debug)]
 pub struct Entries<'a> {
     format: DirBlockFormat,

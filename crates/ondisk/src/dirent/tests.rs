@@ -1,4 +1,4 @@
-//! Directory blocks against a model, under random damage, and at the sizes where lengths change their form.
+//! Directory blocks against a model, under random damage, and at the sizes at which the encoding of lengths changes.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn format(has_filetype: bool, has_csum: bool) -> DirBlockFormat {
     DirBlockFormat { has_filetype, has_csum, inodes_count: 1_000_000, encrypted: false }
 }
 
-/// The used entries of a block as name → inode; panics when the chain is broken.
+/// The used entries of a block, from name to inode; panics if the chain is broken.
 fn contents(format: DirBlockFormat, block: &[u8]) -> BTreeMap<Vec<u8>, u32> {
     let mut names = BTreeMap::new();
     let mut end = 0;
@@ -160,7 +160,7 @@ fn each_damage_of_an_entry_is_found_alone() {
         bad[at..at + new.len()].copy_from_slice(new);
         let found = damages(f, &bad, true);
         if what == R::HeaderCut {
-            // Only a walk that starts there can meet it.
+            // Only a walk that starts there can find it.
             assert_eq!((f.link(&bad, at), found), (Err(DirDamage { offset, what }), vec![]));
             continue;
         }

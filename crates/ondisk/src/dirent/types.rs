@@ -1,4 +1,4 @@
-//! The bytes of an entry and of the checksum tail.
+//! The bytes of a directory entry and of the checksum tail.
 //!
 //! # Locking
 //! None.
@@ -10,13 +10,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawDirent {
-    /// The inode of the name; 0 marks an unused entry.
+    /// The inode that the name refers to; 0 marks an unused entry.
     pub inode: U32,
-    /// Bytes to the next entry, a multiple of 4; see [`super::rec_len_from_disk`].
+    /// The distance to the next entry in bytes, a multiple of 4; see [`super::rec_len_from_disk`].
     pub rec_len: U16,
-    /// Bytes of the name that follows.
+    /// The length of the following name, in bytes.
     pub name_len: u8,
-    /// `EXT4_FT_*`; without the `filetype` feature the high byte of the name's length.
+    /// `EXT4_FT_*`; without the `filetype` feature, the high byte of the name's length.
     pub file_type: u8,
 }
 
@@ -24,15 +24,15 @@ pub struct RawDirent {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawDirentTail {
-    /// Where an entry has its inode: 0, so that old readers skip the tail.
+    /// In place of an entry's inode: 0, so that old readers skip the tail.
     pub reserved_zero1: U32,
-    /// Bytes of the tail: 12.
+    /// The size of the tail in bytes: 12.
     pub rec_len: U16,
-    /// Where an entry has its name's length: 0.
+    /// In place of an entry's name length: 0.
     pub reserved_zero2: u8,
-    /// Where an entry has its file type: 0xDE (Linux: `EXT4_FT_DIR_CSUM`).
+    /// In place of an entry's file type: 0xDE (Linux: `EXT4_FT_DIR_CSUM`).
     pub reserved_ft: u8,
-    /// CRC32C of the block before the tail, with the directory's inode seed.
+    /// The CRC32C of the block up to the tail, with the directory's inode seed.
     pub checksum: U32,
 }
 

@@ -1,14 +1,14 @@
-//! Lays out a whole directory: first the number of blocks, then each block by itself.
+//! Lays out a whole directory: first the number of blocks, then each block separately.
 //!
-//! Main types: [`WholeFormat`] (how this file system writes directories), [`Whole`] (the layout of one).
+//! Main types: [`WholeFormat`] (the directory format of this file system), [`Whole`] (the layout of one directory).
 //!
-//! A directory that fits into one block, or has no index, is linear, with its names in the given order. Any other has
-//! its index first (the root, then the nodes level by level), then its leaves sorted by hash, so that a listing,
-//! which follows the hashes, reads forwards. Leaves are full. So a listing of a new image reads as few blocks as
-//! possible, and the first name added to a leaf splits it, as in any full leaf.
+//! A directory that fits in one block, or has no index, is linear, with its names in the given order. Any other
+//! directory begins with its index (the root, then the nodes level by level), followed by its leaves sorted by hash. A
+//! listing, which follows the hashes, then reads forwards. Leaves are full. So a listing of a new image reads as few
+//! blocks as possible, and the first name added to a leaf splits it, as with any full leaf.
 //!
-//! A layout takes four bytes per name and eight per leaf. What it does not do: store names. It requests them by
-//! number, in any order, while the layout is made and while blocks are filled.
+//! A layout takes four bytes for each name and eight for each leaf. What it does not do: store names. It requests them
+//! by number, in any order, while the layout is created and while blocks are filled.
 //!
 //! # Locking
 //! None: pure functions.
@@ -18,39 +18,39 @@ use crate::csum::ChecksumSeed;
 use crate::htree::{DX_BLOCK_MASK, DxFormat, DxShape, Hasher, PackedRoot};
 use crate::inode::FileType;
 
-/// How this file system writes directories.
+/// The directory format of this file system.
 #[derive(Clone, Copy, Debug)]
 pub struct WholeFormat {
-    /// How it writes their blocks.
+    /// The format of directory blocks.
     pub blocks: DirBlockFormat,
-    /// Bytes of a block.
+    /// The block size, in bytes.
     pub block_size: usize,
-    /// How names are hashed; `None`: directories have no index.
+    /// The hash of names; `None` if directories have no index.
     pub hasher: Option<Hasher>,
-    /// The most levels of index nodes below a root: 1, or 2 with LARGEDIR.
+    /// The maximum number of levels of index nodes below a root: 1, or 2 with LARGEDIR.
     pub levels_most: u8,
 }
 
-/// The inode and type of a name.
+/// The inode that a name refers to, and its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The inode.
     pub ino: u32,
-    /// Its kind.
+    /// The type of the inode.
     pub file_type: FileType,
 }
 
 /// The layout of one directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// The numbers of the names in the order in which they lie; empty where that is their own order.
+    /// The numbers of the names in the order of the layout; empty if that is their original order.
     order: Vec<u32>,
     names: u32,
-    /// For each leaf, the place in that order of its first name.
+    /// For each leaf, the index of its first name in that order.
     starts: Vec<u32>,
     /// For each leaf, the lowest hash, with the continuation bit; empty without an index.
     keys: Vec<u32>,
-    /// Index nodes of each level below the root, the highest first.
+    /// The number of index nodes in each level below the root, from the top.
     nodes: Vec<u32>,
     block_size: usize,
 }
@@ -60,12 +60,13 @@ impl WholeFormat {
         DxFormat { has_csum: self.blocks.has_csum }
     }
 
-    /// Lays out a directory of `names` names; `name` returns each of them. It has at least `blocks_min` blocks, and
-    /// no index if that is not 0: `lost+found` has reserve blocks, and e2fsck writes into them without an index.
+    /// Lays out a directory of `names` names; `name` returns each of them. The directory has at least `blocks_min`
+    /// blocks. If that is not 0, it has no index: `lost+found` has spare blocks, and e2fsck writes to them without an
+    /// index.
     ///
     /// # Errors
     /// [`DirRule::Unwritable`] for a name that may not be written, [`DirRule::IndexFull`] for more names than an index
-    /// can have.
+    /// can hold.
     pub fn lay_out<'a>(&self, names: u32, name: impl Fn(u32) -> &'a [u8], blocks_min: u32) -> Result<Whole, DirDamage> {
         let limit = self.blocks.limit(self.block_size);
         let dots = 2 * rec_len_needed(1);
@@ -117,11 +118,12 @@ impl WholeFormat {
         Ok(whole)
     }
 
-    /// Makes block `number` of a directory. `dot` is its inode and its parent's; `entry` returns a name and its
-    /// target; `seed` is that of the directory's inode under metadata_csum.
+    /// Fills block `number` of a directory. `dot` contains the inodes of the directory and its parent; `entry` returns
+    /// a name and its target; `seed` is the seed of the directory's inode, with metadata_csum.
     ///
     /// # Errors
-    /// [`DirDamage`] if the block is not one of this layout, or the names have changed since it was made.
+    /// [`DirDamage`] if the block is not part of this layout, or if the names have changed since the layout was
+    /// created.
     pub fn fill<'a>(
         &self,
         whole: &Whole,
@@ -155,7 +157,7 @@ impl WholeFormat {
 
     fn fill_index(&self, whole: &Whole, number: u32, block: &mut [u8], dot: [u32; 2]) -> Result<(), DirDamage> {
         let fan_out = self.dx().limit(DxShape::Node, self.block_size);
-        // The level of this block and the first block of that level; level 0 is the root's.
+        // The level of this block, and the first block of that level; level 0 is the root.
         let (mut level, mut first) = (0, 0);
         while number >= first + whole.level_blocks(level) {
             first += whole.level_blocks(level);
@@ -164,7 +166,7 @@ impl WholeFormat {
         let below = whole.level_blocks(level + 1);
         let at = (number - first) as usize * fan_out;
         let end = if level == 0 { below as usize } else { (at + fan_out).min(below as usize) };
-        // How many leaves lie below each child.
+        // The number of leaves below each child.
         let leaves = fan_out.saturating_pow((whole.nodes.len() - level) as u32);
         let behind = first + whole.level_blocks(level);
         let child = |place: usize| {
@@ -182,7 +184,7 @@ impl WholeFormat {
 }
 
 impl Whole {
-    /// Cuts the names into leaves, each as full as it gets; the first begins with `taken` bytes.
+    /// Divides the names into leaves, each as full as possible. In the first leaf, `taken` bytes are in use already.
     fn cut<'a>(&mut self, limit: usize, taken: usize, name: &impl Fn(u32) -> &'a [u8]) {
         let mut used = taken;
         for place in 0..self.names {
@@ -196,17 +198,17 @@ impl Whole {
         }
     }
 
-    /// Blocks of the directory.
+    /// The number of blocks of the directory.
     pub fn blocks(&self) -> u32 {
         self.index_blocks() + self.starts.len() as u32
     }
 
-    /// Whether it has an index, and its inode the flag for it.
+    /// Whether the directory has an index, so that its inode needs the flag.
     pub fn is_indexed(&self) -> bool {
         !self.keys.is_empty()
     }
 
-    /// Bytes of its memory.
+    /// The memory that the layout takes, in bytes.
     pub fn memory(&self) -> usize {
         4 * (self.order.len() + self.starts.len() + self.keys.len())
     }
@@ -215,7 +217,7 @@ impl Whole {
         if self.is_indexed() { 1 + self.nodes.iter().sum::<u32>() } else { 0 }
     }
 
-    /// Blocks of a level: 0 has the root, the last one the leaves.
+    /// The number of blocks of a level: level 0 is the root, the last level are the leaves.
     fn level_blocks(&self, level: usize) -> u32 {
         match level.checked_sub(1) {
             None => 1,
@@ -223,7 +225,7 @@ impl Whole {
         }
     }
 
-    /// The places of the names in a leaf.
+    /// The indexes of the names in a leaf.
     fn leaf(&self, leaf: u32) -> Result<std::ops::Range<u32>, DirDamage> {
         let start = self.starts.get(leaf as usize).ok_or(DirDamage::new(0, DirRule::NotThere))?;
         Ok(*start..self.starts.get(leaf as usize + 1).copied().unwrap_or(self.names))

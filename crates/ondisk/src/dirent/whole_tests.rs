@@ -1,4 +1,4 @@
-//! Whole directories, looked up as the kernel does.
+//! Whole directories, with lookups that work as in the kernel.
 
 use super::*;
 use crate::dirent::verify_leaf;
@@ -27,11 +27,11 @@ fn build(format: &WholeFormat, names: &[Vec<u8>], blocks_min: u32) -> (Whole, Ve
     (whole, blocks)
 }
 
-/// Finds a name by the index: its inode, and how many leaves were searched.
+/// Finds a name through the index: its inode, and the number of leaves that were searched.
 fn look_up(format: &WholeFormat, blocks: &[Vec<u8>], name: &[u8]) -> Option<(u32, u32)> {
     let hash = format.hasher.unwrap().hash(name).hash;
     let (info, root) = format.dx().root(&blocks[0]).unwrap();
-    // On each level: the block, its entries, and which of them is taken.
+    // For each level: the block, its entries, and the index of the one taken.
     let mut path = vec![(0, root.search(hash))];
     for _ in 0..info.indirect_levels {
         let child = entries(format, blocks, &path).child(path.last().unwrap().1);
@@ -43,7 +43,7 @@ fn look_up(format: &WholeFormat, blocks: &[Vec<u8>], name: &[u8]) -> Option<(u32
         if let Some(found) = format.blocks.find(&blocks[leaf as usize], name).unwrap() {
             return Some((found.ino, searched));
         }
-        // The next leaf, if its key says that the hash continues there.
+        // The next leaf, if its key shows that the hash continues there.
         let depth = path.len();
         let level = (0..depth).rev().find(|level| {
             let node = entries(format, blocks, &path[..=*level]);
@@ -148,7 +148,7 @@ fn each_name_is_found_by_an_index_of_each_height() {
     check(&format(1024, true, 1), &long, 1);
 }
 
-/// Among this many names some have the same hash and lie at the border of two leaves.
+/// Among this many names, some share a hash and lie at the border of two leaves.
 #[test]
 fn names_of_one_hash_are_found_in_two_leaves() {
     let most = check(&format(1024, true, 2), &numbered(1_000_000), 2);

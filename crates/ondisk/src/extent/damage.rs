@@ -1,6 +1,6 @@
 //! Damage of a node of an extent tree.
 //!
-//! Main types: [`ExtentDamage`]; [`NodeContext`] and [`Promise`], the facts that the node does not contain. The
+//! Main types: [`ExtentDamage`]; [`NodeContext`] and [`Promise`], which are facts that the node does not contain. The
 //! caller decides which physical blocks a file may own, and detects blocks that two files own.
 //!
 //! # Locking
@@ -13,30 +13,30 @@ use crate::damage::Damage;
 /// One fault of a node of an extent tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExtentDamage {
-    /// Fewer bytes than the smallest node.
+    /// There are fewer bytes than in the smallest node.
     #[error("{found} bytes are too few for a node")]
     Length {
-        /// Bytes.
+        /// The number of bytes.
         found: u32,
     },
-    /// `eh_magic`.
+    /// `eh_magic` is wrong.
     #[error("magic is {found:#06x}, expected {MAGIC:#06x}")]
     Magic {
-        /// As stored.
+        /// The stored value.
         found: u16,
     },
-    /// `eh_max` does not fit the node's size.
+    /// `eh_max` does not match the node's size.
     #[error("room for {found} entries claimed, {expected} expected")]
     Room {
-        /// As stored.
+        /// The stored value.
         found: u16,
-        /// Entries that the bytes have room for.
+        /// The number of entries that the bytes have room for.
         expected: u16,
     },
-    /// `eh_entries` is above `eh_max`.
+    /// `eh_entries` exceeds `eh_max`.
     #[error("{found} entries in room for {room}")]
     Entries {
-        /// As stored.
+        /// The stored value.
         found: u16,
         /// `eh_max`.
         room: u16,
@@ -44,34 +44,34 @@ pub enum ExtentDamage {
     /// `eh_depth` exceeds the depth of any tree.
     #[error("depth {found} is above {DEPTH_MAX}")]
     TooDeep {
-        /// As stored.
+        /// The stored value.
         found: u16,
     },
-    /// `eh_depth` differs from the parent's promise.
+    /// `eh_depth` differs from the depth that the parent implies.
     #[error("depth is {found}, expected {expected}")]
     Depth {
-        /// As stored.
+        /// The stored value.
         found: u16,
-        /// One less than the parent's.
+        /// One less than the parent's depth.
         expected: u16,
     },
     /// An index node without entries.
     #[error("an index node without entries")]
     Empty,
-    /// The checksum does not fit the bytes.
+    /// The checksum does not match the bytes.
     #[error("checksum {found:#010x}, computed {expected:#010x}")]
     Checksum {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Of the bytes.
+        /// The checksum of the bytes.
         expected: u32,
     },
-    /// An entry does not start behind the start of the one before it.
+    /// An entry does not start after the start of the one before it.
     #[error("entry {entry} starts at {start}, before {previous}, the start of the entry before it")]
     OutOfOrder {
-        /// Its number in the node.
+        /// The index of the entry in the node.
         entry: u16,
-        /// Its first logical block.
+        /// The first logical block of the entry.
         start: u32,
         /// The first logical block of the entry before it.
         previous: u32,
@@ -79,101 +79,101 @@ pub enum ExtentDamage {
     /// An extent starts inside the one before it.
     #[error("entry {entry} starts at {start}, before {end}, the end of the entry before it")]
     Overlap {
-        /// Its number in the node.
+        /// The index of the entry in the node.
         entry: u16,
-        /// Its first logical block.
+        /// The first logical block of the entry.
         start: u32,
         /// One past the last logical block of the extent before it.
         end: u64,
     },
-    /// The node starts before the logical block that the parent promised.
+    /// The node starts before the logical block that the parent states.
     #[error("maps from {start}, outside of its parent's range from {first}")]
     BeforeParent {
         /// The key of the first entry.
         start: u32,
-        /// The parent's promise.
+        /// The value that the parent states.
         first: u32,
     },
-    /// The node starts behind the logical block that the parent promised. It can be read.
+    /// The node starts after the logical block that the parent states. It can be read nevertheless.
     #[error("maps from {start}, while its parent says {first}")]
     BehindKey {
         /// The key of the first entry.
         start: u32,
-        /// The parent's promise.
+        /// The value that the parent states.
         first: u32,
     },
-    /// An entry ends behind the range of the node's parent.
+    /// An entry ends past the range that the parent gives the node.
     #[error("entry {entry} maps from {start} up to {end}, outside of its parent's range up to {limit}")]
     BehindParent {
-        /// Its number in the node.
+        /// The index of the entry in the node.
         entry: u16,
-        /// Its first logical block.
+        /// The first logical block of the entry.
         start: u32,
-        /// One past the last logical block.
+        /// One past the last logical block of the entry.
         end: u64,
-        /// The parent's promise.
+        /// The value that the parent states.
         limit: u64,
     },
     /// An extent without blocks.
     #[error("entry {entry} has 0 blocks from {start}")]
     ZeroLength {
-        /// Its number in the node.
+        /// The index of the entry in the node.
         entry: u16,
-        /// Its first logical block.
+        /// The first logical block of the entry.
         start: u32,
     },
-    /// An extent ends behind the last logical block that any file has.
+    /// An extent ends past the last logical block that a file can have.
     #[error("entry {entry} has {len} blocks from {start}, more than a file can have")]
     BehindEnd {
-        /// Its number in the node.
+        /// The index of the entry in the node.
         entry: u16,
-        /// Its first logical block.
+        /// The first logical block of the entry.
         start: u32,
-        /// Its blocks.
+        /// The length, in blocks.
         len: u32,
     },
-    /// An index entry points to where no node can be.
+    /// An index entry points to a block that cannot be a node.
     #[error("entry {entry} points to {block}, where no node can be")]
     Child {
-        /// Its number in the node.
+        /// The index of the entry in the node.
         entry: u16,
-        /// The block that it names.
+        /// The block that the entry refers to.
         block: BlockNr,
     },
     /// An extent starts in a block that no file can own.
     #[error("entry {entry} maps {len} blocks at {block}, which no file can own")]
     BlockStart {
-        /// Its number in the node.
+        /// The index of the entry in the node.
         entry: u16,
         /// Its first block on the device.
         block: BlockNr,
-        /// Its blocks.
+        /// The length, in blocks.
         len: u32,
     },
-    /// An extent starts well, but reaches into blocks that no file can own.
+    /// An extent starts in a valid block, but extends into blocks that no file can own.
     #[error("entry {entry} maps {len} blocks at {block}, which reach into blocks that no file can own")]
     BlockEnd {
-        /// Its number in the node.
+        /// The index of the entry in the node.
         entry: u16,
         /// Its first block on the device.
         block: BlockNr,
-        /// Its blocks.
+        /// The length, in blocks.
         len: u32,
     },
-    /// An extent of a directory is not initialized.
+    /// An extent of a directory is unwritten.
     #[error("entry {entry} of a directory has {len} blocks that are not initialized")]
     UnwrittenDirectory {
-        /// Its number in the node.
+        /// The index of the entry in the node.
         entry: u16,
-        /// Its blocks.
+        /// The length, in blocks.
         len: u32,
     },
-    /// Logical and physical blocks lie differently in their clusters.
+    /// The logical and physical blocks have different offsets in their clusters.
     #[error("entry {entry} maps logical block {start} to {block}, at another place in its cluster")]
     Cluster {
-        /// Its number in the node.
+        /// The index of the entry in the node.
         entry: u16,
-        /// Its first logical block.
+        /// The first logical block of the entry.
         start: u32,
         /// Its first block on the device.
         block: BlockNr,
@@ -187,10 +187,10 @@ impl Damage for ExtentDamage {
     }
 }
 
-/// A parent's promise about a node.
+/// The depth and range that a parent states for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promise {
-    /// Levels below the node.
+    /// The number of levels below the node.
     pub depth: u16,
     /// The logical block at which the node starts.
     pub first: u32,
@@ -198,25 +198,25 @@ pub struct Promise {
     pub end: u64,
 }
 
-/// Facts about its file and its file system that a node does not contain.
+/// Facts about the file and the file system that a node does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeContext<F> {
-    /// The seed of the inode's checksums under `metadata_csum`. Roots have no checksum of their own.
+    /// The seed of the inode's checksums, with `metadata_csum`. Roots have no checksum of their own.
     pub seed: Option<u32>,
     /// Whether the file is a directory.
     pub is_dir: bool,
-    /// log2 of the blocks in a cluster.
+    /// log2 of the number of blocks in a cluster.
     pub cluster_bits: u32,
-    /// Whether the file may own these blocks (first, number).
+    /// Whether the file may own these blocks (first block, number of blocks).
     pub valid: F,
 }
 
 /// An entry of a node without fatal damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeEntry {
-    /// Of a leaf.
+    /// An entry of a leaf.
     Extent(Extent),
-    /// Of an index node; `end` is one past the last logical block that the child may map.
+    /// An entry of an index node. `end` is one past the last logical block that the child may map.
     Child {
         /// The entry.
         index: Index,
@@ -226,8 +226,8 @@ pub enum NodeEntry {
 }
 
 impl NodeRef<'_> {
-    /// Reports everything that is wrong with the node but its header, which [`super::header_damage`] checks. `promise`
-    /// is the parent's; a root has none.
+    /// Reports all damage of the node except that of its header, which [`super::header_damage`] checks. `promise` comes
+    /// from the parent; a root has none.
     pub fn damage<F: Fn(BlockNr, u32) -> bool>(
         &self,
         promise: Option<&Promise>,
@@ -241,8 +241,8 @@ impl NodeRef<'_> {
         });
     }
 
-    /// Reports the node's faults, and returns its usable entries. If the node lies too deep or not deep enough, the
-    /// kind of its entries is unknown, and they are skipped.
+    /// Reports the node's faults and its usable entries. If the node's depth is wrong, the kind of its entries is
+    /// unknown, and they are skipped.
     pub(crate) fn step<F: Fn(BlockNr, u32) -> bool>(
         &self,
         promise: Option<&Promise>,
@@ -267,7 +267,7 @@ impl NodeRef<'_> {
         self.entries(first, end, context, sink);
     }
 
-    /// Compares the parent's promise with the depth and the first entry.
+    /// Compares the parent's statement with the depth and the first entry.
     fn start_damage(&self, promise: &Promise, sink: &mut impl FnMut(ExtentDamage)) {
         let Promise { depth, first, .. } = *promise;
         if self.depth() != depth {
@@ -281,7 +281,7 @@ impl NodeRef<'_> {
         }
     }
 
-    /// Compares the parent's promise with the first and the last entry.
+    /// Compares the parent's statement with the first and the last entry.
     pub(super) fn place_damage(&self, promise: &Promise, sink: &mut impl FnMut(ExtentDamage)) {
         self.start_damage(promise, sink);
         let entry = self.len().wrapping_sub(1);
@@ -290,7 +290,7 @@ impl NodeRef<'_> {
         }
     }
 
-    /// Compares the parent's promise with the end of one entry.
+    /// Compares the parent's statement with the end of one entry.
     fn end_damage(&self, entry: u16, raw: &RawEntry, limit: u64, sink: &mut impl FnMut(ExtentDamage)) {
         let start = raw_key(raw);
         let end = if self.depth() == 0 { Extent::decode(raw).end() } else { u64::from(start) + 1 };
@@ -299,8 +299,8 @@ impl NodeRef<'_> {
         }
     }
 
-    /// Visits the entries: returns the usable ones, and reports the faults of each. `first` and `end` are the bounds
-    /// of the node's own range; a root has no lower bound.
+    /// Visits the entries: reports the usable ones, and the faults of each. `first` and `end` are the bounds of the
+    /// node's own range; a root has no lower bound.
     pub(super) fn entries<F: Fn(BlockNr, u32) -> bool>(
         &self,
         first: Option<u32>,
@@ -311,7 +311,7 @@ impl NodeRef<'_> {
         if self.depth() > 0 && self.is_empty() {
             sink(Err(ExtentDamage::Empty));
         }
-        // The start and the end of the entry before. An unusable extent says nothing about the next one.
+        // The start and the end of the entry before. An unusable extent proves nothing about the next one.
         let mut before = first.map(|first| (first, u64::from(first)));
         for (i, raw) in self.raw_entries().enumerate() {
             let (entry, start) = (i as u16, raw_key(&raw));
@@ -328,13 +328,13 @@ impl NodeRef<'_> {
             }
             let unwritten = self.depth() == 0 && Extent::decode(&raw).unwritten;
             let mut note = |damage: ExtentDamage| {
-                // Blocks that are not written may lie behind the file's end, so such an extent is used even if it ends
-                // behind its parent's range (e2fsck: `scan_extent_node`).
+                // Unwritten blocks may lie past the end of the file, so such an extent is used even if it ends past its
+                // parent's range (e2fsck: `scan_extent_node`).
                 let is_behind = matches!(damage, ExtentDamage::BehindParent { .. });
                 usable &= !damage.is_fatal() || (is_behind && unwritten);
                 sink(Err(damage));
             };
-            // Where the range has no end, `extent_damage` reports an entry behind the last block of any file.
+            // If the range has no end, `extent_damage` reports entries past the last block of any file.
             if end < LOGICAL_END.into() {
                 self.end_damage(entry, &raw, end, &mut note);
             }
@@ -360,7 +360,7 @@ impl NodeRef<'_> {
     }
 }
 
-/// Reports the faults of one extent by itself.
+/// Reports the faults of a single extent.
 fn extent_damage<F: Fn(BlockNr, u32) -> bool>(
     entry: u16,
     extent: Extent,

@@ -2,13 +2,13 @@
 //!
 //! Main types: [`Extent`] and [`Index`] (one entry each, 12 bytes), [`NodeRef`] (a checked view of one node),
 //! [`NodeMut`] (edits one node in place), [`ExtentDamage`] (one fault), [`pack_tree`] (lays out a tree for a sorted
-//! list of extents). A node is either the 60 bytes of `i_block` (the root: room for 4 entries, no checksum of its
-//! own) or a whole block, which ends in a checksum right after the room for its last entry.
+//! list of extents). A node is either the 60 bytes of `i_block` (the root, with room for 4 entries and without a
+//! checksum) or a whole block. A block ends with a checksum directly after the room for its last entry.
 //!
 //! Linux: `struct ext4_extent`, `ext4_extent_idx`, `ext4_extent_header`, `ext4_extent_tail`, fs/ext4/ext4_extents.h.
 //!
-//! What it does not do: I/O, or work on more than one node at a time. The mapping layer in `extant-fs` descends,
-//! splits across blocks and frees.
+//! What it does not do: I/O, or work on more than one node at a time. The mapping layer in `extant-fs` descends, splits
+//! nodes and frees blocks.
 //!
 //! # Locking
 //! None.
@@ -25,28 +25,29 @@ use crate::{BlockNr, LogicalBlock};
 
 /// `eh_magic`.
 pub const MAGIC: u16 = 0xF30A;
-/// Bytes of a node's header.
+/// The size of a node's header, in bytes.
 pub const HEADER_BYTES: usize = 12;
-/// Bytes of one entry, extent or index.
+/// The size of one entry, extent or index, in bytes.
 pub const ENTRY_BYTES: usize = 12;
-/// Bytes of the checksum that ends a block node.
+/// The size of the checksum at the end of a block node, in bytes.
 pub const TAIL_BYTES: usize = 4;
-/// Bytes of the root node, which is the inode's whole `i_block`.
+/// The size of the root node, which is the inode's whole `i_block`, in bytes.
 pub const ROOT_BYTES: usize = 60;
-/// The deepest tree: five levels of blocks below the root.
+/// The maximum depth of a tree: five levels of blocks below the root.
 pub const DEPTH_MAX: u16 = 5;
-/// The longest written extent, in blocks.
+/// The maximum length of a written extent, in blocks.
 pub const WRITTEN_LEN_MAX: u32 = 32_768;
-/// The longest unwritten extent, in blocks: lengths above 32768 on disk mean "unwritten, minus 32768", so that 32768
-/// itself is taken by the written kind.
+/// The maximum length of an unwritten extent, in blocks. Lengths above 32768 on disk mean "unwritten, minus 32768", so
+/// that 32768 itself means a written extent.
 pub const UNWRITTEN_LEN_MAX: u32 = 32_767;
-/// One past the last logical block that can be mapped: lengths and ends must fit 32 bits, so block 0xFFFF_FFFF is lost.
+/// One past the last logical block that can be mapped. Lengths and ends must fit in 32 bits, so block 0xFFFF_FFFF
+/// cannot be mapped.
 pub const LOGICAL_END: u32 = u32::MAX;
 
-/// One entry as it lies on disk. The first four bytes are its key (little endian) in both kinds of node.
+/// The bytes of one entry on disk. In both kinds of node, the first four bytes are its key (little endian).
 pub type RawEntry = [u8; ENTRY_BYTES];
 
-/// The longest extent of that state, in blocks.
+/// The maximum length of an extent in that state, in blocks.
 pub const fn len_max(unwritten: bool) -> u32 {
     if unwritten { UNWRITTEN_LEN_MAX } else { WRITTEN_LEN_MAX }
 }
@@ -56,14 +57,14 @@ pub fn raw_key(raw: &RawEntry) -> u32 {
     u32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]])
 }
 
-/// A run of logical blocks that lies in one run of physical blocks (Linux: `struct ext4_extent`).
+/// A run of logical blocks that maps to one run of physical blocks (Linux: `struct ext4_extent`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent {
     /// The first block of the run within the file (`ee_block`).
     pub lblk: LogicalBlock,
-    /// Blocks, 1..=[`len_max`] of its state in a valid extent.
+    /// The number of blocks; in a valid extent from 1 to [`len_max`] of its state.
     pub len: u32,
-    /// Where the run starts on the device (`ee_start`): 48 bits.
+    /// The first block of the run on the device (`ee_start`): 48 bits.
     pub pblk: BlockNr,
     /// Allocated but never written: reads as zeros.
     pub unwritten: bool,
@@ -75,13 +76,13 @@ impl Extent {
         u64::from(self.lblk.0) + u64::from(self.len)
     }
 
-    /// True when `lblk` lies inside.
+    /// Whether the extent contains `lblk`.
     pub fn contains(&self, lblk: u32) -> bool {
         self.lblk.0 <= lblk && u64::from(lblk) < self.end()
     }
 
-    /// The one extent that covers `self` and then `next`, if the two may merge: same state, adjacent logically and
-    /// physically, and not longer than the state allows.
+    /// The extent that covers `self` followed by `next`, if the two may merge: they have the same state, are adjacent
+    /// logically and physically, and together are not longer than the state allows.
     pub fn merged(&self, next: &Extent) -> Option<Extent> {
         let len = self.len.checked_add(next.len)?;
         let adjacent =
@@ -106,7 +107,7 @@ impl Extent {
         })
     }
 
-    /// Reads an entry. A stored length of 0 comes back as `len: 0`, which [`NodeRef::validate`] refuses.
+    /// Decodes an entry. A stored length of 0 yields `len: 0`, which [`NodeRef::validate`] refuses.
     pub fn decode(raw: &RawEntry) -> Extent {
         let stored = u32::from(u16::from_le_bytes([raw[4], raw[5]]));
         let unwritten = stored > WRITTEN_LEN_MAX;
@@ -120,8 +121,8 @@ impl Extent {
         }
     }
 
-    /// The entry's bytes. Lengths above the cap of the state and physical blocks above 48 bits do not fit; callers hold
-    /// to both, and debug builds check.
+    /// Encodes the entry. Lengths above the maximum of the state, and physical blocks above 48 bits, do not fit.
+    /// Callers observe both limits, and debug builds check them.
     pub fn encode(&self) -> RawEntry {
         debug_assert!(self.len >= 1 && self.len <= len_max(self.unwritten) && self.pblk.0 < 1 << 48);
         let stored = if self.unwritten { self.len + WRITTEN_LEN_MAX } else { self.len } as u16;
@@ -129,7 +130,7 @@ impl Extent {
     }
 }
 
-/// A child of an index node, and the first logical block below it (Linux: `struct ext4_extent_idx`).
+/// A child of an index node, with the first logical block below it (Linux: `struct ext4_extent_idx`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Index {
     /// The first logical block below the child (`ei_block`).
@@ -146,7 +147,7 @@ impl Index {
         Index { lblk: LogicalBlock(raw_key(raw)), child: BlockNr(high << 32 | low) }
     }
 
-    /// The entry's bytes; `ei_unused` is 0.
+    /// Encodes the entry; `ei_unused` is 0.
     pub fn encode(&self) -> RawEntry {
         debug_assert!(self.child.0 < 1 << 48);
         let mut raw = [0; ENTRY_BYTES];
@@ -169,13 +170,13 @@ fn encode_entry(lblk: u32, len: u16, pblk_high: u16, pblk_low: u32) -> RawEntry 
 /// The header of a node (Linux: `struct ext4_extent_header`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Entries in use.
+    /// The number of entries in use.
     pub entries: u16,
-    /// Entries there is room for.
+    /// The number of entries that there is room for.
     pub max: u16,
-    /// Levels below this node; 0 is a leaf.
+    /// The number of levels below this node; 0 for a leaf.
     pub depth: u16,
-    /// Unused; preserved.
+    /// Unused, but preserved.
     pub generation: u32,
 }
 

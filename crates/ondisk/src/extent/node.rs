@@ -1,7 +1,7 @@
 //! One node: a checked view ([`NodeRef`]) and edits in place ([`NodeMut`]).
 //!
-//! Both are made by `parse`, which checks the header against the length of the slice. From then on no contents of the
-//! entries can make a method panic. [`NodeRef::validate`] checks the entries once.
+//! `parse` creates both, and checks the header against the length of the slice. From then on, no content of the entries
+//! can make a method panic. [`NodeRef::validate`] checks the entries once.
 //!
 //! # Locking
 //! None.
@@ -17,7 +17,7 @@ use crate::csum::crc32c;
 use crate::damage::refuse;
 use crate::{BlockNr, Error, LogicalBlock, Result, Structure};
 
-/// Entries that a node of `bytes` bytes (the root's 60, or a block) has room for.
+/// The number of entries that a node of `bytes` bytes (the root's 60, or a block) has room for.
 pub const fn capacity(bytes: usize) -> usize {
     bytes.saturating_sub(HEADER_BYTES) / ENTRY_BYTES
 }
@@ -26,7 +26,7 @@ fn get_u16(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The header of a root (60 bytes) or a block, as it lies there; `None` where the bytes are too few.
+/// The header of a root (60 bytes) or a block, without checks; `None` if there are too few bytes.
 fn read_header(bytes: &[u8]) -> Option<(u16, Header)> {
     let bytes = bytes.get(..ROOT_BYTES)?;
     let header = Header {
@@ -38,8 +38,8 @@ fn read_header(bytes: &[u8]) -> Option<(u16, Header)> {
     Some((get_u16(bytes, 0), header))
 }
 
-/// Reports everything that is wrong with the header of a root (60 bytes) or a block. Without any, it is a node that
-/// [`NodeRef::parse`] accepts.
+/// Reports all damage of the header of a root (60 bytes) or a block. If there is none, [`NodeRef::parse`] accepts the
+/// node.
 pub fn header_damage(bytes: &[u8], sink: &mut impl FnMut(ExtentDamage)) {
     let Some((magic, header)) = read_header(bytes) else {
         return sink(ExtentDamage::Length { found: bytes.len() as u32 });
@@ -47,7 +47,7 @@ pub fn header_damage(bytes: &[u8], sink: &mut impl FnMut(ExtentDamage)) {
     if magic != MAGIC {
         sink(ExtentDamage::Magic { found: magic });
     }
-    // e2fsprogs lets a writer leave room for up to two entries unused, and so do we.
+    // In e2fsprogs, a writer may leave room for up to two entries unused, so this allows it as well.
     let room = capacity(bytes.len());
     if usize::from(header.max) > room || usize::from(header.max) + 2 < room {
         sink(ExtentDamage::Room { found: header.max, expected: room.min(usize::from(u16::MAX)) as u16 });
@@ -67,13 +67,13 @@ fn parse_header(bytes: &[u8], number: u64) -> Result<Header> {
     Ok(header)
 }
 
-/// Where the checksum of a block node lies, from its header (`12 + 12 * eh_max`).
+/// The offset of a block node's checksum, according to its header (`12 + 12 * eh_max`).
 fn tail_at(header: &Header, bytes: &[u8]) -> Option<usize> {
     let at = HEADER_BYTES + usize::from(header.max) * ENTRY_BYTES;
     (bytes.len() > ROOT_BYTES && at + TAIL_BYTES <= bytes.len()).then_some(at)
 }
 
-/// A node whose header is sound.
+/// A view of a node whose header is valid.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeRef<'a> {
     bytes: &'a [u8],
@@ -94,22 +94,22 @@ impl<'a> NodeRef<'a> {
         self.header
     }
 
-    /// Entries in use.
+    /// The number of entries in use.
     pub fn len(&self) -> usize {
         usize::from(self.header.entries)
     }
 
-    /// Whether no entry is in use; only the root of an empty file may be so.
+    /// Whether no entry is in use; this is allowed only for the root of an empty file.
     pub fn is_empty(&self) -> bool {
         self.header.entries == 0
     }
 
-    /// Entries there is room for.
+    /// The number of entries that there is room for.
     pub fn room(&self) -> usize {
         usize::from(self.header.max)
     }
 
-    /// Levels below this node; 0 in a leaf.
+    /// The number of levels below this node; 0 for a leaf.
     pub fn depth(&self) -> u16 {
         self.header.depth
     }
@@ -144,7 +144,7 @@ impl<'a> NodeRef<'a> {
         self.raw(i).map(|raw| Index::decode(&raw))
     }
 
-    /// The last entry whose key is at most `lblk`, by binary search; `None` when `lblk` lies before the first entry.
+    /// The last entry whose key is at most `lblk`, by binary search; `None` if `lblk` lies before the first entry.
     pub fn search(&self, lblk: u32) -> Option<usize> {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -157,7 +157,7 @@ impl<'a> NodeRef<'a> {
         low.checked_sub(1)
     }
 
-    /// The node, if its header is sound; otherwise [`header_damage`] reports its faults.
+    /// The node, if its header is valid; otherwise [`header_damage`] reports its faults.
     pub fn sound(bytes: &'a [u8]) -> Option<NodeRef<'a>> {
         let mut sound = true;
         header_damage(bytes, &mut |_| sound = false);
@@ -165,7 +165,7 @@ impl<'a> NodeRef<'a> {
         Some(NodeRef { bytes, header })
     }
 
-    /// Whether the depth is all that is wrong with the header.
+    /// Whether the depth is the only fault of the header.
     pub fn is_only_too_deep(bytes: &[u8]) -> bool {
         let (mut deep, mut others) = (false, false);
         header_damage(bytes, &mut |damage| match damage {
@@ -175,8 +175,8 @@ impl<'a> NodeRef<'a> {
         deep && !others
     }
 
-    /// Checks every entry: keys ascending, extents not overlapping, lengths and logical ends legal, and each physical
-    /// range accepted by `valid` (start, blocks). `depth` is the parent's promise.
+    /// Checks every entry: keys ascend, extents do not overlap, lengths and logical ends are legal, and `valid` accepts
+    /// each physical range (start, blocks). `depth` is the depth that the parent states.
     ///
     /// # Errors
     /// `Corrupt` with the first rule that an entry or the depth breaks.
@@ -190,11 +190,11 @@ impl<'a> NodeRef<'a> {
         })
     }
 
-    /// Checks a parent's promise about this node: its depth, and that everything it maps lies in `first..end`. Looks
-    /// at the first and the last entry only, so it is cheap enough for every descent.
+    /// Checks a node against its parent: its depth, and that everything it maps lies in `first..end`. This looks only
+    /// at the first and the last entry, so it is cheap enough for every descent.
     ///
     /// # Errors
-    /// `Corrupt` if the depth or the range differs, or if a node above the leaves is empty.
+    /// `Corrupt` if the depth or the range differs, or if an index node is empty.
     pub fn check_place(&self, depth: u16, first: u32, end: u64, number: u64) -> Result<()> {
         refuse(Structure::ExtentNode, number, |mut sink| {
             self.place_damage(&Promise { depth, first, end }, &mut sink);
@@ -210,14 +210,14 @@ impl<'a> NodeRef<'a> {
         self.bytes.get(at..at + TAIL_BYTES)?.try_into().ok().map(u32::from_le_bytes)
     }
 
-    /// The checksum that a block node should have under this inode seed.
+    /// The checksum that a block node should have with this inode seed.
     pub fn checksum(&self, inode_seed: u32) -> Option<u32> {
         let at = tail_at(&self.header, self.bytes)?;
         Some(crc32c(inode_seed, &self.bytes[..at]))
     }
 }
 
-/// A node that may be edited. Every edit keeps the header in step; the checksum is redone by [`NodeMut::seal`] only.
+/// A node that may be edited. Every edit updates the header; only [`NodeMut::seal`] updates the checksum.
 #[derive(Debug)]
 pub struct NodeMut<'a> {
     bytes: &'a mut [u8],
@@ -234,7 +234,7 @@ impl<'a> NodeMut<'a> {
         Ok(NodeMut { bytes, header })
     }
 
-    /// Writes the header of an empty node over `bytes` (the root's 60, or a block) and zeroes the rest.
+    /// Writes the header of an empty node to `bytes` (the root's 60, or a block), and zeroes the rest.
     pub fn init(bytes: &'a mut [u8], depth: u16) -> NodeMut<'a> {
         debug_assert!(bytes.len() >= ROOT_BYTES && depth <= DEPTH_MAX);
         bytes.fill(0);
@@ -256,8 +256,8 @@ impl<'a> NodeMut<'a> {
         self.bytes[2..4].copy_from_slice(&self.header.entries.to_le_bytes());
     }
 
-    /// Replaces the entries `range` by `new`. False, and nothing changed, when the range is not there or the room is
-    /// too small.
+    /// Replaces the entries `range` by `new`. Returns false, without a change, if the range does not exist or there is
+    /// too little room.
     #[must_use]
     pub fn splice(&mut self, range: Range<usize>, new: &[RawEntry]) -> bool {
         let old = usize::from(self.header.entries);
@@ -289,7 +289,7 @@ impl<'a> NodeMut<'a> {
         self.splice(i..i.saturating_add(1), &[])
     }
 
-    /// Changes the key of entry `i` and leaves the rest of it.
+    /// Changes only the key of entry `i`.
     #[must_use]
     pub fn set_key(&mut self, i: usize, lblk: LogicalBlock) -> bool {
         let Some(mut raw) = self.view().raw(i) else { return false };
@@ -303,7 +303,7 @@ impl<'a> NodeMut<'a> {
         self.splice(0..usize::from(self.header.entries), new)
     }
 
-    /// Recomputes a block node's checksum; without a seed (no metadata_csum) or in a root there is none.
+    /// Recomputes the checksum of a block node. Without a seed (no metadata_csum), or in a root, there is none.
     pub fn seal(&mut self, inode_seed: Option<u32>) {
         let Some(seed) = inode_seed else { return };
         if let (Some(at), Some(sum)) = (tail_at(&self.header, self.bytes), self.view().checksum(seed)) {

@@ -1,6 +1,6 @@
-//! Lays out a whole extent tree for a sorted list of extents, every node but the last of each level full.
+//! Lays out a whole extent tree for a sorted list of extents. In each level, every node except the last is full.
 //!
-//! For image builders and repair: one pass, no reads. The caller writes the blocks it gets back.
+//! For image builders and repair. This takes one pass and reads nothing; the caller writes the returned blocks.
 //!
 //! # Locking
 //! None.
@@ -17,12 +17,12 @@ pub struct PackedTree {
     pub blocks: Vec<(BlockNr, Vec<u8>)>,
 }
 
-/// Packs `extents` (sorted, legal; not merged here). `next_block` hands out the blocks for the nodes, in the order in
-/// which they are filled: leaves first.
+/// Packs `extents`, which must be sorted and legal; they are not merged here. `next_block` returns the blocks for the
+/// nodes, in the order in which they are filled: leaves first.
 ///
 /// # Errors
-/// `Corrupt` when the list breaks the rules of [`super::NodeRef::validate`], `Unsupported` when `next_block` runs dry
-/// or the tree would be too deep.
+/// `Corrupt` if the list breaks the rules of [`super::NodeRef::validate`], `Unsupported` if `next_block` returns no
+/// block or the tree would be too deep.
 pub fn pack_tree(
     extents: &[Extent],
     block_size: u32,

@@ -1,4 +1,4 @@
-//! Extents and their nodes, byte by byte, and under random edits.
+//! Tests of extents and their nodes: known bytes, and random edits.
 
 use proptest::prelude::*;
 
@@ -128,7 +128,7 @@ fn validation_names_the_fault() {
     assert!(node.check_place(1, 10, 25, 7).is_err());
 }
 
-/// Everything wrong with a node of 1024 bytes in which blocks 1 to 999 may be owned.
+/// All damage of a node of 1024 bytes in which blocks 1 to 999 may be owned.
 fn damages(bytes: &[u8], promise: Option<Promise>, is_dir: bool, cluster_bits: u32) -> Vec<ExtentDamage> {
     let valid = |start: BlockNr, len: u32| start.0 > 0 && start.0 + u64::from(len) <= 1000;
     let context = NodeContext { seed: Some(SEED), is_dir, cluster_bits, valid };
@@ -140,7 +140,7 @@ fn damages(bytes: &[u8], promise: Option<Promise>, is_dir: bool, cluster_bits: u
 
 const SEED: u32 = 77;
 
-/// A sealed node with these entries.
+/// A node with these entries and its checksum.
 fn node_of(depth: u16, entries: &[RawEntry]) -> Vec<u8> {
     let mut bytes = vec![0; 1024];
     let mut node = NodeMut::init(&mut bytes, depth);
@@ -226,7 +226,7 @@ fn each_damage_of_a_nodes_place_is_found_alone() {
     let wild = [ext(10, 500, 100, false).encode(), ext(20, 5, 200, false).encode()];
     let found = damages(&node_of(0, &wild), Some(promise), false, 0);
     assert_eq!(found, [D::BehindParent { entry: 0, start: 10, end: 510, limit: 25 }], "the second is sound");
-    // Blocks that are not written are the file's all the same, and the next lie among them.
+    // Unwritten blocks belong to the file as well, and the next extent overlaps them.
     let unwritten = [ext(10, 500, 100, true).encode(), ext(20, 5, 200, false).encode()];
     let behind = D::BehindParent { entry: 0, start: 10, end: 510, limit: 25 };
     let among = D::Overlap { entry: 1, start: 20, end: 510 };

@@ -1,7 +1,7 @@
-//! Damage of a group descriptor, and of the bitmaps to which it points.
+//! Damage of a group descriptor, and of the bitmaps that it points to.
 //!
-//! Main types: [`DescDamage`], [`BitmapDamage`].
-//! It knows one descriptor. The checker detects blocks shared by two groups, and counts that differ from the bitmaps.
+//! Main types: [`DescDamage`], [`BitmapDamage`]. This covers a single descriptor. The checker detects blocks shared by
+//! two groups, and counts that differ from the bitmaps.
 //!
 //! # Locking
 //! None.
@@ -15,7 +15,7 @@ use crate::damage::Damage;
 use crate::superblock::{DescChecksum, Geometry};
 use crate::{BlockNr, GroupNr, bitmap};
 
-/// A target of a descriptor.
+/// A structure that a descriptor points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Piece {
     /// `bg_block_bitmap`.
@@ -63,40 +63,40 @@ impl fmt::Display for Counted {
 /// One fault of a group descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescDamage {
-    /// The checksum does not fit the bytes.
+    /// The checksum does not match the bytes.
     #[error("checksum {found:#x}, computed {expected:#x}")]
     Checksum {
-        /// As stored.
+        /// The stored value.
         found: u16,
-        /// Of the bytes.
+        /// The checksum of the bytes.
         expected: u16,
     },
-    /// Something lies outside the file system, or outside the group where it has to be in it.
+    /// A structure lies outside the file system, or outside its group where that is required.
     #[error("{piece} at block {start} outside {first}..{end}")]
     Outside {
-        /// The target.
+        /// The structure.
         piece: Piece,
         /// Its first block.
         start: u64,
-        /// The first block where it may be.
+        /// The first block where it is allowed.
         first: u64,
-        /// One past the last.
+        /// One past the last block where it is allowed.
         end: u64,
     },
-    /// Two pieces of the group overlap.
+    /// Two structures of the group overlap.
     #[error("{piece} and {other} share block {block}")]
     Shared {
-        /// The target.
+        /// One structure.
         piece: Piece,
-        /// The other target.
+        /// The other structure.
         other: Piece,
-        /// The first block of both.
+        /// The first shared block.
         block: u64,
     },
-    /// Something lies on a copy of the superblock or of the descriptors.
+    /// A structure overlaps a copy of the superblock or of the descriptors.
     #[error("{piece} at block {start} on the superblock or descriptors at {fixed}")]
     OnFixed {
-        /// The target.
+        /// The structure.
         piece: Piece,
         /// Its first block.
         start: u64,
@@ -108,12 +108,12 @@ pub enum DescDamage {
     Count {
         /// The count.
         what: Counted,
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// The most that the group can have.
+        /// The maximum for the group.
         most: u32,
     },
-    /// More inodes were never used than are free.
+    /// More inodes are marked as never used than are free.
     #[error("{unused} inodes never used, but only {free} free")]
     UnusedAboveFree {
         /// `bg_itable_unused`.
@@ -121,7 +121,7 @@ pub enum DescDamage {
         /// `bg_free_inodes_count`.
         free: u32,
     },
-    /// Flags of uninitialised parts, on a file system without checksums of descriptors.
+    /// Flags for uninitialized parts, on a file system whose descriptors have no checksums.
     #[error("flags {flags:#x} and {unused} unused inodes without checksums, expected none")]
     Uninit {
         /// `bg_flags`.
@@ -129,7 +129,7 @@ pub enum DescDamage {
         /// `bg_itable_unused`.
         unused: u32,
     },
-    /// The block bitmap of the last group, which mostly ends early, was never initialized.
+    /// The block bitmap of the last group, which usually is incomplete, was never initialized.
     #[error("the last group's block bitmap is not initialized")]
     UninitLast,
 }
@@ -144,20 +144,20 @@ impl Damage for DescDamage {
 /// One fault of a bitmap of blocks or inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BitmapDamage {
-    /// The checksum in the descriptor does not fit the bytes.
+    /// The checksum in the descriptor does not match the bytes.
     #[error("checksum {found:#x}, computed {expected:#x}")]
     Checksum {
-        /// As stored in the descriptor.
+        /// The checksum stored in the descriptor.
         found: u32,
-        /// Of the bytes.
+        /// The checksum of the bytes.
         expected: u32,
     },
-    /// A bit behind the last that counts is clear.
+    /// A bit after the last valid one is clear.
     #[error("bit {bit}, behind the last of {bits}, is clear")]
     Padding {
         /// The first such bit.
         bit: u32,
-        /// Bits that count.
+        /// The number of valid bits.
         bits: u32,
     },
 }
@@ -169,7 +169,7 @@ impl Damage for BitmapDamage {
 }
 
 impl GroupDesc {
-    /// Reports everything that is wrong with the descriptor. `bytes` are those that it was parsed from.
+    /// Reports all damage of the descriptor. `bytes` are those from which it was parsed.
     pub fn damage(&self, bytes: &[u8], group: GroupNr, geometry: &Geometry, sink: &mut impl FnMut(DescDamage)) {
         if let Some((found, expected)) = checksums(bytes, group, geometry)
             && found != expected
@@ -190,7 +190,7 @@ impl GroupDesc {
         };
         let pieces = self.pieces(geometry);
         for (index, &(piece, start, count)) in pieces.iter().enumerate() {
-            // The saturated sum keeps a hostile 64-bit location from wrapping.
+            // A saturating sum, so that a hostile 64-bit location cannot wrap around.
             let piece_end = start.saturating_add(count);
             if start == 0 || start < first || piece_end > end {
                 sink(DescDamage::Outside { piece, start, first, end });
@@ -217,7 +217,7 @@ impl GroupDesc {
         }
     }
 
-    /// The targets of the descriptor: first block, blocks.
+    /// The structures that the descriptor points to: the first block, and the number of blocks.
     fn pieces(&self, geometry: &Geometry) -> [(Piece, u64, u64); 3] {
         [
             (Piece::BlockBitmap, self.block_bitmap.0, 1),
@@ -258,7 +258,7 @@ impl GroupDesc {
         }
     }
 
-    /// Reports the faults of the group's block bitmap; an uninitialised one is sound.
+    /// Reports the faults of the group's block bitmap. An uninitialized one has none.
     pub fn block_bitmap_damage(
         &self,
         bitmap: &[u8],
@@ -273,7 +273,7 @@ impl GroupDesc {
         bitmap_damage(bitmap, self.block_bitmap_csum, covered, bits, geometry, sink);
     }
 
-    /// Reports the faults of the group's inode bitmap; an uninitialised one is sound.
+    /// Reports the faults of the group's inode bitmap. An uninitialized one has none.
     pub fn inode_bitmap_damage(&self, bitmap: &[u8], geometry: &Geometry, sink: &mut impl FnMut(BitmapDamage)) {
         if self.flags.contains(GroupFlags::INODE_UNINIT) {
             return;

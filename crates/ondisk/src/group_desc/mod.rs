@@ -1,7 +1,7 @@
-//! Block group descriptors, their checksums and those of the bitmaps they point to.
+//! Block group descriptors, with their checksums and those of the bitmaps that they point to.
 //!
 //! Main types: [`GroupDesc`] (decoded, with the raw bytes), [`RawGroupDesc`] (the bytes), [`GroupFlags`],
-//! [`DescDamage`] and [`BitmapDamage`] (one fault each). It does not look into bitmaps; [`crate::bitmap`] does.
+//! [`DescDamage`] and [`BitmapDamage`] (one fault each). Bitmaps themselves are handled by [`crate::bitmap`].
 //!
 //! # Locking
 //! None. A mount changes a descriptor under its group's lock.
@@ -21,8 +21,8 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 bitflags::bitflags! {
-    /// `bg_flags` (Linux: `EXT4_BG_*`). They mean something only where descriptors have checksums; elsewhere
-    /// [`GroupDesc`] shows none.
+    /// `bg_flags` (Linux: `EXT4_BG_*`). They have a meaning only if descriptors have checksums; otherwise [`GroupDesc`]
+    /// contains none.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct GroupFlags: u16 {
         /// The inode bitmap on disk is garbage: no inode is in use.
@@ -59,7 +59,7 @@ pub struct RawGroupDesc {
     pub bg_block_bitmap_csum_lo: U16,
     /// Low half of the inode bitmap's CRC32C.
     pub bg_inode_bitmap_csum_lo: U16,
-    /// Low half of the count of inodes at the table's end that were never used.
+    /// Low half of the number of never-used inodes at the end of the table.
     pub bg_itable_unused_lo: U16,
     /// CRC16 or the low 16 bits of a CRC32C of the descriptor, see [`crate::superblock::DescChecksum`].
     pub bg_checksum: U16,
@@ -75,7 +75,7 @@ pub struct RawGroupDesc {
     pub bg_free_inodes_count_hi: U16,
     /// High half of the count of directories.
     pub bg_used_dirs_count_hi: U16,
-    /// High half of the count of inodes that were never used.
+    /// High half of the number of never-used inodes.
     pub bg_itable_unused_hi: U16,
     /// High half of the exclude bitmap; not used by Linux.
     pub bg_exclude_bitmap_hi: U32,
@@ -97,37 +97,37 @@ const _: () = {
 
 const CHECKSUM_AT: usize = 0x1e;
 const CHECKSUM_END: usize = 0x20;
-/// Descriptors at least this long have the high halves.
+/// The minimum size of descriptors with high halves, in bytes.
 const DESC_SIZE_64BIT: usize = 64;
 
-/// A descriptor with its halves joined. The fields may be changed; [`GroupDesc::encode_into`] puts them back.
+/// A descriptor with its halves joined. The fields may be changed; [`GroupDesc::encode_into`] splits them again.
 #[derive(Clone, Debug)]
 pub struct GroupDesc {
-    /// The block with one bit per cluster of the group.
+    /// The block with one bit for each cluster of the group.
     pub block_bitmap: BlockNr,
-    /// The block with one bit per inode of the group.
+    /// The block with one bit for each inode of the group.
     pub inode_bitmap: BlockNr,
     /// First block of the inode table.
     pub inode_table: BlockNr,
-    /// Free clusters: blocks, unless `bigalloc`.
+    /// The number of free clusters, which are blocks unless `bigalloc` is set.
     pub free_clusters: u32,
-    /// Inodes that their bitmap has free.
+    /// The number of inodes that are free in the bitmap.
     pub free_inodes: u32,
-    /// Directories among the group's inodes; the choice of a group for a new one looks at it.
+    /// The number of directories among the group's inodes, which is used to choose groups for new directories.
     pub used_dirs: u32,
-    /// Empty where descriptors have no checksums.
+    /// The flags; empty if descriptors have no checksums.
     pub flags: GroupFlags,
-    /// Inodes at the end of the table that were never used; 0 where descriptors have no checksums.
+    /// The number of never-used inodes at the end of the table; 0 if descriptors have no checksums.
     pub itable_unused: u32,
-    /// As stored: 16 significant bits in descriptors of 32 bytes.
+    /// The stored checksum; 16 bits are significant in descriptors of 32 bytes.
     pub block_bitmap_csum: u32,
-    /// As stored: 16 significant bits in descriptors of 32 bytes.
+    /// The stored checksum; 16 bits are significant in descriptors of 32 bytes.
     pub inode_bitmap_csum: u32,
 }
 
 impl GroupDesc {
-    /// Decodes a descriptor and checks its checksum, locations and counts. `bytes` starts with it and is at least
-    /// `desc_size` long.
+    /// Decodes a descriptor and checks its checksum, locations and counts. `bytes` begins with the descriptor and has
+    /// at least `desc_size` bytes.
     ///
     /// # Errors
     /// `Corrupt` if `bytes` is too short, or the checksum, a location or a count is wrong.
@@ -137,7 +137,7 @@ impl GroupDesc {
         Ok(desc)
     }
 
-    /// Decodes without checking anything but the length; [`GroupDesc::damage`] checks.
+    /// Decodes a descriptor and checks only its length; [`GroupDesc::damage`] checks the rest.
     ///
     /// # Errors
     /// `Corrupt` if `bytes` is shorter than `desc_size`.
@@ -148,7 +148,7 @@ impl GroupDesc {
         let mut raw = RawGroupDesc::new_zeroed();
         let length = bytes.len().min(size_of::<RawGroupDesc>());
         raw.as_mut_bytes()[..length].copy_from_slice(&bytes[..length]);
-        // In short descriptors the high halves stay zero.
+        // In short descriptors the high halves remain zero.
         let has_flags = geometry.desc_checksum != DescChecksum::None;
         let wide = |low: U32, high: U32| BlockNr(u64::from(low.get()) | u64::from(high.get()) << 32);
         let word = |low: U16, high: U16| u32::from(low.get()) | u32::from(high.get()) << 16;
@@ -166,16 +166,16 @@ impl GroupDesc {
         })
     }
 
-    /// Fails unless bitmaps and inode table lie in the file system (in the group itself without `flex_bg`), apart from
-    /// each other and from the superblock and descriptor copies.
+    /// Checks that the bitmaps and the inode table lie in the file system (without `flex_bg`, in the group itself), and
+    /// do not overlap each other or the copies of superblock and descriptors.
     ///
     /// # Errors
-    /// `Corrupt` with the first location that breaks this.
+    /// `Corrupt` with the first location that is wrong.
     pub fn check_locations(&self, group: GroupNr, geometry: &Geometry) -> Result<()> {
         refuse(Structure::GroupDescriptor, group.0, |mut sink| self.location_damage(group, geometry, &mut sink))
     }
 
-    /// Fails if a count exceeds the size of the group.
+    /// Checks that no count exceeds the size of the group.
     ///
     /// # Errors
     /// `Corrupt` with the first such count.
@@ -183,8 +183,8 @@ impl GroupDesc {
         refuse(Structure::GroupDescriptor, group.0, |mut sink| self.count_damage(group, geometry, &mut sink))
     }
 
-    /// Writes the descriptor over `desc_size` bytes at the start of `out`, with its checksum. Unknown fields stay as
-    /// they are in `out`: snapshots' fields, reserved ones, bytes after the 64th.
+    /// Writes the descriptor, with its checksum, over `desc_size` bytes at the start of `out`. Unknown fields in `out`
+    /// do not change: snapshots' fields, reserved ones, bytes after the 64th.
     ///
     /// # Panics
     /// If `out` is shorter than `desc_size`.
@@ -245,7 +245,7 @@ impl GroupDesc {
     }
 }
 
-/// `bg_checksum` and its expected value; `None` if descriptors have no checksums or `bytes` are too few.
+/// `bg_checksum` and its expected value; `None` if descriptors have no checksums or there are too few `bytes`.
 fn checksums(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> Option<(u16, u16)> {
     let bytes = bytes.get(..geometry.desc_size).filter(|_| geometry.desc_checksum != DescChecksum::None)?;
     let stored = u16::from_le_bytes([bytes[CHECKSUM_AT], bytes[CHECKSUM_AT + 1]]);

@@ -1,4 +1,4 @@
-//! Descriptors and bitmaps with one thing wrong each.
+//! Descriptors and bitmaps with a single fault each.
 
 use super::*;
 use crate::bitmap;
@@ -15,7 +15,7 @@ fn geometry() -> Geometry {
 
 const GROUP: GroupNr = GroupNr(2);
 
-/// A sound descriptor of group 2, which has no copies of the superblock.
+/// A valid descriptor of group 2, which has no copies of the superblock.
 fn good() -> GroupDesc {
     GroupDesc {
         block_bitmap: BlockNr(65536),

@@ -10,10 +10,10 @@ use crate::group_desc::{GroupDesc, GroupFlags};
 use crate::superblock::{DescChecksum, Geometry};
 use crate::{GroupNr, bitmap};
 
-/// The descriptor of a new group, and its block bitmap, for which `bits` has room. `first` is the first group of
-/// `around`, which has the tables of all groups that may lie in this one, its own among them ([`super::neighbours`]).
+/// Creates the descriptor of a new group, and its block bitmap in `bits`. `first` is the first group of `around`, which
+/// contains the tables of all groups whose tables may lie in this one, including its own ([`super::neighbours`]).
 ///
-/// Unless the descriptor says `BLOCK_UNINIT`, the bitmap must be written. The table is not marked as zeroed.
+/// Unless the descriptor has `BLOCK_UNINIT`, the bitmap must be written. The inode table is not marked as zeroed.
 ///
 /// # Panics
 /// If `around` lacks the group.
@@ -25,7 +25,7 @@ pub fn new_group(geo: &Geometry, group: GroupNr, first: GroupNr, around: &[Table
     bitmap::init_block_bitmap(bits, group, &descs, geo);
     let mut desc = descs[own].clone();
     desc.free_clusters = bitmap::count_zeros(bits, 0..geo.clusters_in_group(group));
-    // A kernel that makes such a bitmap itself knows only the group's own tables.
+    // A kernel that builds such a bitmap itself knows only the group's own tables.
     if has_flags && !is_host && group.0 + 1 < geo.group_count {
         desc.flags.insert(GroupFlags::BLOCK_UNINIT);
     } else {
@@ -49,7 +49,7 @@ fn blank(geo: &Geometry, has_flags: bool, [block_bitmap, inode_bitmap, inode_tab
     }
 }
 
-/// Whether a piece of another group's lies in this one.
+/// Whether a structure of another group lies in this one.
 fn lies_in(geo: &Geometry, desc: &GroupDesc, group: GroupNr) -> bool {
     let first = geo.first_block_of_group(group).0;
     let end = first + u64::from(geo.blocks_in_group(group));

@@ -1,12 +1,13 @@
-//! The layout of a larger file system: what its size decides, and the bytes of its new groups.
+//! The layout of a larger file system: the consequences of its size, and the bytes of its new groups.
 //!
-//! Main functions: [`target`] (the superblock of the largest file system in so many bytes, or why there is none),
-//! [`step`] (the next transaction of a growth in steps), [`place`] (where new bitmaps and tables lie), [`new_group`]
-//! (descriptor and block bitmap). Main types: [`NoGrowth`], [`ReservedBlocks`] (the blocks of the resize inode).
+//! Main functions: [`target`] (the superblock of the largest file system in a given size, or the reason why there is
+//! none), [`step`] (the next transaction of a growth in steps), [`place`] (the places of new bitmaps and tables),
+//! [`new_group`] (descriptor and block bitmap). Main types: [`NoGrowth`], [`ReservedBlocks`] (the blocks of the resize
+//! inode).
 //!
-//! Images are grown by `repair`, mounts by `fs`: both take the layout from here (Linux: fs/ext4/resize.c).
+//! `repair` grows images and `fs` grows mounts; both take the layout from here (Linux: fs/ext4/resize.c).
 //!
-//! What it does not do: I/O, and the descriptors and bitmaps of groups that exist already.
+//! What it does not do: I/O, or handle the descriptors and bitmaps of existing groups.
 //!
 //! # Locking
 //! None.
@@ -21,45 +22,45 @@ pub use self::place::{Tables, neighbours, place};
 pub use self::reserved::ReservedBlocks;
 pub use self::target::{Backups, step, target};
 
-/// Why there is no such larger file system.
+/// The reason why the file system cannot have that size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoGrowth {
-    /// It is larger already.
+    /// The file system is larger already.
     #[error("it has {now} bytes, and {asked} are less")]
     Smaller {
-        /// Its bytes.
+        /// The current size, in bytes.
         now: u64,
-        /// The bytes it was to have.
+        /// The requested size, in bytes.
         asked: u64,
     },
-    /// No block is reserved for descriptors of more groups, and `meta_bg` does not place them elsewhere.
+    /// No block is reserved for the descriptors of more groups, and `meta_bg` does not place them elsewhere.
     #[error("its descriptors have no room for more than {most} bytes")]
     DescriptorRoom {
-        /// The most bytes that it can have.
+        /// The maximum size, in bytes.
         most: u64,
     },
-    /// Block numbers have 32 bits.
+    /// Block numbers have only 32 bits.
     #[error("without the feature 64bit it has no more than 2^32 - 1 blocks, which are {most} bytes")]
     BlockNumbers {
-        /// The most bytes that it can have.
+        /// The maximum size, in bytes.
         most: u64,
     },
-    /// The resize inode names blocks with 32 bits, and as many backups as a block has pointers.
+    /// The resize inode has block numbers of 32 bits, and no more backups than a block has pointers.
     #[error("its resize inode cannot name the blocks that descriptors of that many groups need")]
     ResizeInode,
-    /// Inode numbers have 32 bits.
+    /// Inode numbers have only 32 bits.
     #[error("every group has {per_group} inodes, and that many groups would have more than 2^32 - 1")]
     InodeNumbers {
-        /// Inodes of a group.
+        /// The number of inodes in each group.
         per_group: u32,
     },
-    /// Both decide where descriptors lie.
+    /// `resize_inode` and `meta_bg` exclude each other, because both determine the place of descriptors.
     #[error("it has both features resize_inode and meta_bg, which exclude each other")]
     Descriptors,
-    /// The numbers break a rule of the format.
+    /// The larger layout breaks a rule of the format.
     #[error("the larger layout is not valid: {0}")]
     Layout(crate::Error),
-    /// Bitmaps and inode tables do not fit the new groups.
+    /// The bitmaps and inode tables do not fit in the new groups.
     #[error("the bitmaps and inode tables of the new groups do not fit")]
     Tables,
 }

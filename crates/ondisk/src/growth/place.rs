@@ -1,8 +1,8 @@
 //! The places of bitmaps and inode tables of new groups.
 //!
-//! Main function: [`place`]. Those of a flex group lie side by side behind the first copies of superblock and
-//! descriptors (Linux: `setup_new_flex_group_blocks`, fs/ext4/resize.c); without `flex_bg`, or without room, in the
-//! group itself.
+//! Main function: [`place`]. The tables of a flex group lie together after the first copies of superblock and
+//! descriptors (Linux: `setup_new_flex_group_blocks`, fs/ext4/resize.c). Without `flex_bg`, or if there is no room,
+//! they lie in the group itself.
 //!
 //! # Locking
 //! None.
@@ -13,13 +13,13 @@ use super::NoGrowth;
 use crate::superblock::Geometry;
 use crate::{BlockNr, GroupNr};
 
-/// The most groups whose tables are placed together, so that the work for a group has a bound.
+/// The maximum number of groups whose tables are placed together, so that the work for each group is bounded.
 const TOGETHER_MAX: u32 = 64;
 
-/// Block bitmap, inode bitmap and the start of the inode table.
+/// The block bitmap, the inode bitmap, and the start of the inode table.
 pub type Tables = [BlockNr; 3];
 
-/// The group's neighbours whose tables may lie with its own: those of its flex group that are new, too.
+/// The groups whose tables may lie together with this group's: the new groups of its flex group.
 pub fn neighbours(geo: &Geometry, first_new: u32, group: u32) -> Range<u32> {
     let flex = if geo.flex_bg { geo.groups_per_flex.clamp(1, TOGETHER_MAX) } else { 1 };
     let start = group - group % flex;
@@ -29,7 +29,7 @@ pub fn neighbours(geo: &Geometry, first_new: u32, group: u32) -> Range<u32> {
 /// Places the tables of the groups from `first_new` on.
 ///
 /// # Errors
-/// [`NoGrowth::Tables`]: they do not fit.
+/// [`NoGrowth::Tables`] if they do not fit.
 pub fn place(geo: &Geometry, first_new: u32) -> Result<Vec<Tables>, NoGrowth> {
     place_all(geo, first_new).ok_or(NoGrowth::Tables)
 }
@@ -52,7 +52,7 @@ fn place_all(geo: &Geometry, first_new: u32) -> Option<Vec<Tables>> {
     Some(all)
 }
 
-/// Places tables in these groups: all block bitmaps, all inode bitmaps, all inode tables.
+/// Places the tables of these groups: first all block bitmaps, then all inode bitmaps, then all inode tables.
 fn together(geo: &Geometry, groups: Range<u32>) -> Option<Vec<Tables>> {
     let copies = groups.clone().map(|group| geo.base_metadata(GroupNr(group)));
     let copies: Vec<Range<u64>> = copies

@@ -1,7 +1,7 @@
-//! The blocks that the resize inode names: those reserved for descriptors, and their copies.
+//! The blocks of the resize inode: those reserved for descriptors, and their copies.
 //!
-//! Main type: [`ReservedBlocks`]. The double indirect block of the inode names the reserved blocks behind the primary
-//! descriptors; each of these names its copies (Linux: `reserve_backup_gdb`, fs/ext4/resize.c).
+//! Main type: [`ReservedBlocks`]. The double indirect block of the inode points to the reserved blocks after the
+//! primary descriptors. Each of these points to its copies (Linux: `reserve_backup_gdb`, fs/ext4/resize.c).
 //!
 //! # Locking
 //! None.
@@ -20,21 +20,21 @@ pub struct ReservedBlocks<'a> {
 }
 
 impl<'a> ReservedBlocks<'a> {
-    /// The slot of the double indirect block, the only one that the inode uses.
+    /// The slot of the double indirect block, which is the only one that the inode uses.
     pub const DOUBLE: usize = 13;
 
-    /// Those of a file system with this layout.
+    /// The blocks for a file system with this layout.
     pub fn new(geo: &'a Geometry) -> ReservedBlocks<'a> {
         let first = geo.super_location(GroupNr(0)).0.0 + 1 + u64::from(geo.desc_blocks);
         ReservedBlocks { geo, backups: geo.backup_groups().collect(), first }
     }
 
-    /// The reserved blocks behind the primary descriptors.
+    /// The reserved blocks after the primary descriptors.
     pub fn blocks(&self) -> impl Iterator<Item = BlockNr> + use<> {
         (self.first..self.first + u64::from(self.geo.reserved_gdt_blocks)).map(BlockNr)
     }
 
-    /// The double indirect block. `None`: a number does not fit.
+    /// The double indirect block; `None` if a number does not fit.
     pub fn double(&self) -> Option<Vec<u8>> {
         let mut bytes = vec![0; self.geo.block_size as usize];
         for block in self.blocks() {
@@ -69,7 +69,7 @@ impl<'a> ReservedBlocks<'a> {
         BlockNr(block.unwrap_or(0).into())
     }
 
-    /// Writes the number of blocks into the bytes of the inode, and their checksum.
+    /// Writes the number of blocks and the checksum into the bytes of the inode.
     pub fn store_blocks(&self, inode: &mut [u8]) {
         if let Ok((raw, _)) = RawInode::mut_from_prefix(inode) {
             raw.i_blocks_lo.set(self.sectors());
@@ -77,7 +77,7 @@ impl<'a> ReservedBlocks<'a> {
         update_checksum(inode, InodeNr::RESIZE, self.geo);
     }
 
-    /// Sectors of 512 bytes that the inode has.
+    /// The number of 512-byte sectors that the inode has.
     pub fn sectors(&self) -> u32 {
         let blocks = 1 + u64::from(self.geo.reserved_gdt_blocks) * (1 + self.backups.len() as u64);
         ((blocks << self.geo.cluster_bits) * u64::from(self.geo.block_size / 512)) as u32

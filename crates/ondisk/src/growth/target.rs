@@ -1,4 +1,4 @@
-//! The superblock of a larger file system: what its size decides.
+//! The superblock of a larger file system.
 //!
 //! Main functions: [`target`] (all at once), [`step`] (one transaction of a growth in steps). Main type: [`Backups`].
 //!
@@ -17,20 +17,21 @@ use crate::superblock::{BackupRule, Geometry, SUPERBLOCK_OFFSET, SuperBlock};
 pub enum Backups {
     /// It moves to the new last group, if it was in the last one.
     Move,
-    /// It stays where it is (Linux: a growth while mounted).
+    /// It stays in its group (Linux: a growth while mounted).
     Stay,
 }
 
-/// Blocks for files that a new last group has at least, or it is left out (e2fsprogs do the same).
+/// The minimum number of blocks for files in a new last group; a smaller group is left out (as in e2fsprogs).
 const LAST_GROUP_FREE_MIN: u64 = 50;
 
-/// The superblock of the file system of `sb` with at most `bytes` bytes. Counts of free blocks and inodes, and that of
-/// the file system's own clusters, are still the old ones. The same number of blocks: nothing is to be done.
+/// The superblock of `sb`'s file system enlarged to at most `bytes` bytes. The numbers of free blocks and inodes, and
+/// of the file system's own clusters, are still the old ones. If the number of blocks does not change, there is nothing
+/// to do.
 ///
-/// A last group that would have no room for files is left out.
+/// A last group without room for files is left out.
 ///
 /// # Errors
-/// [`NoGrowth`], if no such file system exists.
+/// [`NoGrowth`] if no such file system exists.
 pub fn target(sb: &SuperBlock, bytes: u64, moves: Backups) -> Result<SuperBlock, NoGrowth> {
     let old = sb.geometry();
     let asked = bytes >> old.block_bits;
@@ -54,9 +55,9 @@ pub fn target(sb: &SuperBlock, bytes: u64, moves: Backups) -> Result<SuperBlock,
     Ok(larger)
 }
 
-/// The superblock after the next transaction of a growth to `blocks` blocks, which [`target`] has found to be possible.
-/// The last group becomes whole first; then the new groups of a flex group join together. `begin` is the superblock
-/// from before the growth: the part of the blocks that only root may take stays what it was then. Backups stay.
+/// The superblock after the next transaction of a growth to `blocks` blocks, which [`target`] has found possible. First
+/// the last group is completed; then the new groups of a flex group are added together. `begin` is the superblock
+/// before the growth, which determines the share of blocks that only root may use. The backups do not move.
 ///
 /// # Errors
 /// As [`target`].
@@ -76,7 +77,7 @@ pub fn step(begin: &SuperBlock, now: &SuperBlock, blocks: u64) -> Result<SuperBl
     with_blocks(now, end, share(begin, begin.blocks_count, end), Backups::Stay)
 }
 
-/// The blocks that only root may take, of `blocks` instead of `of`.
+/// The number of blocks for root in a file system of `blocks` blocks, in proportion to that in one of `of` blocks.
 fn share(sb: &SuperBlock, of: u64, blocks: u64) -> u64 {
     (u128::from(sb.reserved_blocks()) * u128::from(blocks) / u128::from(of.max(1))) as u64
 }
@@ -127,7 +128,7 @@ fn with_blocks(sb: &SuperBlock, blocks: u64, root_only: u64, moves: Backups) -> 
     Ok(larger)
 }
 
-/// The blocks that stay reserved for descriptors.
+/// The number of blocks that remain reserved for descriptors.
 fn reserved_descriptors(sb: &SuperBlock, groups: u64) -> Result<u32, NoGrowth> {
     let old = sb.geometry();
     let has_inode = sb.compat().contains(Compat::RESIZE_INODE);
@@ -148,8 +149,9 @@ fn reserved_descriptors(sb: &SuperBlock, groups: u64) -> Result<u32, NoGrowth> {
     }
 }
 
-/// The groups with backups under `sparse_super2`. The second is the last group, as `mke2fs` has it; if it was, it moves
-/// there. With clusters it stays: what it leaves may share them.
+/// The groups with backups with `sparse_super2`. `mke2fs` puts the second into the last group; if it is there, it moves
+/// to the new last group. With clusters it does not move, because the blocks that it would leave may share clusters
+/// with others.
 fn moved_backups(old: &Geometry, backups: [u32; 2], groups: u32) -> [u32; 2] {
     let mut moved = backups;
     let (was_last, is_last) = (old.group_count - 1, groups - 1);

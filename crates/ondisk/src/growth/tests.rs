@@ -1,4 +1,4 @@
-//! A growth in steps ends where a growth at once does; new groups and reserved blocks have the bytes that they need.
+//! A growth in steps has the same result as a growth at once, and new groups and reserved blocks have the right bytes.
 //!
 //! # Locking
 //! None.
@@ -68,7 +68,7 @@ fn steps_end_where_the_growth_at_once_does() {
             let tables = place(&next, now.group_count).expect("placed");
             assert_eq!(tables.len() as u32, next.group_count - now.group_count);
             assert!(is_longer || now.blocks_in_group(GroupNr(now.group_count - 1)) == now.blocks_per_group);
-            // Everything behind the old end is in groups that join with this step.
+            // Everything past the old end is in groups that this step adds.
             assert!(tables.iter().flatten().all(|block| block.0 >= now.blocks_count && next.contains(*block)));
             (now, steps) = (next, steps + 1);
         }
@@ -92,7 +92,7 @@ fn new_groups_count_their_own_tables_as_used() {
         desc.check_locations(GroupNr(group), &goal).expect("a place of its own");
     }
     let overhead = |sb: &SuperBlock| sb.overhead_blocks();
-    // Blocks that were reserved for descriptors belong to the old group before and afterwards.
+    // Blocks that were reserved for descriptors belong to the old group before and after the growth.
     assert_eq!(used, overhead(&goal) - overhead(&begin));
 }
 

@@ -1,7 +1,7 @@
 //! The hashes of names: legacy, half MD4 and TEA, each over signed or unsigned characters.
 //!
-//! Early machines disagreed on whether `char` is signed, and names with bytes from 0x80 up hash differently; the
-//! superblock's flags say which variant an image uses. On disk a directory stores only the family (0 to 2).
+//! Early machines disagreed on whether `char` is signed, and names with bytes from 0x80 up hash differently. The
+//! superblock's flags show which variant an image uses. A directory stores only the family (0 to 2).
 //!
 //! # Locking
 //! None.
@@ -36,8 +36,8 @@ impl HashVersion {
         HashVersion::TeaUnsigned,
     ];
 
-    /// From the number in a root block or in the superblock, and the superblock's "unsigned" flag. None for a number
-    /// that is invalid there (SipHash needs a key that is not in the image).
+    /// The version for the number in a root block or in the superblock, and the superblock's "unsigned" flag. `None`
+    /// for a number that is invalid there (SipHash needs a key that is not in the image).
     pub fn from_disk(number: u8, unsigned: bool) -> Option<HashVersion> {
         match (number, unsigned) {
             (0, false) => Some(HashVersion::Legacy),
@@ -50,7 +50,7 @@ impl HashVersion {
         }
     }
 
-    /// The number for a root block, which only names the family.
+    /// The number for a root block, which contains only the family.
     pub fn to_disk(self) -> u8 {
         match self {
             HashVersion::Legacy | HashVersion::LegacyUnsigned => 0,
@@ -68,7 +68,7 @@ impl HashVersion {
 /// The hash of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NameHash {
-    /// The key in the tree; bit 0 is always clear.
+    /// The key in the index; bit 0 is always clear.
     pub hash: u32,
     /// Breaks ties in listings; always 0 for the legacy family.
     pub minor: u32,
@@ -84,27 +84,27 @@ pub struct Hasher {
 
 /// MD4's initial state, used when the superblock has no seed.
 const MD4_START: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
-/// This hash would be the end-of-directory mark of 32-bit listings, so it is moved down one step.
+/// This hash would be the end-of-directory mark of 32-bit listings, so it is replaced by the next lower one.
 const RESERVED_HASH: u32 = 0xFFFF_FFFE;
 
 impl Hasher {
-    /// `seed` is the superblock's `s_hash_seed` as little-endian words; all zero means the default.
+    /// `seed` is the superblock's `s_hash_seed` as little-endian words; all zeros means the default.
     pub fn new(version: HashVersion, seed: [u32; 4]) -> Hasher {
         Hasher { version, start: if seed == [0; 4] { MD4_START } else { seed }, folds: false }
     }
 
-    /// The same hash over folded names if `folds`, for directories that ignore case (Linux: `ext4fs_dirhash`).
+    /// The same hash, over folded names if `folds` is set, for case-insensitive directories (Linux: `ext4fs_dirhash`).
     #[must_use]
     pub fn folding(self, folds: bool) -> Hasher {
         Hasher { folds, ..self }
     }
 
-    /// The family it was made with.
+    /// The version with which it was created.
     pub fn version(&self) -> HashVersion {
         self.version
     }
 
-    /// The hash that the tree uses.
+    /// The hash that the index uses.
     pub fn hash(&self, name: &[u8]) -> NameHash {
         if self.folds { self.hash_bytes(&fold(name)) } else { self.hash_bytes(name) }
     }
@@ -128,7 +128,7 @@ impl Hasher {
     }
 }
 
-/// A name's byte as the number that the C type would widen to.
+/// The byte of a name, widened as the C type would be.
 #[inline(always)]
 fn widen(byte: u8, unsigned: bool) -> u32 {
     if unsigned { u32::from(byte) } else { byte as i8 as u32 }
@@ -146,8 +146,8 @@ fn legacy(name: &[u8], unsigned: bool) -> u32 {
     newest << 1
 }
 
-/// Splits a name into pieces of `N` words, big-endian within a word, and calls `mix` with each. The rest is filled
-/// with a pattern made of the length that remained at the piece's start.
+/// Splits a name into pieces of `N` words, big-endian within a word, and calls `mix` with each. An incomplete piece is
+/// filled with a pattern from the length that remained at its start.
 fn for_pieces<const N: usize>(name: &[u8], unsigned: bool, mut mix: impl FnMut(&[u32; N])) {
     let mut rest = name;
     while !rest.is_empty() {

@@ -5,13 +5,13 @@
 //! the root).
 //!
 //! Block 0 of an indexed directory is the root: `.`, a `..` whose `rec_len` hides the rest, an eight-byte header, and
-//! the entries. Other index blocks are one unused entry as long as the block, and the entries. An entry is a key and
-//! a block number. The key is the lowest hash below it. If its lowest bit is set, the leaf before it ends with the
-//! same hash, so that a search for that hash must continue in this leaf. Entry 0 has no key: its place contains limit
-//! and count.
+//! the entries. Other index blocks are one unused entry as long as the block, followed by the entries. An entry is a
+//! key and a block number. The key is the lowest hash below it. If its lowest bit is set, the leaf before it ends with
+//! the same hash, so a search for that hash must continue in this leaf. Entry 0 has no key; the limit and the count are
+//! in its place.
 //!
-//! What it does not do: read other blocks; walking the tree is the caller's work. SipHash, which directories with
-//! both encrypted and folded names have, is not supported.
+//! What it does not do: read other blocks; the caller walks the tree. SipHash, which directories with both encrypted
+//! and folded names use, is not supported.
 //!
 //! # Locking
 //! None: pure functions over slices. No function panics on any bytes.
@@ -25,10 +25,10 @@ mod tests;
 pub use hash::{HashVersion, Hasher, NameHash};
 pub use node::{DxFormat, DxNode, DxRootInfo, DxTable, PackedRoot, RawDxEntry, RawDxRootInfo, shape_of};
 
-/// The bits of an entry's block number that count (Linux: `dx_get_block`, fs/ext4/namei.c).
+/// The significant bits of an entry's block number (Linux: `dx_get_block`, fs/ext4/namei.c).
 pub const DX_BLOCK_MASK: u32 = 0x0FFF_FFFF;
 
-/// Which of the two forms an index block has.
+/// The two forms of an index block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DxShape {
     /// Block 0 of the directory, with `.`, `..` and the header (Linux: `struct dx_root`).
@@ -38,7 +38,7 @@ pub enum DxShape {
 }
 
 impl DxShape {
-    /// Where the entries start, in bytes.
+    /// The offset of the entries, in bytes.
     pub const fn base(self) -> usize {
         match self {
             DxShape::Root => 32,

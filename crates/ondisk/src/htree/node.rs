@@ -11,14 +11,14 @@ use crate::csum::{ChecksumSeed, crc32c};
 use crate::damage::first;
 use crate::dirent::{DirBlockFormat, DirDamage, DirRule, StoredEntry, rec_len_from_disk, write_rec_len};
 
-/// An entry of an index block (Linux: `struct dx_entry`, fs/ext4/namei.c). In entry 0 `hash` holds the limit (low half)
-/// and the count (high half).
+/// An entry of an index block (Linux: `struct dx_entry`, fs/ext4/namei.c). In entry 0, `hash` contains the limit (low
+/// half) and the count (high half).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawDxEntry {
-    /// The lowest hash below; if bit 0 is set, the leaf before it ends with the same hash.
+    /// The lowest hash below it. If bit 0 is set, the leaf before it ends with the same hash.
     pub hash: U32,
-    /// Logical block of the child; the bits of [`super::DX_BLOCK_MASK`] count.
+    /// The logical block of the child, in the bits of [`super::DX_BLOCK_MASK`].
     pub block: U32,
 }
 
@@ -26,15 +26,15 @@ pub struct RawDxEntry {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawDxRootInfo {
-    /// 0.
+    /// Reserved; always 0.
     pub reserved_zero: U32,
-    /// `DX_HASH_*`, 0 to 2; signedness is the superblock's.
+    /// `DX_HASH_*`, 0 to 2; the superblock determines the signedness.
     pub hash_version: u8,
-    /// Bytes of this header: 8.
+    /// The size of this header in bytes: 8.
     pub info_length: u8,
-    /// Levels of index nodes below the root.
+    /// The number of levels of index nodes below the root.
     pub indirect_levels: u8,
-    /// 0; bit 0 marks an unknown format.
+    /// Always 0; bit 0 marks an unknown format.
     pub unused_flags: u8,
 }
 
@@ -42,7 +42,7 @@ const ENTRY_LEN: usize = 8;
 const INFO_AT: usize = 24;
 /// `info_length`.
 const INFO_LEN: u8 = 8;
-/// The highest hash family that an index can have without a key.
+/// The highest hash family of an index without a key.
 const HASH_VERSION_MAX: u8 = 2;
 /// The most levels of index nodes below a root, with LARGEDIR.
 const LEVELS_MAX: u8 = 2;
@@ -52,13 +52,13 @@ const _: () = assert!(INFO_AT + size_of::<RawDxRootInfo>() == DxShape::Root.base
 /// The parts that only a root has.
 #[derive(Clone, Copy, Debug)]
 pub struct PackedRoot {
-    /// Writes `.` and `..`.
+    /// The format in which `.` and `..` are written.
     pub dots: DirBlockFormat,
-    /// The inode of the directory and of its parent.
+    /// The inodes of the directory and of its parent.
     pub dot: [u32; 2],
     /// The hash family on disk.
     pub hash_version: u8,
-    /// Levels of index nodes below.
+    /// The number of levels of index nodes below.
     pub levels: u8,
 }
 
@@ -67,7 +67,7 @@ pub struct PackedRoot {
 pub struct DxRootInfo {
     /// The hash family on disk; see [`super::HashVersion::from_disk`].
     pub hash_version: u8,
-    /// How many levels of index nodes lie below the root: 0, 1, or 2 with the LARGEDIR feature.
+    /// The number of levels of index nodes below the root: 0, 1, or 2 with the LARGEDIR feature.
     pub indirect_levels: u8,
 }
 
@@ -81,7 +81,7 @@ pub fn shape_of(block: &[u8]) -> Option<DxShape> {
     is_root.then_some(DxShape::Root)
 }
 
-/// Whether the block starts with two entries of which the second reaches its end, as `.` and `..` of a root do.
+/// Whether the block starts with two entries of which the second extends to its end, like `.` and `..` of a root.
 fn hides_root(block: &[u8]) -> bool {
     rec_len_at(block, 0) == Some(12) && rec_len_at(block, 12) == block.len().checked_sub(12)
 }
@@ -131,36 +131,37 @@ pub struct DxNode<'a> {
 }
 
 impl DxNode<'_> {
-    /// How many children it has; at least 1.
+    /// The number of children; at least 1.
     pub fn count(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many it can have.
+    /// The maximum number of children.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// The key of child `index`, its lowest bit included; 0 for child 0 and beyond the end.
+    /// The key of child `index`, including its lowest bit; 0 for child 0 and beyond the end.
     pub fn key(&self, index: usize) -> u32 {
         if index == 0 { 0 } else { self.entries.get(index).map_or(0, |entry| entry.hash.get()) }
     }
 
-    /// The directory block of child `index`; 0 (which no child is) beyond the end.
+    /// The directory block of child `index`; 0 beyond the end (block 0 is never a child).
     pub fn child(&self, index: usize) -> u32 {
         self.entries.get(index).map_or(0, |entry| entry.block.get() & DX_BLOCK_MASK)
     }
 
-    /// The last child whose key is not above `hash`, by bisection. A key with the continuation bit lies above its hash,
-    /// so a run of leaves with equal hashes is entered at its first.
+    /// The last child whose key is not above `hash`, by binary search. A key with the continuation bit is higher than
+    /// its hash, so a search finds the first of several leaves with the same hash.
     pub fn search(&self, hash: u32) -> usize {
         self.entries[1..].partition_point(|entry| entry.hash.get() <= hash)
     }
 
-    /// The checks that a lookup omits: keys in order, children inside the directory of `blocks` blocks.
+    /// Makes the checks that a lookup omits: keys are in order, and children are inside the directory of `blocks`
+    /// blocks.
     ///
     /// # Errors
-    /// [`DirDamage`] names the first entry that breaks a rule.
+    /// [`DirDamage`] of the first entry that breaks a rule.
     pub fn validate(&self, shape: DxShape, blocks: u32) -> Result<(), DirDamage> {
         first(|mut sink| self.damage(shape, blocks, &mut sink)).map_or(Ok(()), Err)
     }
@@ -180,15 +181,15 @@ impl DxNode<'_> {
     }
 }
 
-/// How this file system writes index blocks. The block size is the length of the slices passed in.
+/// The format of this file system's index blocks. The block size is the length of the slices passed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DxFormat {
-    /// The metadata_csum feature: the entries are followed by an eight-byte tail.
+    /// The metadata_csum feature: an eight-byte tail follows the entries.
     pub has_csum: bool,
 }
 
 impl DxFormat {
-    /// The exact number of entries that a block must declare as its limit (Linux: `dx_root_limit`, `dx_node_limit`).
+    /// The exact number of entries that a block must state as its limit (Linux: `dx_root_limit`, `dx_node_limit`).
     pub fn limit(self, shape: DxShape, block_size: usize) -> usize {
         self.entries_from(shape.base(), block_size)
     }
@@ -201,7 +202,7 @@ impl DxFormat {
     /// Decodes an index block of the given form.
     ///
     /// # Errors
-    /// [`DirDamage`] if limit or count are invalid. [`DxNode::validate`] checks order and ranges.
+    /// [`DirDamage`] if the limit or the count is invalid. [`DxNode::validate`] checks order and ranges.
     pub fn node(self, shape: DxShape, block: &[u8]) -> Result<DxNode<'_>, DirDamage> {
         if let Some(damage) = first(|mut sink| self.head_damage(shape, block, &mut sink)) {
             return Err(damage);
@@ -209,7 +210,7 @@ impl DxFormat {
         self.view(shape, block).ok_or(DirDamage::new(shape.base(), DirRule::IndexTooSmall))
     }
 
-    /// The entries that the count names, as far as the limit goes; `None` where there are none.
+    /// The entries that the count states, up to the limit; `None` if there are none.
     fn view(self, shape: DxShape, block: &[u8]) -> Option<DxNode<'_>> {
         let table = self.table(shape.base(), block)?;
         let entries = table.entries.get(..usize::from(table.count)).filter(|entries| !entries.is_empty())?;
@@ -226,7 +227,7 @@ impl DxFormat {
         Some(DxTable { limit: word as u16, count: (word >> 16) as u16, entries, head, tail })
     }
 
-    /// Reports faults of limit and count, and of the entry that hides a node from old readers.
+    /// Reports faults of the limit and the count, and of the entry that hides a node from old readers.
     fn head_damage(self, shape: DxShape, block: &[u8], sink: &mut impl FnMut(DirDamage)) {
         let base = shape.base();
         let Some(table) = self.table(base, block) else {
@@ -275,7 +276,7 @@ impl DxFormat {
     /// Decodes a root: its header and its entries.
     ///
     /// # Errors
-    /// [`DirDamage`] when the block is no root that Extant can use.
+    /// [`DirDamage`] if the block is not a root that Extant can use.
     pub fn root(self, block: &[u8]) -> Result<(DxRootInfo, DxNode<'_>), DirDamage> {
         let mut info = None;
         if let Some(damage) = first(|mut sink| info = DxFormat::root_damage(block, &mut sink)) {
@@ -292,11 +293,11 @@ impl DxFormat {
         hides && self.table(DxShape::Node.base(), block).is_some_and(|t| usize::from(t.limit) == t.entries.len())
     }
 
-    /// Makes `block` a root with one child and no key. `dots` writes `.` and `..`.
+    /// Turns `block` into a root with one child and no key. `dots` is the format in which `.` and `..` are written.
     pub fn init_root(self, block: &mut [u8], dots: DirBlockFormat, dot: [u32; 2], hash_version: u8, child: u32) {
         let size = block.len();
         dots.init_dots(block, dot[0], dot[1]);
-        // The checksum tail of a leaf has no place here; the index reaches to the end of the block.
+        // There is no room for the checksum tail of a leaf here, because the index extends to the end of the block.
         block[INFO_AT..].fill(0);
         write_rec_len(block, 12, size - 12);
         let info = RawDxRootInfo {
@@ -311,7 +312,7 @@ impl DxFormat {
         write_entry(block, DxShape::Root, 0, None, child);
     }
 
-    /// Makes `block` a node with one child and no key.
+    /// Turns `block` into a node with one child and no key.
     pub fn init_node(self, block: &mut [u8], child: u32) {
         block.fill(0);
         let size = block.len();
@@ -320,11 +321,11 @@ impl DxFormat {
         write_entry(block, DxShape::Node, 0, None, child);
     }
 
-    /// Makes `block` an index block with `children`: the lowest key below each (the first one's is not stored), and its
-    /// directory block. `dots` and `levels` (of nodes below it) are those of a root.
+    /// Turns `block` into an index block with `children`. Each is the lowest key below it (the first one's is not
+    /// stored) and its directory block. `root` has the parts that only a root needs.
     ///
     /// # Errors
-    /// [`DirDamage`] when there are no children, or more than the block has room for.
+    /// [`DirDamage`] if there are no children, or more than the block has room for.
     pub fn pack(
         self,
         block: &mut [u8],
@@ -353,7 +354,7 @@ impl DxFormat {
     /// Inserts a child after child `at` (Linux: `dx_insert_block`).
     ///
     /// # Errors
-    /// [`DirDamage`] when the block is full, `at` is not in it, or it is no index block; nothing is changed then.
+    /// [`DirDamage`] if the block is full, `at` is not in it, or it is not an index block; nothing has changed then.
     pub fn insert(self, block: &mut [u8], shape: DxShape, at: usize, key: u32, child: u32) -> Result<(), DirDamage> {
         let (count, limit) = {
             let node = self.node(shape, block)?;
@@ -370,11 +371,11 @@ impl DxFormat {
         Ok(())
     }
 
-    /// Writes the upper half of `source`'s children into `node`, and returns the key under which the parent must list
-    /// it. `source` is unchanged until [`DxFormat::keep_lower_half`].
+    /// Writes the upper half of `source`'s children to `node`, and returns the key for it in the parent. `source` does
+    /// not change until [`DxFormat::keep_lower_half`].
     ///
     /// # Errors
-    /// [`DirDamage`] when `source` is no index node with two children.
+    /// [`DirDamage`] if `source` is not an index node with two children.
     pub fn upper_half(self, source: &[u8], node: &mut [u8]) -> Result<u32, DirDamage> {
         let view = self.node(DxShape::Node, source)?;
         let kept = view.count() / 2;
@@ -389,10 +390,10 @@ impl DxFormat {
         Ok(view.key(kept))
     }
 
-    /// Drops the children that [`DxFormat::upper_half`] copied away.
+    /// Drops the children that [`DxFormat::upper_half`] copied.
     ///
     /// # Errors
-    /// [`DirDamage`] when `block` is no index node with two children.
+    /// [`DirDamage`] if `block` is not an index node with two children.
     pub fn keep_lower_half(self, block: &mut [u8]) -> Result<(), DirDamage> {
         let count = self.node(DxShape::Node, block)?.count();
         if count < 2 {
@@ -404,10 +405,10 @@ impl DxFormat {
         Ok(())
     }
 
-    /// Writes all of a root's children into `node`, so that the root can become one level higher.
+    /// Writes all of a root's children to `node`, so that the root can become one level higher.
     ///
     /// # Errors
-    /// [`DirDamage`] when `root` is none.
+    /// [`DirDamage`] if `root` is not a root.
     pub fn root_to_node(self, root: &[u8], node: &mut [u8]) -> Result<(), DirDamage> {
         let (_, view) = self.root(root)?;
         self.init_node(node, view.child(0));
@@ -418,10 +419,10 @@ impl DxFormat {
         Ok(())
     }
 
-    /// Makes the root one level higher, with `child` (made by [`DxFormat::root_to_node`]) as its only child.
+    /// Makes the root one level higher, with `child` (from [`DxFormat::root_to_node`]) as its only child.
     ///
     /// # Errors
-    /// [`DirDamage`] when `root` is none or has all levels already.
+    /// [`DirDamage`] if `root` is not a root, or already has the maximum number of levels.
     pub fn raise_root(self, root: &mut [u8], child: u32) -> Result<(), DirDamage> {
         let levels = self.root(root)?.0.indirect_levels;
         if levels >= LEVELS_MAX {
@@ -452,7 +453,7 @@ impl DxFormat {
     /// Writes the checksum of an index block, if this file system has them.
     ///
     /// # Errors
-    /// [`DirDamage`] when the block is no index block.
+    /// [`DirDamage`] if the block is not an index block.
     pub fn seal(self, block: &mut [u8], seed: ChecksumSeed) -> Result<(), DirDamage> {
         if self.has_csum {
             let shape = shape_of(block).ok_or(DirDamage::new(0, DirRule::NoIndex))?;
@@ -465,7 +466,7 @@ impl DxFormat {
     /// Checks the checksum of an index block, if this file system has them (Linux: `ext4_dx_csum_verify`).
     ///
     /// # Errors
-    /// [`DirDamage`] when it does not match or the block is no index block.
+    /// [`DirDamage`] if it does not match, or if the block is not an index block.
     pub fn verify(self, block: &[u8], seed: ChecksumSeed) -> Result<(), DirDamage> {
         if !self.has_csum {
             return Ok(());
@@ -480,7 +481,8 @@ impl DxFormat {
     }
 }
 
-/// Writes entry `index`; without a key only its block number (entry 0's key slot holds limit and count).
+/// Writes entry `index`. Without a key, writes only its block number, because the key of entry 0 contains limit and
+/// count.
 fn write_entry(block: &mut [u8], shape: DxShape, index: usize, key: Option<u32>, child: u32) {
     let at = shape.base() + index * ENTRY_LEN;
     if let Some(key) = key {

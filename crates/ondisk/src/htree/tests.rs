@@ -1,4 +1,4 @@
-//! Name hashes against e2fsprogs' debugfs, index blocks against a model, and both under damage.
+//! Tests of name hashes against e2fsprogs' debugfs, of index blocks against a model, and of both under damage.
 
 use proptest::prelude::*;
 
@@ -7,12 +7,12 @@ use crate::csum::ChecksumSeed;
 use crate::dirent::{DirBlockFormat, DirDamage, DirRule, Insert};
 use crate::inode::FileType;
 
-/// 01234567-89ab-cdef-0123-456789abcdef as the superblock stores it.
+/// 01234567-89ab-cdef-0123-456789abcdef in the form of the superblock.
 const SEED: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x6745_2301, 0xEFCD_AB89];
 
 #[test]
 fn hashes_equal_those_of_debugfs() {
-    // Printed by debugfs 1.47.0: dx_hash -h N -s 01234567-89ab-cdef-0123-456789abcdef h\xe9llo
+    // Output of debugfs 1.47.0: dx_hash -h N -s 01234567-89ab-cdef-0123-456789abcdef h\xe9llo
     let expected = [
         (0xA45A_86CC, 0),
         (0xD42D_A6D0, 0x55CF_442A),
@@ -28,7 +28,7 @@ fn hashes_equal_those_of_debugfs() {
     assert_eq!(unseeded, NameHash { hash: 0x1746_DA32, minor: 0x4200_13B5 });
 }
 
-/// Every length, low and high bytes, all variants, with and without seed: the tool itself is the judge.
+/// All lengths, low and high bytes, all variants, with and without seed. The installed tool gives the expected values.
 #[test]
 fn hashes_agree_with_the_installed_debugfs() {
     let mut names = Vec::new();
@@ -56,7 +56,7 @@ fn hashes_agree_with_the_installed_debugfs() {
             }
         }
     }
-    // The hash is not that of an image.
+    // The hash does not come from an image.
     let theirs = extant_oracle::debugfs("/dev/null", script).unwrap();
     let theirs: Vec<NameHash> = theirs.lines().filter_map(parse_answer).collect();
     assert_eq!(theirs.len(), ours.len());

@@ -6,7 +6,7 @@
 //! whole files). A pointer is a little-endian u32; 0 is a hole. Linux: `ext4_block_to_path` and `Indirect`,
 //! fs/ext4/indirect.c.
 //!
-//! What it does not do: I/O, checksums (pointer blocks have none).
+//! What it does not do: I/O, or checksums (pointer blocks have none).
 //!
 //! # Locking
 //! None.
@@ -20,50 +20,50 @@ pub use stream::{Part, Stream};
 use crate::damage::{Damage, refuse};
 use crate::{BlockNr, LogicalBlock, Result, Structure};
 
-/// Pointers in `i_block` that map data directly.
+/// The number of pointers in `i_block` that map data directly.
 pub const DIRECT: u32 = 12;
-/// Slots in `i_block`: 12 direct and the roots of the three trees.
+/// The number of slots in `i_block`: 12 direct pointers and the roots of the three trees.
 pub const SLOTS: usize = 15;
-/// The most levels of pointer blocks.
+/// The maximum number of levels of pointer blocks.
 pub const LEVELS_MAX: usize = 3;
-/// Bytes of a pointer.
+/// The size of a pointer, in bytes.
 pub const POINTER_BYTES: usize = 4;
-/// One past the highest block that a pointer can name.
+/// One past the highest block number that fits in a pointer.
 pub const POINTER_END: u64 = 1 << 32;
 
 /// Sizes of pointer trees implied by the block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Pointers in one pointer block.
+    /// The number of pointers in one pointer block.
     pub per_block: u32,
 }
 
 /// The place of a logical block's pointer: first a slot of `i_block`, then an entry in each pointer block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndirectPath {
-    /// Levels of pointer blocks below the slot, 0..=3.
+    /// The number of levels of pointer blocks below the slot, 0..=3.
     pub levels: usize,
     /// `offsets[0]` is the slot in `i_block`; `offsets[1..=levels]` are entries in pointer blocks.
     pub offsets: [u32; LEVELS_MAX + 1],
 }
 
-/// Which pointer block of a file it is.
+/// The place of a pointer block in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PointerBlock {
     /// The first logical block below it.
     pub first: LogicalBlock,
-    /// Levels of pointer blocks from it down: 1 if it names data, at most 3.
+    /// The number of levels of pointer blocks from this one down: 1 if it points to data, at most 3.
     pub level: u8,
 }
 
 impl Geometry {
-    /// `block_size` in bytes.
+    /// The geometry for a block size in bytes.
     pub const fn new(block_size: u32) -> Geometry {
         Geometry { per_block: block_size / POINTER_BYTES as u32 }
     }
 
-    /// Logical blocks below one pointer at `level` pointer blocks above the data (0: the pointer names data): 1, p, p²,
-    /// p³.
+    /// The number of logical blocks below one pointer that is `level` pointer blocks above the data: 1 (the pointer
+    /// leads to data), p, p², p³.
     pub const fn span(&self, level: usize) -> u64 {
         (self.per_block as u64).pow(level as u32)
     }
@@ -98,7 +98,7 @@ impl Geometry {
         None
     }
 
-    /// The first logical block below slot `slot` of `i_block` and the levels of pointer blocks there.
+    /// The first logical block below slot `slot` of `i_block`, and the number of levels of pointer blocks there.
     pub fn slot_start(&self, slot: usize) -> Option<(u64, usize)> {
         match slot {
             0..=11 => Some((slot as u64, 0)),
@@ -116,14 +116,15 @@ impl IndirectPath {
         (step + 1..=self.levels).map(|i| u64::from(self.offsets[i]) * geometry.span(self.levels - i)).sum()
     }
 
-    /// Which block the pointer `offsets[step]` on the way to `lblk` names; `None` for the last one, which names data.
+    /// The pointer block that `offsets[step]` points to on the path to `lblk`; `None` for the last step, which points
+    /// to data.
     pub fn names(&self, step: usize, lblk: LogicalBlock, geometry: &Geometry) -> Option<PointerBlock> {
         let level = self.levels.checked_sub(step).filter(|level| *level > 0)?;
         let first = LogicalBlock((u64::from(lblk.0) - self.inside(step, geometry)) as u32);
         Some(PointerBlock { first, level: level as u8 })
     }
 
-    /// Logical blocks below the pointer `offsets[step]`.
+    /// The number of logical blocks below the pointer `offsets[step]`.
     pub fn span(&self, step: usize, geometry: &Geometry) -> u64 {
         geometry.span(self.levels - step.min(self.levels))
     }
@@ -135,7 +136,7 @@ pub fn pointer(bytes: &[u8], i: usize) -> Option<u32> {
     bytes.get(at..at.checked_add(POINTER_BYTES)?)?.try_into().ok().map(u32::from_le_bytes)
 }
 
-/// Stores pointer `i`; false beyond the end.
+/// Stores pointer `i`; returns false beyond the end.
 #[must_use]
 pub fn set_pointer(bytes: &mut [u8], i: usize, block: u32) -> bool {
     let Some(at) = i.checked_mul(POINTER_BYTES) else { return false };
@@ -148,30 +149,30 @@ pub fn set_pointer(bytes: &mut [u8], i: usize, block: u32) -> bool {
     }
 }
 
-/// True when no pointer is set.
+/// Whether no pointer is set.
 pub fn is_empty(bytes: &[u8]) -> bool {
     bytes.iter().all(|b| *b == 0)
 }
 
-/// One fault of a block of pointers, or of `i_block` as one.
+/// One fault of a block of pointers, or of `i_block` as such a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndirectDamage {
-    /// A pointer names a block that no file can own.
+    /// A pointer refers to a block that no file can own.
     #[error("pointer {index} names block {block}, which no file can own")]
     Pointer {
-        /// Its number in the block.
+        /// The index of the pointer in the block.
         index: u32,
-        /// The block that it names.
+        /// The block that the pointer refers to.
         block: u32,
     },
-    /// A pointer is set behind the last logical block that the format can map.
+    /// A pointer is set for a block past the last one that the format can map.
     #[error("pointer {index} names block {block} for logical block {lblk}, more than a file can have")]
     BehindEnd {
-        /// Its number in the block.
+        /// The index of the pointer in the block.
         index: u32,
-        /// The block that it names.
+        /// The block that the pointer refers to.
         block: u32,
-        /// The first logical block that it is for.
+        /// The first logical block below the pointer.
         lblk: u64,
     },
 }
@@ -182,14 +183,14 @@ impl Damage for IndirectDamage {
     }
 }
 
-/// Every pointer that is set: its number and the block that it names.
+/// All pointers that are set, each with its index and the block that it refers to.
 pub fn pointers(bytes: &[u8]) -> impl Iterator<Item = (u32, u32)> + '_ {
     let word = |raw: &[u8; POINTER_BYTES]| u32::from_le_bytes(*raw);
     let numbered = bytes.as_chunks::<POINTER_BYTES>().0.iter().enumerate();
     numbered.map(move |(i, raw)| (i as u32, word(raw))).filter(|(_, block)| *block != 0)
 }
 
-/// Reports every pointer of a block that is set and not accepted by `valid`.
+/// Reports every pointer of a block that is set but not accepted by `valid`.
 pub fn damage(bytes: &[u8], valid: impl Fn(BlockNr) -> bool, sink: &mut impl FnMut(IndirectDamage)) {
     for (index, block) in pointers(bytes) {
         if !valid(BlockNr(block.into())) {
@@ -198,7 +199,7 @@ pub fn damage(bytes: &[u8], valid: impl Fn(BlockNr) -> bool, sink: &mut impl FnM
     }
 }
 
-/// Checks a pointer block: every pointer that is set must be accepted by `valid`. `number` is the block, for messages.
+/// Checks a pointer block: `valid` must accept every pointer that is set. `number` is the block, for messages.
 ///
 /// # Errors
 /// `Corrupt` with the first pointer that `valid` refuses.

@@ -1,10 +1,10 @@
-//! A whole file with its pointer blocks, in the order in which they should lie on the device.
+//! A whole file with its pointer blocks, in the order in which they should be placed on the device.
 //!
-//! Main types: [`Stream`], [`Part`] (the contents of one position).
+//! Main types: [`Stream`], [`Part`] (the content of one position).
 //!
-//! A pointer block comes right before the first block to which it leads. So a cold sequential read of the file goes
-//! only forwards, and readahead of the data includes the pointers. Holes are left out, and so are pointer blocks
-//! without targets.
+//! A pointer block comes directly before the first block that it leads to. So a cold sequential read of the file moves
+//! only forwards, and readahead of the data includes the pointers. Holes and pointer blocks without targets are left
+//! out.
 //!
 //! # Locking
 //! None: pure functions.
@@ -18,18 +18,18 @@ use crate::LogicalBlock;
 #[derive(Clone, Copy, Debug)]
 pub struct Stream<'a> {
     geometry: Geometry,
-    /// Where the file has data, in logical blocks: sorted, not overlapping.
+    /// The ranges of logical blocks with data: sorted, not overlapping.
     data: &'a [Range<u32>],
 }
 
-/// The contents of a position of a [`Stream`].
+/// The content of a position of a [`Stream`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Data.
+    /// Adjacent blocks of data.
     Data {
         /// The first logical block.
         lblk: LogicalBlock,
-        /// Logical blocks that lie one behind the other from here.
+        /// The number of adjacent logical blocks from here on.
         blocks: u32,
     },
     /// A block of pointers.
@@ -37,7 +37,7 @@ pub enum Part {
 }
 
 impl<'a> Stream<'a> {
-    /// `None` when data lies behind the last block that the format can map.
+    /// Returns `None` if there is data past the last block that the format can map.
     pub fn new(geometry: Geometry, data: &'a [Range<u32>]) -> Option<Stream<'a>> {
         let end = data.last().map_or(0, |range| range.end);
         (end <= geometry.logical_end()).then_some(Stream { geometry, data })
@@ -50,10 +50,10 @@ impl<'a> Stream<'a> {
         self.data[from..].iter().map(clip).take_while(move |(start, _)| *start < end)
     }
 
-    /// Blocks below a pointer that leads to `first` through `level` pointer blocks, these included.
+    /// The number of blocks below a pointer that leads to `first` through `level` pointer blocks, including these.
     fn below(&self, first: u64, level: usize) -> u64 {
         let mut total = 0;
-        // For each level, the last span that was counted, and one.
+        // For each level, one past the last span that was counted.
         let mut counted = [0; super::LEVELS_MAX + 1];
         for (start, end) in self.within(first, first + self.geometry.span(level)) {
             total += end - start;
@@ -67,7 +67,8 @@ impl<'a> Stream<'a> {
         total
     }
 
-    /// The slots of `i_block`: the first logical block below each, the levels there, and the blocks.
+    /// The slots of `i_block`: for each, the first logical block below it, the number of levels, and the number of
+    /// blocks.
     fn slots(&self) -> impl Iterator<Item = (u64, usize, u64)> + '_ {
         (0..SLOTS).filter_map(|slot| {
             let (first, level) = self.geometry.slot_start(slot)?;
@@ -75,12 +76,12 @@ impl<'a> Stream<'a> {
         })
     }
 
-    /// How many there are: data and pointer blocks.
+    /// The total number of data and pointer blocks.
     pub fn blocks(&self) -> u64 {
         self.slots().map(|(_, _, blocks)| blocks).sum()
     }
 
-    /// The contents of a position; `None` behind the end.
+    /// The content of a position; `None` past the end.
     pub fn at(&self, position: u64) -> Option<Part> {
         let mut left = position;
         for (first, level, blocks) in self.slots() {
@@ -95,12 +96,12 @@ impl<'a> Stream<'a> {
         None
     }
 
-    /// The parts from a position on. Only the first of them is looked for among all ranges.
+    /// The parts from a position on. Only the first of them needs a search through all ranges.
     pub fn parts(self, position: u64) -> impl Iterator<Item = Part> + use<'a> {
         std::iter::successors(self.at(position), move |part| self.after(*part))
     }
 
-    /// The part behind one.
+    /// The part that follows `part`.
     fn after(&self, part: Part) -> Option<Part> {
         let (from, block) = match part {
             Part::Data { lblk, blocks } => (lblk.0 + blocks, None),
@@ -109,8 +110,8 @@ impl<'a> Stream<'a> {
         let range = &self.data[self.data.partition_point(|range| range.end <= from)..].first()?;
         let lblk = LogicalBlock(range.start.max(from));
         let path = self.geometry.path(lblk)?;
-        // The pointer blocks on the path to it, the highest first. A pointer block that also leads to earlier blocks
-        // exists already.
+        // The pointer blocks on the path to it, from the top. A pointer block that also leads to earlier blocks has
+        // already appeared.
         let is_new = |on_the_way: &PointerBlock| match block {
             Some(block) => on_the_way.level < block.level,
             None => on_the_way.first.0 >= from,
@@ -149,7 +150,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// The data block with `skip` data blocks between `first` and it.
+    /// The data block that follows `skip` data blocks after `first`.
     fn data_at(&self, first: u64, end: u64, mut skip: u64) -> Option<Part> {
         for (start, end) in self.within(first, end) {
             if skip < end - start {
@@ -174,7 +175,7 @@ impl<'a> Stream<'a> {
         i_block
     }
 
-    /// Makes the pointer block that lies at `position`. `out` is a block of zeroes.
+    /// Fills the pointer block at `position`. `out` is a block of zeros.
     pub fn fill(&self, block: PointerBlock, position: u64, mut place: impl FnMut(u64) -> u32, out: &mut [u8]) {
         let below = usize::from(block.level) - 1;
         let span = self.geometry.span(below);
@@ -213,7 +214,7 @@ mod tests {
 
     fn check(size: u32, data: &[Range<u32>]) {
         let stream = Stream::new(Geometry::new(size), data).unwrap();
-        // Every part comes once and in order, and each pointer leads to its position.
+        // Every part appears once and in order, and each pointer leads to its position.
         let (mut position, mut next) = (0, 0);
         while let Some(part) = stream.at(position) {
             match part {

@@ -1,8 +1,7 @@
 //! Damage of an inode.
 //!
-//! Main type: [`InodeDamage`]; [`InodeDesc::damage`] finds it.
-//! It knows one inode and the layout. The checker compares an inode with other structures: names, bitmaps, the orphan
-//! list, the blocks that it maps.
+//! Main type: [`InodeDamage`], which [`InodeDesc::damage`] reports. This covers a single inode and the layout. The
+//! checker compares an inode with other structures: names, bitmaps, the orphan list, and the blocks that it maps.
 //!
 //! # Locking
 //! None.
@@ -19,7 +18,7 @@ use crate::extent;
 use crate::superblock::Geometry;
 use crate::{BlockNr, InodeNr};
 
-/// A time stamp of an inode.
+/// A timestamp of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeField {
     /// `i_atime`.
@@ -46,38 +45,38 @@ impl fmt::Display for TimeField {
 /// One fault of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InodeDamage {
-    /// `i_extra_isize` is no multiple of four, or more than there is room for.
+    /// `i_extra_isize` is not a multiple of four, or exceeds the available room.
     #[error("{found} extra bytes in an inode of {inode_size}")]
     ExtraIsize {
-        /// As stored.
+        /// The stored value.
         found: u16,
-        /// Bytes of the inode.
+        /// The size of the inode, in bytes.
         inode_size: u16,
     },
-    /// The checksum does not fit the bytes.
+    /// The checksum does not match the bytes.
     #[error("checksum {found:#x}, computed {expected:#x}")]
     Checksum {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Of the bytes.
+        /// The checksum of the bytes.
         expected: u32,
     },
-    /// The mode of an inode in use names no file type.
+    /// The mode of an inode in use has no valid file type.
     #[error("mode {found:#o} has no file type")]
     Mode {
         /// `i_mode`.
         found: u16,
     },
-    /// The root is no directory.
+    /// The root is not a directory.
     #[error("root has mode {found:#o}")]
     RootMode {
         /// `i_mode`.
         found: u16,
     },
-    /// The size does not fit 63 bits.
+    /// The size does not fit in 63 bits.
     #[error("size {found:#x}")]
     Size {
-        /// Both halves.
+        /// Both halves of the size.
         found: u64,
     },
     /// The target of a symbolic link is longer than a block.
@@ -85,7 +84,7 @@ pub enum InodeDamage {
     SymlinkSize {
         /// The size.
         found: u64,
-        /// Bytes of a block.
+        /// The block size, in bytes.
         most: u32,
     },
     /// The xattr block lies outside the file system.
@@ -94,18 +93,18 @@ pub enum InodeDamage {
         /// `i_file_acl`.
         found: BlockNr,
     },
-    /// `i_size_high` of a directory without `large_dir`.
+    /// A directory has a nonzero `i_size_high` without `large_dir`.
     #[error("size {found:#x}00000000 of a directory in the high half, expected 0")]
     DirSizeHigh {
         /// `i_size_high`.
         found: u32,
     },
-    /// The size of a directory is no whole number of blocks.
+    /// The size of a directory is not a multiple of the block size.
     #[error("directory of {found} bytes, not a multiple of {block_size}")]
     DirSize {
         /// The size.
         found: u64,
-        /// Bytes of a block.
+        /// The block size, in bytes.
         block_size: u32,
     },
     /// A device, pipe or socket has a size.
@@ -114,13 +113,13 @@ pub enum InodeDamage {
         /// The size.
         found: u64,
     },
-    /// `l_i_blocks_high` without `huge_file`.
+    /// `l_i_blocks_high` is set without `huge_file`.
     #[error("high half of the block count {found:#x}, expected 0 without huge_file")]
     BlocksHigh {
         /// `l_i_blocks_high`.
         found: u16,
     },
-    /// `l_i_file_acl_high` without `64bit`.
+    /// `l_i_file_acl_high` is set without `64bit`.
     #[error("high half of the xattr block {found:#x}, expected 0 without 64bit")]
     FileAclHigh {
         /// `l_i_file_acl_high`.
@@ -153,78 +152,78 @@ pub enum InodeDamage {
         /// `i_dtime`.
         found: u32,
     },
-    /// The time of deletion is an inode number: a link of the orphan list that was left behind.
+    /// The time of deletion is an inode number: a link of the orphan list was left behind.
     #[error("time of deletion {found} is an inode number, at most {inodes_count}")]
     DtimeLow {
         /// `i_dtime`.
         found: u32,
-        /// Inodes of the file system.
+        /// The number of inodes of the file system.
         inodes_count: u32,
     },
-    /// A time stamp before 1970 has the epoch bits of the last epoch, as old kernels wrote them.
+    /// A timestamp before 1970 has the epoch bits of the last epoch, as old kernels wrote them.
     #[error("{field} time beyond the year 2310, likely before 1970")]
     Timestamp {
-        /// Which.
+        /// The timestamp.
         field: TimeField,
     },
-    /// The `EXTENTS` flag without the feature.
+    /// The `EXTENTS` flag is set without the feature.
     #[error("has the extents flag without the feature, and {} an extent header", if *.header { "has" } else { "lacks" })]
     ExtentsFeature {
-        /// Whether `i_block` holds a sound extent header.
+        /// Whether `i_block` contains a valid extent header.
         header: bool,
     },
-    /// `i_block` holds a sound extent header, but the flag is not set.
+    /// `i_block` contains a valid extent header, but the flag is not set.
     #[error("holds an extent tree, but has no extents flag")]
     ExtentsFlagMissing,
     /// A symbolic link that is short enough for `i_block` has the `EXTENTS` flag.
     #[error("a symlink of {size} bytes has the extents flag")]
     ExtentsOnFastSymlink {
-        /// Of the target.
+        /// The size of the target, in bytes.
         size: u64,
     },
     /// A device, pipe or socket has the `EXTENTS` or the `INLINE_DATA` flag.
     #[error("device, pipe or socket with flags {found:#x} for content")]
     MapOnSpecial {
-        /// The flags that are too much.
+        /// The flags that must not be set.
         found: u32,
     },
-    /// The `INLINE_DATA` flag without the feature.
+    /// The `INLINE_DATA` flag is set without the feature.
     #[error("has the inline data flag without the feature")]
     InlineDataFeature,
-    /// Both `INLINE_DATA` and `EXTENTS`.
+    /// Both `INLINE_DATA` and `EXTENTS` are set.
     #[error("has the inline data and extents flags, and {} an extent header", if *.header { "has" } else { "lacks" })]
     InlineDataAndExtents {
-        /// Whether `i_block` holds a sound extent header.
+        /// Whether `i_block` contains a valid extent header.
         header: bool,
     },
-    /// Blocks mapped one by one on a file system with clusters.
+    /// Blocks are mapped without extents on a file system with clusters.
     #[error("has no extents, which bigalloc requires")]
     BlockMapOnClusters,
-    /// The `INDEX` flag without `dir_index`.
+    /// The `INDEX` flag is set without `dir_index`.
     #[error("has the index flag without the feature")]
     IndexFeature,
-    /// The `INDEX` flag on something else than a directory.
+    /// The `INDEX` flag is set on an inode that is not a directory.
     #[error("no directory, but has the index flag")]
     IndexOnFile,
-    /// The `IMAGIC` flag without `imagic_inodes`.
+    /// The `IMAGIC` flag is set without `imagic_inodes`.
     #[error("has the imagic flag without the feature")]
     Imagic,
     /// A device, pipe or socket is immutable or append-only.
     #[error("device, pipe or socket with flags {found:#x} that keep it from being removed")]
     ImmutableSpecial {
-        /// The flags that are too much.
+        /// The flags that must not be set.
         found: u32,
     },
-    /// The `CASEFOLD` flag without the feature.
+    /// The `CASEFOLD` flag is set without the feature.
     #[error("has the casefold flag without the feature")]
     CasefoldFeature,
-    /// The `CASEFOLD` flag on something else than a directory.
+    /// The `CASEFOLD` flag is set on an inode that is not a directory.
     #[error("no directory, but has the casefold flag")]
     CasefoldOnFile,
-    /// The `EA_INODE` flag without the feature.
+    /// The `EA_INODE` flag is set without the feature.
     #[error("has the flag of xattr values without the feature")]
     EaInodeFeature,
-    /// The `EA_INODE` flag on something else than a regular file.
+    /// The `EA_INODE` flag is set on an inode that is not a regular file.
     #[error("mode {mode:#o}, but has the flag of xattr values")]
     EaInodeMode {
         /// `i_mode`.
@@ -239,7 +238,7 @@ impl Damage for InodeDamage {
             ExtraIsize { .. } | Checksum { .. } | Mode { .. } | Size { .. } | SymlinkSize { .. } | FileAcl { .. } => {
                 true
             }
-            // A root of another kind is refused where it is used as a directory.
+            // A root of another type is refused where it is used as a directory.
             RootMode { found } => FileType::from_mode(*found).is_none(),
             _ => false,
         }
@@ -247,8 +246,8 @@ impl Damage for InodeDamage {
 }
 
 impl InodeDesc {
-    /// Reports every fault of the inode by itself. `bytes` are those from which it was parsed. An inode of zeros,
-    /// which was never used, is sound. A free one (no links) may have any old contents, except for the fields that
+    /// Reports all faults that the inode itself shows. `bytes` are those from which it was parsed. An inode of zeros,
+    /// which was never used, has no fault. A free inode (without links) may contain anything, except in the fields that
     /// its deletion should have cleared.
     pub fn damage(&self, bytes: &[u8], ino: InodeNr, geometry: &Geometry, sink: &mut impl FnMut(InodeDamage)) {
         self.extra_size_damage(geometry, sink);
@@ -291,10 +290,10 @@ impl InodeDesc {
         }
     }
 
-    /// Reports the faults of the decoded fields alone.
+    /// Reports the faults that the decoded fields show.
     pub(super) fn field_damage(&self, ino: InodeNr, geometry: &Geometry, sink: &mut impl FnMut(InodeDamage)) {
         let kind = self.file_type();
-        // Reserved inodes (bad blocks, boot loader) have no mode; a free one has its old mode.
+        // Reserved inodes (bad blocks, boot loader) have no mode; a free inode keeps its old mode.
         if kind.is_none() && self.links > 0 && ino.0 >= geometry.first_ino {
             sink(InodeDamage::Mode { found: self.mode });
         }
@@ -331,7 +330,7 @@ impl InodeDesc {
         if self.dtime != 0 && self.links > 0 {
             sink(InodeDamage::DtimeSet { found: self.dtime });
         }
-        // Reserved inodes are not deleted, and may have a mode without a name.
+        // Reserved inodes are never deleted, and may have a mode without a name.
         if self.dtime == 0 && self.links == 0 && self.mode != 0 && ino.0 >= geometry.first_ino {
             sink(InodeDamage::DtimeMissing);
         }
@@ -398,9 +397,9 @@ impl InodeDesc {
         }
     }
 
-    /// Fields that decoding leaves out because they mean nothing here.
+    /// Reports faults of fields that decoding ignores because they have no meaning here.
     fn raw_damage(&self, raw: &RawInode, geometry: &Geometry, sink: &mut impl FnMut(InodeDamage)) {
-        // A directory of so many blocks may need the high half; then the missing feature is the fault.
+        // A directory with this many blocks may need the high half; the fault is then the missing feature.
         let is_small = u64::from(raw.i_blocks_lo.get()) < 1 << (29 - geometry.block_bits);
         if self.is_dir() && !geometry.large_dir && raw.i_size_high.get() != 0 && is_small {
             sink(InodeDamage::DirSizeHigh { found: raw.i_size_high.get() });

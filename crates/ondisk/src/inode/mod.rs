@@ -1,9 +1,9 @@
-//! Inodes: decoded, checked, encoded.
+//! Inodes: decoding, checking, encoding.
 //!
 //! Main types: [`InodeDesc`] (decoded), [`InodeDamage`] (one fault), [`RawInode`] and [`RawInodeExtra`] (the bytes),
-//! [`InodeFlags`], [`FileType`], [`DeviceNr`]. It does not interpret `i_block` (extents, indirect blocks and inline
-//! text have their own modules) nor the xattrs behind the extra fields; [`InodeDesc::encode_into`] checksums their
-//! bytes and does not change them.
+//! [`InodeFlags`], [`FileType`], [`DeviceNr`]. What it does not do: interpret `i_block` (extents, indirect blocks and
+//! inline text have their own modules) or the xattrs after the extra fields. [`InodeDesc::encode_into`] includes those
+//! bytes in the checksum and does not change them.
 //!
 //! # Locking
 //! None.
@@ -29,35 +29,36 @@ use std::ops::Range;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Bytes of an inode that every revision has.
+/// The size of the part of an inode that every revision has, in bytes.
 pub const GOOD_OLD_INODE_SIZE: usize = size_of::<RawInode>();
-/// Symlink targets shorter than this are in `i_block`.
+/// Shorter symlink targets are stored in `i_block`.
 pub const FAST_SYMLINK_LIMIT: u64 = 60;
-/// More links than this cannot be counted (Linux: `EXT4_LINK_MAX`).
+/// The maximum number of links that can be counted (Linux: `EXT4_LINK_MAX`).
 pub const LINK_MAX: u16 = 65_000;
 
 const CHECKSUM_LO_AT: usize = offset_of!(RawInode, l_i_checksum_lo);
 const CHECKSUM_HI_AT: usize = GOOD_OLD_INODE_SIZE + offset_of!(RawInodeExtra, i_checksum_hi);
 
 /// An inode with its halves joined (Linux: the on-disk part of `struct ext4_inode_info`). The fields may be changed;
-/// [`InodeDesc::encode_into`] puts them back.
+/// [`InodeDesc::encode_into`] splits them again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InodeDesc {
-    /// Kind and permissions.
+    /// The type and the permissions.
     pub mode: u16,
     /// Owner, 32 bits.
     pub uid: u32,
     /// Owning group, 32 bits.
     pub gid: u32,
-    /// Bytes.
+    /// The size, in bytes.
     pub size: u64,
     /// Data, indirect, extent and xattr blocks in 512-byte units, even if the inode counts in another unit.
     pub blocks: u64,
-    /// Names of the inode; a directory with too many to count has 1. 0: deleted or never used.
+    /// The number of names of the inode; 1 for a directory with too many to count, 0 if it is deleted or was never
+    /// used.
     pub links: u16,
     /// `i_flags`.
     pub flags: InodeFlags,
-    /// Distinguishes the files that have had this number, for NFS handles and checksums.
+    /// Distinguishes successive files with this inode number, for NFS handles and checksums.
     pub generation: u32,
     /// Last access.
     pub atime: Timestamp,
@@ -67,37 +68,37 @@ pub struct InodeDesc {
     pub mtime: Timestamp,
     /// Time of creation; `None` where the inode has no room for it.
     pub crtime: Option<Timestamp>,
-    /// When deleted, in seconds since 1970, or, while on the orphan list, the next inode of that list.
+    /// The time of deletion, in seconds since 1970, or the next inode while this one is on the orphan list.
     pub dtime: u32,
-    /// Extent tree root, 15 block numbers, a short symlink's target or a device number.
+    /// The root of an extent tree, 15 block numbers, a short symlink's target, or a device number.
     pub i_block: [u8; 60],
-    /// The block with xattrs, 0 if none.
+    /// The block with xattrs; 0 if there is none.
     pub file_acl: BlockNr,
-    /// Change counter (Linux: `i_version`); 32 bits where the inode has no room for more.
+    /// The change counter (Linux: `i_version`); 32 bits if the inode has no room for more.
     pub version: u64,
-    /// Project; 0 where the inode has no room for it.
+    /// The project; 0 if the inode has no room for it.
     pub projid: u32,
-    /// Bytes after the first 128 that hold fields; 0 with 128-byte inodes and in inodes from before extra fields.
+    /// The size of the fields after the first 128 bytes; 0 in 128-byte inodes, and in inodes from before extra fields.
     pub extra_isize: u16,
 }
 
 impl InodeDesc {
-    /// Decodes an inode: checks the checksum and that mode, size and extra fields are possible. `bytes` starts with the
-    /// inode and is at least `inode_size` long. An inode of zeros, which was never used, is accepted.
+    /// Decodes an inode. Checks the checksum, and that mode, size and extra fields are possible. `bytes` begins with
+    /// the inode and has at least `inode_size` bytes. An inode of zeros, which was never used, is accepted.
     ///
     /// # Errors
-    /// `Corrupt` if `bytes` is too short, the checksum is wrong, or as [`InodeDesc::check`].
+    /// `Corrupt` if `bytes` is too short or the checksum is wrong, and the errors of [`InodeDesc::check`].
     pub fn decode(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Result<InodeDesc> {
         let desc = InodeDesc::parse(bytes, ino, geometry)?;
         refuse(Structure::Inode, ino.0, |mut sink| desc.damage(bytes, ino, geometry, &mut sink))?;
         Ok(desc)
     }
 
-    /// Decodes without checking anything but the length; [`InodeDesc::damage`] checks. Where `extra_isize` is
-    /// impossible, the inode decodes as one without extra fields, but keeps the number.
+    /// Decodes an inode and checks only its length; [`InodeDesc::damage`] checks the rest. If `extra_isize` is
+    /// impossible, the inode is decoded without extra fields, but keeps the value.
     ///
     /// # Errors
-    /// `Corrupt` when `bytes` is shorter than an inode.
+    /// `Corrupt` if `bytes` is shorter than an inode.
     pub fn parse(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Result<InodeDesc> {
         let bytes = whole(bytes, ino, geometry)?;
         let Ok((raw, rest)) = RawInode::read_from_prefix(bytes) else {
@@ -148,12 +149,12 @@ impl InodeDesc {
         })
     }
 
-    /// Whether it has room for a project.
+    /// Whether the inode has room for a project.
     pub fn has_project(&self) -> bool {
         field_fits(PROJID, self.extra_isize)
     }
 
-    /// An inode for a slot that was filled with zeros: nothing set but the mode and the size of the extra fields.
+    /// An inode for a slot that was filled with zeros. Only the mode and the size of the extra fields are set.
     pub fn new(mode: u16, geometry: &Geometry) -> InodeDesc {
         InodeDesc {
             mode,
@@ -177,7 +178,7 @@ impl InodeDesc {
         }
     }
 
-    /// Fails when the fields contradict the format or each other.
+    /// Checks that the fields do not contradict the format or each other.
     ///
     /// # Errors
     /// `Corrupt` with the first field that is wrong.
@@ -188,7 +189,7 @@ impl InodeDesc {
         })
     }
 
-    /// The kind; `None` when the mode names none, as in an inode that was never used.
+    /// The type; `None` if the mode has no valid one, as in an inode that was never used.
     pub fn file_type(&self) -> Option<FileType> {
         FileType::from_mode(self.mode)
     }
@@ -208,13 +209,13 @@ impl InodeDesc {
         self.file_type() == Some(FileType::Symlink)
     }
 
-    /// Whether `i_block` holds an extent tree.
+    /// Whether `i_block` contains an extent tree.
     pub fn has_extents(&self) -> bool {
         self.flags.contains(InodeFlags::EXTENTS)
     }
 
-    /// Whether the target of this symlink is in `i_block`. (Linux: `ext4_inode_is_fast_symlink`: it owns no block
-    /// except that of its xattrs. With `ea_inode` it may own more, and its size decides.)
+    /// Whether the target of this symlink is in `i_block`. (Linux: `ext4_inode_is_fast_symlink`. Such a symlink owns no
+    /// block except that of its xattrs. With `ea_inode` it may own more, so its size decides.)
     pub fn is_fast_symlink(&self, geometry: &Geometry) -> bool {
         let xattr_units =
             if self.file_acl.0 != 0 { u64::from(geometry.block_size >> 9) << geometry.cluster_bits } else { 0 };
@@ -225,8 +226,8 @@ impl InodeDesc {
             && !self.flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
     }
 
-    /// Whether `i_block` maps content, or may hold it in a map's place (Linux: `ext4_can_truncate`): neither a device
-    /// number nor a symlink's target.
+    /// Whether `i_block` maps content, or contains content in place of a map (Linux: `ext4_can_truncate`). It contains
+    /// neither a device number nor a symlink's target.
     pub fn has_map(&self, geometry: &Geometry) -> bool {
         self.is_regular() || self.is_dir() || (self.is_symlink() && !self.is_fast_symlink(geometry))
     }
@@ -239,14 +240,14 @@ impl InodeDesc {
         self.i_block.get(..self.size as usize)
     }
 
-    /// The number of a device inode, `None` for other kinds.
+    /// The number of a device inode; `None` for other types.
     pub fn device(&self) -> Option<DeviceNr> {
         self.file_type().filter(|kind| kind.is_device()).map(|_| DeviceNr::decode(&self.i_block))
     }
 
-    /// Where in-inode xattrs are within the inode's bytes, magic included; `None` where there can be none.
+    /// The range of in-inode xattrs in the inode's bytes, including the magic number; `None` if there can be none.
     pub fn xattr_area(&self, geometry: &Geometry) -> Option<Range<usize>> {
-        // Inodes from before extra fields have garbage there.
+        // Inodes from before extra fields contain garbage there.
         if self.extra_isize == 0 {
             return None;
         }
@@ -254,8 +255,8 @@ impl InodeDesc {
         (start + 4 <= geometry.inode_size).then_some(start..geometry.inode_size)
     }
 
-    /// Gives extra fields to an inode that has room but none, as Linux does when it loads one. Its bytes after the
-    /// first 128 must be zeroed by the caller.
+    /// Adds extra fields to an inode that has room but none, as Linux does when it loads one. The caller must zero its
+    /// bytes after the first 128.
     pub fn claim_extra_isize(&mut self, geometry: &Geometry) -> bool {
         if self.extra_isize != 0 || geometry.want_extra_isize == 0 {
             return false;
@@ -264,12 +265,12 @@ impl InodeDesc {
         true
     }
 
-    /// Whether the inode has the value of attributes, and no file's content (`ea_inode`).
+    /// Whether the inode contains the value of attributes instead of a file (`ea_inode`).
     pub fn is_value(&self) -> bool {
         self.flags.contains(InodeFlags::EA_INODE)
     }
 
-    /// How many entries refer to the value that the inode has (Linux: `ext4_xattr_inode_get_ref`).
+    /// The number of entries that refer to the value in this inode (Linux: `ext4_xattr_inode_get_ref`).
     pub fn value_references(&self) -> u64 {
         u64::from(self.ctime.seconds as u32) << 32 | u64::from(self.version as u32)
     }
@@ -280,39 +281,39 @@ impl InodeDesc {
         self.version = count & u64::from(u32::MAX);
     }
 
-    /// The hash of the value that the inode has (Linux: `ext4_xattr_inode_get_hash`).
+    /// The hash of the value in this inode (Linux: `ext4_xattr_inode_get_hash`).
     pub fn value_hash(&self) -> u32 {
         self.atime.seconds as u32
     }
 
     /// Sets [`InodeDesc::value_hash`].
     pub fn set_value_hash(&mut self, hash: u32) {
-        // As a time that inodes of any size have room for.
+        // Encode it as a time that inodes of any size have room for.
         self.atime = Timestamp::from_seconds(i64::from(hash as i32));
     }
 
-    /// Whether the inode has a value as Lustre stored them: for one inode, which it names, and without a count (Linux:
-    /// `EXT4_STATE_LUSTRE_EA_INODE`). The caller has found that no hash fits.
+    /// Whether the inode contains a value that Lustre stored: it names its only owner and has no reference count
+    /// (Linux: `EXT4_STATE_LUSTRE_EA_INODE`). The caller has found that no hash matches.
     pub fn is_lustre_value_of(&self, owner: InodeNr, generation: u32) -> bool {
         self.mtime.seconds as u32 == owner.0 && self.generation == generation
     }
 
-    /// Whether times keep nanoseconds and years after 2038.
+    /// Whether times have nanoseconds, and years after 2038.
     pub fn has_extra_times(&self) -> bool {
         field_fits(ATIME_EXTRA, self.extra_isize)
     }
 
-    /// The largest `blocks` that can be stored.
+    /// The maximum value of `blocks` that can be stored.
     pub fn max_blocks(geometry: &Geometry) -> u64 {
         if geometry.huge_file { ((1 << 48) - 1) << (geometry.block_bits - 9) } else { u32::MAX.into() }
     }
 
-    /// Writes the inode over the `inode_size` bytes at the start of `out`, with its checksum. Bytes that no field of
-    /// this inode covers (xattrs, reserved words) stay as they are in `out`; times outside the range are clamped.
+    /// Writes the inode, with its checksum, over the `inode_size` bytes at the start of `out`. Bytes of `out` outside
+    /// the inode's fields (xattrs, reserved words) do not change. Times outside the range are clamped.
     ///
     /// # Errors
-    /// `Unsupported` if `blocks` exceeds [`InodeDesc::max_blocks`]; `Corrupt` if `extra_isize` does not fit. `out` is
-    /// then unchanged.
+    /// `Unsupported` if `blocks` exceeds [`InodeDesc::max_blocks`]; `Corrupt` if `extra_isize` does not fit. `out` has
+    /// not changed then.
     ///
     /// # Panics
     /// If `out` is shorter than `inode_size`.
@@ -369,7 +370,7 @@ impl InodeDesc {
         }
         extra.i_version_hi = U32::new((self.version >> 32) as u32);
         extra.i_projid = U32::new(self.projid);
-        // Copying at most the extra size preserves the bytes behind it: fields set above that do not fit are dropped.
+        // Copying at most the extra size preserves the following bytes, and drops fields set above that do not fit.
         let length = match usize::from(self.extra_isize) {
             0 => rest.len().min(2),
             size => size.min(size_of::<RawInodeExtra>()),
@@ -379,7 +380,7 @@ impl InodeDesc {
         Ok(())
     }
 
-    /// `i_blocks` as stored, and whether it counts file system blocks. (Linux: `ext4_inode_blocks_set`.)
+    /// The stored form of `i_blocks`, and whether it counts file system blocks. (Linux: `ext4_inode_blocks_set`.)
     fn stored_blocks(&self, ino: InodeNr, geometry: &Geometry) -> Result<(u64, bool)> {
         let limit = if geometry.huge_file { 1 << 48 } else { 1 << 32 };
         if self.blocks < limit {
@@ -400,12 +401,12 @@ const CRTIME_EXTRA: usize = offset_of!(RawInodeExtra, i_crtime_extra);
 const VERSION_HI: usize = offset_of!(RawInodeExtra, i_version_hi);
 const PROJID: usize = offset_of!(RawInodeExtra, i_projid);
 
-/// Whether a four-byte field at this offset of [`RawInodeExtra`] exists (Linux: `EXT4_FITS_IN_INODE`).
+/// Whether the inode has a four-byte field at this offset of [`RawInodeExtra`] (Linux: `EXT4_FITS_IN_INODE`).
 fn field_fits(field: usize, extra_isize: u16) -> bool {
     field + 4 <= usize::from(extra_isize)
 }
 
-/// The extra fields, zero where the inode ends before them, and the extra size.
+/// The extra fields, with zeros past the end of the inode, and their size.
 fn read_extra(rest: &[u8]) -> (RawInodeExtra, u16) {
     let mut extra = RawInodeExtra::new_zeroed();
     let length = rest.len().min(size_of::<RawInodeExtra>());
@@ -413,7 +414,7 @@ fn read_extra(rest: &[u8]) -> (RawInodeExtra, u16) {
     (extra, extra.i_extra_isize.get())
 }
 
-/// Whether `i_size_high` belongs to the size. In directories it once was `i_dir_acl`.
+/// Whether `i_size_high` is part of the size. In directories it once was `i_dir_acl`.
 fn size_has_high(mode: u16, geometry: &Geometry) -> bool {
     geometry.large_dir || FileType::from_mode(mode) == Some(FileType::Regular)
 }
@@ -424,7 +425,7 @@ fn whole<'a>(bytes: &'a [u8], ino: InodeNr, geometry: &Geometry) -> Result<&'a [
         .ok_or_else(|| corrupt(ino, format!("{} bytes, {} needed", bytes.len(), geometry.inode_size)))
 }
 
-/// Checks the checksum of an inode's `inode_size` bytes. All zeros pass: such an inode was never used.
+/// Checks the checksum of an inode's `inode_size` bytes. All zeros are accepted, because such an inode was never used.
 ///
 /// # Errors
 /// `Corrupt` if `bytes` is too short or the checksum differs.
@@ -440,14 +441,14 @@ pub fn verify_checksum(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Resul
 
 /// Whether an inode was never used, or has been zeroed.
 pub fn is_zeros(bytes: &[u8]) -> bool {
-    // In pieces: the compiler compares a piece at once, and ends a loop over bytes at each.
+    // Work in pieces: the compiler compares a whole piece at once, but leaves a loop over bytes at each byte.
     let (pieces, rest) = bytes.as_chunks::<64>();
     bytes.first().is_none_or(|byte| *byte == 0)
         && pieces.iter().all(|piece| *piece == [0; 64])
         && rest.iter().all(|byte| *byte == 0)
 }
 
-/// The stored checksum and the one that it should be; `None` without `metadata_csum` and for an inode of zeros.
+/// The stored checksum and the expected one; `None` without `metadata_csum`, and for an inode of zeros.
 fn checksums(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Option<(u32, u32)> {
     if !geometry.metadata_csum {
         return None;
@@ -461,7 +462,7 @@ fn checksums(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> Option<(u32, u3
     (stored == computed || !is_zeros(bytes)).then_some((stored, computed))
 }
 
-/// Sets the checksum of an inode's `inode_size` bytes, after something in them changed (its xattrs, for one). Does
+/// Updates the checksum of an inode's `inode_size` bytes after a change of them (of its xattrs, for example). Does
 /// nothing without `metadata_csum`.
 pub fn update_checksum(bytes: &mut [u8], ino: InodeNr, geometry: &Geometry) {
     if !geometry.metadata_csum || bytes.len() < geometry.inode_size {
@@ -475,14 +476,15 @@ pub fn update_checksum(bytes: &mut [u8], ino: InodeNr, geometry: &Geometry) {
     }
 }
 
-/// Bytes of an inode up to which its checksum is one call over an aligned copy: nine of ten inodes have 256.
+/// The maximum size of inodes whose checksum is computed in one call over an aligned copy. Nine of ten inodes have 256
+/// bytes.
 const COPIED_MAX: usize = 512;
 
-/// An inode's number, its generation and its bytes, as the checksum covers them.
+/// An inode's number, its generation and its bytes, in the form that the checksum covers.
 #[repr(align(8))]
 struct Covered([u8; 8 + COPIED_MAX]);
 
-/// The checksum, cut to 16 bits where the inode has no room for the high half, and whether it has. The checksum fields
+/// The checksum, and whether the inode has room for its high half; if not, it is cut to 16 bits. The checksum fields
 /// count as zero. `bytes` is exactly one inode.
 fn compute_checksum(bytes: &[u8], ino: InodeNr, geometry: &Geometry) -> (u32, bool) {
     let extra_isize = |bytes: &[u8]| u16::from_le_bytes([bytes[GOOD_OLD_INODE_SIZE], bytes[GOOD_OLD_INODE_SIZE + 1]]);

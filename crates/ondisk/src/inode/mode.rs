@@ -5,7 +5,7 @@
 //! # Locking
 //! None.
 
-/// The kind of an inode (Linux: `S_IFMT`). The code in directory entries is [`FileType::dirent_code`].
+/// The type of an inode (Linux: `S_IFMT`). For its code in directory entries, see [`FileType::dirent_code`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileType {
     /// A named pipe (`S_IFIFO`).
@@ -20,15 +20,15 @@ pub enum FileType {
     Regular,
     /// A symbolic link (`S_IFLNK`).
     Symlink,
-    /// A socket's name (`S_IFSOCK`).
+    /// A socket (`S_IFSOCK`).
     Socket,
 }
 
-/// The bits of `i_mode` that hold the kind.
+/// The bits of `i_mode` that contain the type.
 pub const MODE_TYPE_MASK: u16 = 0o170000;
 
 impl FileType {
-    /// Every kind, in the order of their bits in `i_mode`.
+    /// All types, in the order of their bits in `i_mode`.
     pub const ALL: [FileType; 7] = [
         FileType::Fifo,
         FileType::CharDevice,
@@ -39,12 +39,12 @@ impl FileType {
         FileType::Socket,
     ];
 
-    /// The kind in a mode, `None` when the bits name none.
+    /// The type in a mode; `None` if the bits are not valid.
     pub fn from_mode(mode: u16) -> Option<FileType> {
         FileType::ALL.into_iter().find(|kind| kind.mode_bits() == mode & MODE_TYPE_MASK)
     }
 
-    /// The kind as bits of `i_mode`.
+    /// The type as bits of `i_mode`.
     pub fn mode_bits(self) -> u16 {
         match self {
             FileType::Fifo => 0o010000,
@@ -70,7 +70,7 @@ impl FileType {
         }
     }
 
-    /// The kind for the type byte of a directory entry; `None` for 0 (unknown) and for invalid codes.
+    /// The type for the type byte of a directory entry; `None` for 0 (unknown) and for invalid codes.
     #[inline]
     pub fn from_dirent_code(code: u8) -> Option<FileType> {
         match code {
@@ -85,24 +85,24 @@ impl FileType {
         }
     }
 
-    /// Whether the inode names a device, whose number is in `i_block`.
+    /// Whether the inode is a device, whose number is in `i_block`.
     pub fn is_device(self) -> bool {
         matches!(self, FileType::CharDevice | FileType::BlockDevice)
     }
 }
 
-/// A device's number (Linux: `dev_t`), 12 bits of major and 20 of minor.
+/// A device number (Linux: `dev_t`), with 12 bits of major and 20 of minor number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceNr {
-    /// The driver, 12 bits.
+    /// The major number, which selects the driver: 12 bits.
     pub major: u32,
-    /// The device among the driver's, 20 bits.
+    /// The minor number, which selects the driver's device: 20 bits.
     pub minor: u32,
 }
 
 impl DeviceNr {
-    /// Reads the number from `i_block`: the old 8:8 form in the first word if that is not 0, else the new form in the
-    /// second.
+    /// Reads the number from `i_block`: the old 8:8 form in the first word if that is not 0, otherwise the new form in
+    /// the second word.
     pub fn decode(i_block: &[u8; 60]) -> DeviceNr {
         let word = |at: usize| u32::from_le_bytes([i_block[at], i_block[at + 1], i_block[at + 2], i_block[at + 3]]);
         match word(0) {
@@ -114,7 +114,7 @@ impl DeviceNr {
         }
     }
 
-    /// The `i_block` of a device inode. Bits that do not fit (major over 4095, minor over 2^20 - 1) are cut.
+    /// The `i_block` of a device inode. Bits that do not fit (major above 4095, minor above 2^20 - 1) are dropped.
     pub fn encode(self) -> [u8; 60] {
         let mut i_block = [0; 60];
         if self.major < 256 && self.minor < 256 {
@@ -140,7 +140,7 @@ mod tests {
             assert_eq!(DeviceNr::decode(&i_block), number);
             assert_eq!(i_block[0] != 0 || i_block[1] != 0, old);
         }
-        // As the kernel stores 8:1.
+        // The kernel stores 8:1 in this form.
         assert_eq!(DeviceNr { major: 8, minor: 1 }.encode()[..4], [1, 8, 0, 0]);
         // 300:70000 = 0x12c:0x11170.
         assert_eq!(DeviceNr { major: 300, minor: 70_000 }.encode()[4..8], 0x1111_2c70u32.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Inodes there and back, of every size and with odd fields.
+//! Encoding and decoding of inodes of every size, and with unusual fields.
 
 use super::*;
 use crate::damage::Damage;
@@ -87,7 +87,7 @@ fn every_byte_is_under_the_checksum() {
     verify_checksum(&bytes, InodeNr(13), &geometry).unwrap_err();
     for at in 0..bytes.len() {
         bytes[at] ^= 0x10;
-        // Without the extra size the cover changes too, so even that byte is caught.
+        // Without the extra size, the checksum covers other bytes as well, so a change of that byte is detected.
         InodeDesc::decode(&bytes, INO, &geometry).expect_err(&format!("byte {at} changed unseen"));
         bytes[at] ^= 0x10;
     }
@@ -116,7 +116,7 @@ fn invalid_extra_sizes_are_refused() {
         update_checksum(&mut bytes, INO, &geometry);
         InodeDesc::decode(&bytes, INO, &geometry).unwrap_err();
     }
-    // Without extra fields the high half of the checksum does not exist, but the bytes in its place are covered.
+    // Without extra fields there is no high half of the checksum, but the bytes in its place are covered.
     bytes[128..130].fill(0);
     update_checksum(&mut bytes, INO, &geometry);
     let mut inode = InodeDesc::decode(&bytes, INO, &geometry).unwrap();
@@ -156,7 +156,7 @@ fn impossible_inodes_are_refused() {
     InodeDesc::decode(&[0; 255], INO, &geometry).unwrap_err();
 }
 
-/// The damages of `inode` as it is encoded, after `change` to its bytes and with a checksum that fits again.
+/// The damage of `inode` after it is encoded, `change` is applied to its bytes, and the checksum is updated.
 fn damages(inode: &InodeDesc, geometry: &Geometry, change: impl FnOnce(&mut [u8])) -> Vec<InodeDamage> {
     damages_of(INO, inode, geometry, change)
 }
@@ -307,7 +307,7 @@ fn fast_symlinks_are_recognised() {
     assert!(link.is_fast_symlink(&geometry));
     link.blocks = 16;
     assert!(!link.is_fast_symlink(&geometry));
-    // Attribute values may be in inodes of their own, which count as the link's blocks: then only the size decides.
+    // Attribute values may be in inodes of their own, and their blocks count as the link's. Then only the size decides.
     let geometry = geometry_with(256, Incompat::EA_INODE, RoCompat::METADATA_CSUM | RoCompat::HUGE_FILE);
     for (size, fast) in [(0, false), (1, true), (59, true), (60, false)] {
         link.size = size;

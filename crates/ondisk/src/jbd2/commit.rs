@@ -1,4 +1,4 @@
-//! Commit blocks, which make a transaction count.
+//! Commit blocks, which make a transaction valid.
 //!
 //! # Locking
 //! None.
@@ -31,11 +31,11 @@ const _: () = assert!(std::mem::offset_of!(RawCommitHeader, h_commit_sec) == 0x3
 /// The result of checking a commit block's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitCsum {
-    /// The format has none, or (v1) the writer left it out.
+    /// The format has no checksum, or (v1) the writer omitted it.
     Absent,
-    /// The block's own checksum (V2/V3) is right.
+    /// The block's own checksum (V2/V3) matches.
     Valid,
-    /// It is not, or (v1) type and size make no sense.
+    /// The checksum does not match, or (v1) its type and size are invalid.
     Invalid,
     /// V1: the crc32 that descriptors and copies of the transaction must have (see [`v1_checksum`]).
     Transaction(u32),
@@ -46,16 +46,16 @@ pub enum CommitCsum {
 pub struct CommitBlock {
     /// The transaction that it ends.
     pub tid: Tid,
-    /// Seconds since 1970. Must never be lower than in an older transaction: recovery takes a block with an older
-    /// time for a leftover.
+    /// Seconds since 1970. This must never be lower than in an older transaction, because recovery treats a block with
+    /// an older time as a leftover.
     pub sec: u64,
-    /// Nanoseconds of `sec`.
+    /// The nanoseconds of the time.
     pub nsec: u32,
 }
 
 impl CommitBlock {
-    /// Writes the block into `buf` (one block, overwritten whole). `v1` is the transaction's [`v1_checksum`], used
-    /// with V1 only.
+    /// Writes the block to `buf` (one block, overwritten completely). `v1` is the transaction's [`v1_checksum`], used
+    /// only with V1.
     pub fn encode(&self, format: &LogFormat, v1: Option<u32>, buf: &mut [u8]) {
         assert_eq!(buf.len(), format.block_size);
         let mut raw = RawCommitHeader {
@@ -74,17 +74,16 @@ impl CommitBlock {
         }
         buf.fill(0);
         if format.has_block_csums() {
-            // Type and size stay 0 here: so the kernel writes it, and readers look at neither.
+            // Type and size remain 0: the kernel writes them so, and readers ignore them.
             raw.h_chksum[0].set(checksum(format, &raw, &buf[size_of::<RawCommitHeader>()..]));
         }
         buf[..size_of::<RawCommitHeader>()].copy_from_slice(raw.as_bytes());
     }
 
-    /// Reads a block whose header has the kind `Commit`; `None` if it is shorter than a commit header.
+    /// Decodes a block whose header has the kind `Commit`; `None` if it is shorter than a commit header.
     ///
-    /// A V2/V3 checksum also counts as valid if it matches the header followed by zeroes. Only the first sector of a
-    /// commit block has contents, and a power cut may have lost the rest (Linux:
-    /// `jbd2_commit_block_csum_verify_partial`).
+    /// A V2/V3 checksum is also valid if it matches the header followed by zeros. Only the first sector of a commit
+    /// block has content, and a power cut may have lost the rest (Linux: `jbd2_commit_block_csum_verify_partial`).
     pub fn decode(format: &LogFormat, block: &[u8]) -> Option<(CommitBlock, CommitCsum)> {
         let (raw, rest) = RawCommitHeader::ref_from_prefix(block).ok()?;
         let found = raw.h_chksum[0].get();
@@ -118,13 +117,13 @@ fn checksum(format: &LogFormat, raw: &RawCommitHeader, rest: &[u8]) -> u32 {
     crc32c(crc32c(format.seed, copy.as_bytes()), rest)
 }
 
-/// The v1 checksum of a transaction: start with `!0`, add each descriptor block followed by its copies as they lie in
-/// the log. Revoke blocks do not count.
+/// The v1 checksum of a transaction: start with `!0`, then add each descriptor block followed by its copies in the log.
+/// Revoke blocks are not included.
 pub fn v1_checksum(sum: u32, block: &[u8]) -> u32 {
     crc32_be(sum, block)
 }
 
-/// crc32, most significant bit first, nothing inverted (Linux: `crc32_be`).
+/// crc32, most significant bit first, without inversion (Linux: `crc32_be`).
 pub fn crc32_be(mut crc: u32, data: &[u8]) -> u32 {
     for byte in data {
         crc = crc << 8 ^ CRC32_BE[(crc >> 24) as usize ^ usize::from(*byte)];

@@ -13,62 +13,62 @@ use crate::{Error, Structure};
 /// One fault of the journal's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalSuperDamage {
-    /// Too few bytes.
+    /// There are too few bytes.
     #[error("shorter than 1024 bytes")]
     Length {
-        /// Bytes.
+        /// The number of bytes.
         found: u32,
     },
-    /// `h_magic`.
+    /// `h_magic` is wrong.
     #[error("magic {found:#x}, not {MAGIC:#x}")]
     Magic {
-        /// As stored.
+        /// The stored value.
         found: u32,
     },
-    /// `h_blocktype` is that of no superblock.
+    /// `h_blocktype` is not that of a superblock.
     #[error("block type {found}, not 3 or 4")]
     Kind {
-        /// As stored.
+        /// The stored value.
         found: u32,
     },
-    /// Incompatible features that this code does not know.
+    /// There are incompatible features that this code does not support.
     #[error("journal incompat features {unknown:#x}")]
     Incompat {
-        /// Their bits.
+        /// The bits of these features.
         unknown: u32,
     },
-    /// Read-only compatible features, of which none is known.
+    /// There are read-only compatible features, although none is defined.
     #[error("journal ro_compat features {unknown:#x}")]
     RoCompat {
-        /// Their bits.
+        /// The bits of these features.
         unknown: u32,
     },
-    /// Checksums of version 2 and 3 at once.
+    /// Checksums of versions 2 and 3 are both set.
     #[error("checksums v2 and v3 at once")]
     ChecksumsV2V3,
-    /// Checksums of version 1 beside newer ones.
+    /// Checksums of version 1 are set together with newer ones.
     #[error("checksums v1 and v2/v3 at once")]
     ChecksumsV1,
-    /// `s_checksum_type`.
+    /// `s_checksum_type` is unknown.
     #[error("checksum type {found}, not {CRC32C_CHKSUM}")]
     ChecksumType {
-        /// As stored.
+        /// The stored value.
         found: u8,
     },
-    /// The checksum does not fit the bytes.
+    /// The checksum does not match the bytes.
     #[error("checksum {found:#010x}, expected {expected:#010x}")]
     Checksum {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Of the bytes.
+        /// The checksum of the bytes.
         expected: u32,
     },
-    /// `s_blocksize` is not the file system's, or none that a journal can have.
+    /// `s_blocksize` differs from the file system's block size, or is not possible for a journal.
     #[error("block size {found}, not {expected}")]
     BlockSize {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// The file system's.
+        /// The file system's block size, in bytes.
         expected: u32,
     },
     /// `s_first` and `s_maxlen` leave no room for a log.
@@ -82,11 +82,11 @@ pub enum JournalSuperDamage {
     /// `s_start` lies outside the log.
     #[error("log starts at {found}, outside {first}..{last}")]
     Start {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// The log's first block.
+        /// The first block of the log.
         first: u32,
-        /// One past its last.
+        /// One past the last block of the log.
         last: u32,
     },
     /// The journal claims more blocks than its file has.
@@ -94,10 +94,10 @@ pub enum JournalSuperDamage {
     TooLong {
         /// `s_maxlen`.
         found: u32,
-        /// Blocks of the file.
+        /// The number of blocks in the file.
         most: u32,
     },
-    /// The journal is shared.
+    /// The journal is shared by several file systems.
     #[error("used by {found} file systems")]
     Users {
         /// `s_nr_users`.
@@ -112,7 +112,7 @@ impl Damage for JournalSuperDamage {
 }
 
 impl JournalSuperDamage {
-    /// As the crate's error.
+    /// The damage as an error of this crate.
     pub fn error(self) -> Error {
         match self {
             JournalSuperDamage::Incompat { .. } | JournalSuperDamage::RoCompat { .. } => {
@@ -126,8 +126,8 @@ impl JournalSuperDamage {
 /// Facts that the journal's superblock does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalContext {
-    /// Of the file system, in bytes.
+    /// The file system's block size, in bytes.
     pub block_size: u32,
-    /// Blocks of the file or device that holds the journal; `None`: not compared.
+    /// The number of blocks in the file or device that contains the journal; `None` to skip the comparison.
     pub blocks: Option<u32>,
 }

@@ -1,8 +1,8 @@
 //! Descriptor blocks: the home addresses of the copies that follow them in the log.
 //!
-//! After the header come tags, one per copy. The first tag of each descriptor is followed by the journal's uuid, and
-//! later ones have the flag "same uuid"; the last one is marked as such. With V2/V3 checksums, the block's last four
-//! bytes are its own checksum.
+//! The header is followed by tags, one for each copy. The first tag of each descriptor is followed by the journal's
+//! uuid, and later ones have the flag "same uuid"; the last tag has its own flag. With V2/V3 checksums, the last four
+//! bytes of the block are its checksum.
 //!
 //! # Locking
 //! None.
@@ -16,32 +16,32 @@ bitflags::bitflags! {
     /// Linux: `JBD2_FLAG_*`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct TagFlags: u16 {
-        /// The copy began with the journal's magic number, which is zeroed in the log.
+        /// The original block begins with the journal's magic number, which is zeroed in the log.
         const ESCAPE = 1;
         /// No uuid follows the tag.
         const SAME_UUID = 2;
-        /// The block was deleted by this transaction; nothing has ever set it.
+        /// The transaction deleted the block; no writer has ever set this.
         const DELETED = 4;
-        /// The last tag of its descriptor.
+        /// This is the last tag of its descriptor.
         const LAST_TAG = 8;
         const _ = !0;
     }
 }
 
-/// One copy that a descriptor announces.
+/// One copy that a descriptor lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
-    /// Where the copy belongs.
+    /// The home block of the copy.
     pub block: BlockNr,
     /// Whether the copy is escaped, and the tag's other flags.
     pub flags: TagFlags,
-    /// crc32c of the copy as it lies in the log; 16 bits of it with V2, 0 where the format has none.
+    /// The crc32c of the copy in the log; 16 bits of it with V2, 0 if the format has none.
     pub checksum: u32,
 }
 
 impl Tag {
-    /// Whether `data`, a copy in the log of transaction `tid`, is the one for which the tag was made. True if the
-    /// format has no checksums.
+    /// Whether `data`, a copy in the log of transaction `tid`, matches the tag. Always true if the format has no
+    /// checksums.
     pub fn matches(&self, format: &LogFormat, tid: Tid, data: &[u8]) -> bool {
         match format.csum {
             LogCsum::V3 => tag_checksum(format.seed, tid, data) == self.checksum,
@@ -50,19 +50,19 @@ impl Tag {
         }
     }
 
-    /// Whether the copy begins with the magic number at home, which the log keeps as zeros.
+    /// Whether the home block begins with the magic number, which the log replaces by zeros.
     pub fn is_escaped(&self) -> bool {
         self.flags.contains(TagFlags::ESCAPE)
     }
 }
 
-/// The checksum of a copy (as it lies in the log, so after [`escape`]) in transaction `tid` (Linux:
-/// `jbd2_block_tag_csum_set`).
+/// The checksum of a copy in transaction `tid` (Linux: `jbd2_block_tag_csum_set`). `data` is the copy in the log, after
+/// [`escape`].
 pub fn tag_checksum(seed: u32, tid: Tid, data: &[u8]) -> u32 {
     crc32c(crc32c(seed, &tid.0.to_be_bytes()), data)
 }
 
-/// Whether a block's image begins with the magic number, so that in the log it would pass for a jbd2 block.
+/// Whether a block begins with the magic number, so that in the log it would look like a jbd2 block.
 pub fn needs_escape(image: &[u8]) -> bool {
     image.starts_with(&MAGIC.to_be_bytes())
 }
@@ -77,7 +77,7 @@ pub fn unescape(copy: &mut [u8]) {
     copy[..4].copy_from_slice(&MAGIC.to_be_bytes());
 }
 
-/// Fills one descriptor block. Push up to [`capacity`](Self::capacity) tags, then `finish`.
+/// Builds a descriptor block. Push up to [`capacity`](Self::capacity) tags, then call `finish`.
 #[derive(Debug)]
 pub struct DescriptorBuilder<'a> {
     format: &'a LogFormat,
@@ -86,24 +86,24 @@ pub struct DescriptorBuilder<'a> {
 }
 
 impl<'a> DescriptorBuilder<'a> {
-    /// Without tags yet.
+    /// A descriptor without tags.
     pub fn new(format: &'a LogFormat, tid: Tid) -> DescriptorBuilder<'a> {
         DescriptorBuilder { format, tid, tags: Vec::new() }
     }
 
-    /// How many tags fit into one descriptor. Like the kernel's writer this stops where another uuid would not fit,
-    /// so that no reader's idea of "room for one more" can differ.
+    /// The number of tags that fit in one descriptor. Like the kernel's writer, this stops where another uuid would not
+    /// fit, so that all readers agree on whether there is room for one more.
     pub const fn capacity_of(format: &LogFormat) -> usize {
         let room = format.block_size - HEADER_BYTES - UUID_BYTES - format.tail_bytes();
         (room - UUID_BYTES) / format.tag_bytes()
     }
 
-    /// How many tags fit.
+    /// The number of tags that fit.
     pub fn capacity(&self) -> usize {
         Self::capacity_of(self.format)
     }
 
-    /// Tags added since the last block was written.
+    /// The number of tags added since the last block was written.
     pub fn len(&self) -> usize {
         self.tags.len()
     }
@@ -113,8 +113,8 @@ impl<'a> DescriptorBuilder<'a> {
         self.tags.is_empty()
     }
 
-    /// Adds the copy of home block `block`. `checksum` is its [`tag_checksum`] (ignored if the format has none);
-    /// `escaped` means that the copy's first four bytes were zeroed. Returns true if the descriptor is full now.
+    /// Adds the copy of home block `block`. `checksum` is its [`tag_checksum`] (ignored if the format has none).
+    /// `escaped` means that the first four bytes of the copy were zeroed. Returns true if the descriptor is now full.
     pub fn push(&mut self, block: BlockNr, escaped: bool, checksum: u32) -> bool {
         debug_assert!(self.tags.len() < self.capacity(), "descriptor of {} is full", self.tid);
         debug_assert!(block.0 <= self.format.max_block(), "{block} does not fit a tag");
@@ -125,7 +125,7 @@ impl<'a> DescriptorBuilder<'a> {
         self.tags.len() >= self.capacity()
     }
 
-    /// Writes the descriptor into `buf` (one block, overwritten whole) and empties the builder for the next one.
+    /// Writes the descriptor to `buf` (one block, overwritten completely), and empties the builder for the next one.
     pub fn finish(&mut self, buf: &mut [u8]) {
         assert_eq!(buf.len(), self.format.block_size);
         BlockHeader { kind: BlockKind::Descriptor, tid: self.tid }.start(buf);
@@ -163,8 +163,8 @@ fn put_tag(format: &LogFormat, tag: &Tag, out: &mut [u8]) {
     }
 }
 
-/// The tags of a descriptor block, in order. Ends at the last tag or at the end of the block, whatever the block
-/// contains.
+/// The tags of a descriptor block, in order. Ends at the last tag or at the end of the block, for any content of the
+/// block.
 #[derive(Clone, Debug)]
 pub struct Tags<'a> {
     format: &'a LogFormat,
@@ -195,7 +195,7 @@ impl Iterator for Tags<'_> {
             LogCsum::V2 => u32::from(be16(4)),
             LogCsum::V1 | LogCsum::None => 0,
         };
-        // V3 has 32 bits of flags at byte 4; their low half lies where the other formats have theirs.
+        // V3 has 32 bits of flags at byte 4. Their low half is in the same place as the flags of the other formats.
         let flags = TagFlags::from_bits_retain(be16(6));
         self.at += size;
         if !flags.contains(TagFlags::SAME_UUID) {

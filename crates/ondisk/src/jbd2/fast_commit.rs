@@ -3,10 +3,10 @@
 //! Main types: [`FastCommit`] (one fsync), [`FastCommitRecord`] (one change), [`FastCommitScan`] (reads the blocks of
 //! the fast-commit area in order and finds its end).
 //!
-//! A fast commit begins at a block's start and ends with a tail record, which fills its block. The tail has the
-//! checksum of all the commit's records (raw crc32c from 0, including the tail up to its transaction number). The
-//! first fast commit of the area begins with a head record. Records do not cross blocks: a pad record fills the rest,
-//! unless it is shorter than a record's header. Everything is little-endian, unlike the rest of the journal.
+//! A fast commit begins at the start of a block and ends with a tail record, which fills its block. The tail contains
+//! the checksum of all records of the commit (raw crc32c from 0, including the tail up to its transaction number). The
+//! first fast commit of the area begins with a head record. Records do not cross blocks; a pad record fills the rest,
+//! unless the rest is shorter than a record's header. All numbers are little-endian, unlike in the rest of the journal.
 //!
 //! What it does not do: lay fast commits out ([`super::FastCommitWriter`]); check whether an inode or a block exists;
 //! `extant-fs` applies the changes.
@@ -36,12 +36,12 @@ pub(super) const TAG_PAD: u16 = 7;
 pub(super) const TAG_TAIL: u16 = 8;
 pub(super) const TAG_HEAD: u16 = 9;
 
-/// Where a record begins.
+/// The place where a record begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastCommitPlace {
-    /// Counted from the start of the journal.
+    /// The block, counted from the start of the journal.
     pub log_block: u32,
-    /// Byte within the block.
+    /// The byte within the block.
     pub offset: u32,
 }
 
@@ -51,48 +51,48 @@ impl std::fmt::Display for FastCommitPlace {
     }
 }
 
-/// The directory entry of a change.
+/// The directory entry that a change affects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FastCommitName {
     /// The directory.
     pub parent: InodeNr,
-    /// The inode of the name.
+    /// The inode that the name refers to.
     pub ino: InodeNr,
-    /// 1 to 255 bytes.
+    /// The name, 1 to 255 bytes.
     pub name: Vec<u8>,
 }
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FastCommitRecord {
-    /// Blocks of a file (Linux: `EXT4_FC_TAG_ADD_RANGE`); the length is at least 1.
+    /// Blocks are added to a file (Linux: `EXT4_FC_TAG_ADD_RANGE`); the length is at least 1.
     AddRange {
         /// The file.
         ino: InodeNr,
         /// The extent that maps them.
         extent: Extent,
     },
-    /// A hole in a file (Linux: `EXT4_FC_TAG_DEL_RANGE`).
+    /// Blocks are removed from a file (Linux: `EXT4_FC_TAG_DEL_RANGE`).
     DelRange {
         /// The file.
         ino: InodeNr,
         /// The first block of the hole.
         lblk: LogicalBlock,
-        /// Blocks; may extend beyond the reach of a map.
+        /// The number of blocks; the range may extend past the end of a map.
         len: u32,
     },
-    /// The first name of a new inode, whose own record has come before (Linux: `EXT4_FC_TAG_CREAT`).
+    /// A new inode gets its first name; the inode's own record comes before this one (Linux: `EXT4_FC_TAG_CREAT`).
     Create(FastCommitName),
-    /// A further name (Linux: `EXT4_FC_TAG_LINK`).
+    /// An inode gets a further name (Linux: `EXT4_FC_TAG_LINK`).
     Link(FastCommitName),
-    /// A name less (Linux: `EXT4_FC_TAG_UNLINK`).
+    /// An inode loses a name (Linux: `EXT4_FC_TAG_UNLINK`).
     Unlink(FastCommitName),
-    /// The fields of an inode (Linux: `EXT4_FC_TAG_INODE`).
+    /// The fields of an inode change (Linux: `EXT4_FC_TAG_INODE`).
     Inode {
-        /// Its number.
+        /// The inode number.
         ino: InodeNr,
-        /// Its first bytes, at least 128: all fields, without the attributes behind them. `i_block` is a copy of the
-        /// one in memory; the map of a file is in its ranges instead.
+        /// The first bytes of the inode, at least 128: all fields, without the attributes after them. `i_block` is a
+        /// copy of the one in memory; the map of a file is in its ranges instead.
         raw: Vec<u8>,
     },
 }
@@ -100,7 +100,7 @@ pub enum FastCommitRecord {
 /// The changes of one fsync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FastCommit {
-    /// In the order in which they are applied.
+    /// The changes, in the order in which they are applied.
     pub records: Vec<(FastCommitPlace, FastCommitRecord)>,
 }
 
@@ -110,32 +110,32 @@ pub struct FastCommitScan {
     crc: u32,
     /// The commit that is being read.
     open: FastCommit,
-    /// An invalid record of it: damage if the checksum proves that it was written so, else a leftover.
+    /// An invalid record in it. It is damage if the checksum proves that it was written so, otherwise a leftover.
     odd: Option<Error>,
-    /// Whether the head has come.
+    /// Whether the head record has been read.
     begun: bool,
     done: Vec<FastCommit>,
 }
 
-/// How a record is taken.
+/// The next step after a record.
 enum Step {
-    /// More of the same commit may follow in the block.
+    /// More records of the same commit may follow in the block.
     Next,
-    /// A commit is complete; its block has nothing more.
+    /// A commit is complete, and nothing more follows in its block.
     Complete,
-    /// These bytes do not belong to the area's use since the newest full commit.
+    /// These bytes were not written to the area since the newest full commit.
     End,
 }
 
 impl FastCommitScan {
-    /// `tid` is that of the first transaction which is not in the log: fast commits run ahead of it.
+    /// `tid` is the first transaction that is not in the log; fast commits contain its first changes.
     pub fn new(tid: Tid) -> FastCommitScan {
         let open = FastCommit::default();
         FastCommitScan { tid, crc: 0, open, odd: None, begun: false, done: Vec::new() }
     }
 
-    /// Reads the next block. False if neither it nor any later one belongs to a commit of this transaction. A commit
-    /// torn by a power cut was never acknowledged, so it may be dropped.
+    /// Reads the next block. Returns false if neither this block nor any later one belongs to a commit of this
+    /// transaction. A commit that a power cut has torn was never acknowledged, so it may be dropped.
     ///
     /// # Errors
     /// [`Error::Corrupt`] and [`Error::Unsupported`] for a complete commit with an invalid record.
@@ -155,7 +155,7 @@ impl FastCommitScan {
         Ok(self.begun)
     }
 
-    /// The commits that are whole, in order.
+    /// The complete commits, in order.
     pub fn finish(self) -> Vec<FastCommit> {
         self.done
     }

@@ -1,12 +1,13 @@
 //! jbd2 as bytes: the journal's superblock and the blocks of its log. Everything here is big-endian on disk.
 //!
-//! Main types: [`JournalSuperBlock`] (block 0 of the journal), [`LogFormat`] (the sizes and checksums in the log that
-//! follow from the feature words), [`DescriptorBuilder`] and [`descriptor_tags`] (the list of home blocks that
-//! precedes their copies), [`CommitBlock`], [`RevokeBuilder`] and [`revoke_records`], [`Tid`] (a transaction's
-//! number), [`FastCommitScan`] (the area behind the log, which alone is little-endian).
+//! Main types: [`JournalSuperBlock`] (block 0 of the journal), [`LogFormat`] (the sizes and checksums in the log, which
+//! follow from the feature words), [`DescriptorBuilder`] and [`descriptor_tags`] (the list of home blocks that precedes
+//! their copies), [`CommitBlock`], [`RevokeBuilder`] and [`revoke_records`], [`Tid`] (a transaction's number),
+//! [`FastCommitScan`] (the area after the log, which unlike the rest is little-endian).
 //!
-//! A transaction in the log is: revoke blocks and (descriptor, copies …) groups in any order, then one commit block,
-//! all carrying the same [`Tid`]. The log is a ring of the blocks from `first` to `last` of the journal.
+//! A transaction in the log consists of revoke blocks and groups of a descriptor with its copies, in any order,
+//! followed by one commit block. All of them have the same [`Tid`]. The log is a ring of the blocks from `first` to
+//! `last` of the journal.
 //!
 //! What it does not do: decide which transactions are valid (the `recovery` crate), or move blocks.
 //!
@@ -43,11 +44,12 @@ pub use super_block::{
 
 /// The first four bytes of every jbd2 block that is not a copy (Linux: `JBD2_MAGIC_NUMBER`).
 pub const MAGIC: u32 = 0xC03B_3998;
-/// The fewest blocks a kernel accepts between `first` and the end of the log (Linux: `JBD2_MIN_JOURNAL_BLOCKS`).
+/// The minimum number of blocks that a kernel accepts between `first` and the end of the log (Linux:
+/// `JBD2_MIN_JOURNAL_BLOCKS`).
 pub const MIN_LOG_BLOCKS: u32 = 1024;
 
 /// The default journal size, in blocks, for a file system of `blocks_count` blocks (e2fsprogs:
-/// `ext2fs_default_journal_size`). `None`: it is too small for a journal.
+/// `ext2fs_default_journal_size`). `None` if it is too small for a journal.
 pub fn default_blocks(blocks_count: u64) -> Option<u32> {
     Some(match blocks_count {
         0..0x800 => return None,
@@ -61,17 +63,18 @@ pub fn default_blocks(blocks_count: u64) -> Option<u32> {
         _ => 262_144,
     })
 }
-/// Blocks of the fast-commit area if the superblock has 0 (Linux: `JBD2_DEFAULT_FAST_COMMIT_BLOCKS`).
+/// The number of blocks in the fast-commit area if the superblock has 0 (Linux: `JBD2_DEFAULT_FAST_COMMIT_BLOCKS`).
 pub const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 /// The size of the journal superblock in bytes.
 pub const SUPER_BLOCK_BYTES: usize = 1024;
-/// The part of the superblock, in bytes, that changes while a journal is in use: one sector, so it never tears.
+/// The size of the superblock's part that changes while a journal is in use, in bytes. It is one sector, so it never
+/// tears.
 pub const SUPER_BLOCK_LIVE_BYTES: usize = 512;
-/// Bytes of the header that every descriptor, revoke and commit block begins with.
+/// The size of the header at the start of every descriptor, revoke and commit block, in bytes.
 pub const HEADER_BYTES: usize = 12;
 
-/// A transaction's number (Linux: `tid_t`). It wraps around; 0 is a number like any other. Order is by signed
-/// difference, so it is not total: it only makes sense between numbers less than 2^31 apart.
+/// A transaction's number (Linux: `tid_t`). It wraps around; 0 is a number like any other. The order is by signed
+/// difference, so it is not total: it is meaningful only for numbers less than 2^31 apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tid(pub u32);
 
@@ -81,7 +84,7 @@ impl Tid {
         Tid(self.0.wrapping_add(1))
     }
 
-    /// The transaction `n` after this one.
+    /// The number of the `n`th transaction after this one.
     pub const fn plus(self, n: u32) -> Tid {
         Tid(self.0.wrapping_add(n))
     }
@@ -91,22 +94,22 @@ impl Tid {
         self.0.wrapping_sub(earlier.0) as i32
     }
 
-    /// Older than `other` (Linux: `tid_gt(other, self)`).
+    /// Whether this is older than `other` (Linux: `tid_gt(other, self)`).
     pub const fn is_before(self, other: Tid) -> bool {
         self.since(other) < 0
     }
 
-    /// Younger than `other` (Linux: `tid_gt(self, other)`).
+    /// Whether this is newer than `other` (Linux: `tid_gt(self, other)`).
     pub const fn is_after(self, other: Tid) -> bool {
         self.since(other) > 0
     }
 
-    /// Older than `other` or the same (Linux: `tid_geq(other, self)`).
+    /// Whether this is older than `other` or equal (Linux: `tid_geq(other, self)`).
     pub const fn is_at_or_before(self, other: Tid) -> bool {
         self.since(other) <= 0
     }
 
-    /// Younger than `other` or the same (Linux: `tid_geq(self, other)`).
+    /// Whether this is newer than `other` or equal (Linux: `tid_geq(self, other)`).
     pub const fn is_at_or_after(self, other: Tid) -> bool {
         self.since(other) >= 0
     }
@@ -121,17 +124,17 @@ impl fmt::Display for Tid {
 /// The kind of a jbd2 block (Linux: `JBD2_*_BLOCK`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockKind {
-    /// Tags of the copies that follow it: 1 on disk.
+    /// Tags of the copies that follow: 1 on disk.
     Descriptor,
     /// The end of a transaction: 2 on disk.
     Commit,
     /// A superblock without features: 3 on disk.
     SuperBlockV1,
-    /// The superblock of today: 4 on disk.
+    /// The current superblock: 4 on disk.
     SuperBlockV2,
     /// Blocks that must not be replayed from older transactions: 5 on disk.
     Revoke,
-    /// A number that no version of jbd2 has used.
+    /// A number that no version of jbd2 uses.
     Other(u32),
 }
 
@@ -168,7 +171,7 @@ pub struct RawBlockHeader {
     pub h_magic: U32,
     /// `JBD2_*_BLOCK`, see [`BlockKind`].
     pub h_blocktype: U32,
-    /// The transaction that the block belongs to; without meaning in a superblock.
+    /// The transaction that the block belongs to; no meaning in a superblock.
     pub h_sequence: U32,
 }
 
@@ -179,12 +182,12 @@ const _: () = assert!(size_of::<RawBlockHeader>() == HEADER_BYTES);
 pub struct BlockHeader {
     /// The kind of the block.
     pub kind: BlockKind,
-    /// The transaction.
+    /// The transaction that the block belongs to.
     pub tid: Tid,
 }
 
 impl BlockHeader {
-    /// The header of `block`; `None` when the magic number is not there (a copy, or nothing of the journal's).
+    /// The header of `block`; `None` without the magic number (the block is a copy, or does not belong to the journal).
     pub fn decode(block: &[u8]) -> Option<BlockHeader> {
         let (raw, _) = RawBlockHeader::ref_from_prefix(block).ok()?;
         (raw.h_magic.get() == MAGIC)
@@ -195,49 +198,49 @@ impl BlockHeader {
         RawBlockHeader { h_magic: MAGIC.into(), h_blocktype: self.kind.raw().into(), h_sequence: self.tid.0.into() }
     }
 
-    /// Clears `block` and puts the header at its start.
+    /// Clears `block` and writes the header at its start.
     fn start(self, block: &mut [u8]) {
         block.fill(0);
         block[..HEADER_BYTES].copy_from_slice(self.raw().as_bytes());
     }
 }
 
-/// Which checksums the log carries. The versions exclude each other.
+/// The checksums in the log. The versions exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LogCsum {
     /// No checksums.
     None,
     /// One crc32 over descriptors and copies, in the commit block (compat CHECKSUM).
     V1,
-    /// crc32c per block, cut to 16 bits in the tags (incompat CSUM_V2).
+    /// A crc32c for each block, cut to 16 bits in the tags (incompat CSUM_V2).
     V2,
-    /// crc32c per block (incompat CSUM_V3).
+    /// A crc32c for each block (incompat CSUM_V3).
     V3,
 }
 
 /// The layout of the log that follows from the journal's features.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFormat {
-    /// In bytes.
+    /// The block size, in bytes.
     pub block_size: usize,
     /// The checksums of the log.
     pub csum: LogCsum,
     /// Block numbers have 64 bits (incompat 64BIT).
     pub wide: bool,
-    /// The journal's own uuid, put after the first tag of each descriptor.
+    /// The journal's own uuid, which follows the first tag of each descriptor.
     pub uuid: [u8; 16],
-    /// Where every V2/V3 checksum of the log starts: crc32c(~0, `uuid`).
+    /// The start value of every V2/V3 checksum in the log: crc32c(~0, `uuid`).
     pub seed: u32,
 }
 
 impl LogFormat {
-    /// `block_size` in bytes, at least 1024.
+    /// `block_size` is in bytes, and at least 1024.
     pub fn new(block_size: usize, csum: LogCsum, wide: bool, uuid: [u8; 16]) -> LogFormat {
         assert!(block_size >= SUPER_BLOCK_BYTES, "a journal block of {block_size} bytes");
         LogFormat { block_size, csum, wide, uuid, seed: csum_seed(&uuid) }
     }
 
-    /// Bytes of one tag, without a uuid (Linux: `journal_tag_bytes`).
+    /// The size of one tag in bytes, without a uuid (Linux: `journal_tag_bytes`).
     pub const fn tag_bytes(&self) -> usize {
         match (self.csum, self.wide) {
             (LogCsum::V3, _) => 16,
@@ -253,23 +256,23 @@ impl LogFormat {
         matches!(self.csum, LogCsum::V2 | LogCsum::V3)
     }
 
-    /// Bytes at the end of a descriptor or revoke block that belong to its checksum.
+    /// The size of the checksum at the end of a descriptor or revoke block, in bytes.
     pub const fn tail_bytes(&self) -> usize {
         if self.has_block_csums() { 4 } else { 0 }
     }
 
-    /// Bytes of one revoke record.
+    /// The size of one revoke record, in bytes.
     pub const fn record_bytes(&self) -> usize {
         if self.wide { 8 } else { 4 }
     }
 
-    /// The largest block number that a tag or a revoke record can name.
+    /// The largest block number that fits in a tag or a revoke record.
     pub const fn max_block(&self) -> u64 {
         if self.wide { u64::MAX } else { u32::MAX as u64 }
     }
 
-    /// Whether the checksum in the last four bytes of a descriptor or revoke block is right; true when the format has
-    /// none.
+    /// Whether the checksum in the last four bytes of a descriptor or revoke block matches. Always true if the format
+    /// has none.
     pub fn tail_valid(&self, block: &[u8]) -> bool {
         if !self.has_block_csums() {
             return true;
@@ -288,7 +291,7 @@ impl LogFormat {
     }
 }
 
-/// The start of the log's checksums, from the journal's own uuid (Linux: `j_csum_seed`).
+/// The start value of the log's checksums, from the journal's own uuid (Linux: `j_csum_seed`).
 pub fn csum_seed(journal_uuid: &[u8; 16]) -> u32 {
     crc32c(!0, journal_uuid)
 }

@@ -7,10 +7,10 @@ use super::{BlockHeader, BlockKind, HEADER_BYTES, LogFormat, Tid};
 use crate::error::{Error, Result, Structure};
 use crate::units::BlockNr;
 
-/// The block header and the count (Linux: `struct jbd2_journal_revoke_header_s`).
+/// The size of the block header and the count (Linux: `struct jbd2_journal_revoke_header_s`).
 const REVOKE_HEADER_BYTES: usize = HEADER_BYTES + 4;
 
-/// Fills one revoke block. Push up to [`capacity`](Self::capacity) records, then `finish`.
+/// Builds a revoke block. Push up to [`capacity`](Self::capacity) records, then call `finish`.
 #[derive(Debug)]
 pub struct RevokeBuilder<'a> {
     format: &'a LogFormat,
@@ -19,22 +19,22 @@ pub struct RevokeBuilder<'a> {
 }
 
 impl<'a> RevokeBuilder<'a> {
-    /// Without records yet.
+    /// A revoke block without records.
     pub fn new(format: &'a LogFormat, tid: Tid) -> RevokeBuilder<'a> {
         RevokeBuilder { format, tid, blocks: Vec::new() }
     }
 
-    /// How many records fit into one revoke block.
+    /// The number of records that fit in one revoke block.
     pub const fn capacity_of(format: &LogFormat) -> usize {
         (format.block_size - REVOKE_HEADER_BYTES - format.tail_bytes()) / format.record_bytes()
     }
 
-    /// How many records fit.
+    /// The number of records that fit.
     pub fn capacity(&self) -> usize {
         Self::capacity_of(self.format)
     }
 
-    /// Records added since the last block was written.
+    /// The number of records added since the last block was written.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
@@ -44,7 +44,7 @@ impl<'a> RevokeBuilder<'a> {
         self.blocks.is_empty()
     }
 
-    /// Adds a record. Returns true when the revoke block is full now.
+    /// Adds a record. Returns true if the revoke block is now full.
     pub fn push(&mut self, block: BlockNr) -> bool {
         debug_assert!(self.blocks.len() < self.capacity(), "revoke block of {} is full", self.tid);
         debug_assert!(block.0 <= self.format.max_block(), "{block} does not fit a revoke record");
@@ -52,7 +52,7 @@ impl<'a> RevokeBuilder<'a> {
         self.blocks.len() >= self.capacity()
     }
 
-    /// Writes the revoke block into `buf` (one block, overwritten whole) and empties the builder for the next one.
+    /// Writes the revoke block to `buf` (one block, overwritten completely), and empties the builder for the next one.
     pub fn finish(&mut self, buf: &mut [u8]) {
         assert_eq!(buf.len(), self.format.block_size);
         BlockHeader { kind: BlockKind::Revoke, tid: self.tid }.start(buf);
@@ -73,18 +73,18 @@ pub struct RevokeRecords<'a> {
     records: std::slice::ChunksExact<'a, u8>,
 }
 
-/// Reads the records of a block whose header has the kind `Revoke`. The caller checks its tail checksum
+/// Reads the records of a block whose header has the kind `Revoke`. The caller checks the checksum in its tail
 /// ([`LogFormat::tail_valid`]).
 ///
 /// # Errors
-/// `Corrupt` if the byte count does not fit the block.
+/// `Corrupt` if the byte count does not match the block.
 pub fn revoke_records<'a>(format: &LogFormat, block: &'a [u8]) -> Result<RevokeRecords<'a>> {
     let corrupt = |detail: String| Error::corrupt(Structure::RevokeBlock, tid_of(block), detail);
     let Some(count) = block.get(HEADER_BYTES..REVOKE_HEADER_BYTES) else {
         return Err(corrupt(format!("{} bytes long", block.len())));
     };
     let used = u32::from_be_bytes([count[0], count[1], count[2], count[3]]) as usize;
-    // A count below the header's own size means "no records", as the kernel's loop reads it.
+    // A count below the header's own size means "no records", as in the kernel's loop.
     let room = block.len().saturating_sub(format.tail_bytes());
     if used > room {
         return Err(corrupt(format!("uses {used} bytes of {room}")));

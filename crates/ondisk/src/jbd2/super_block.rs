@@ -1,7 +1,7 @@
 //! The journal's superblock: 1024 bytes at the start of journal block 0 (Linux: `struct journal_superblock_s`).
 //!
-//! All fields that change while the journal is in use lie in the first 512 bytes, so writing those bytes
-//! ([`JournalSuperBlock::live_bytes`]) updates it in one sector.
+//! All fields that change while the journal is in use are in the first 512 bytes. So writing those bytes
+//! ([`JournalSuperBlock::live_bytes`]) updates the superblock in one sector.
 //!
 //! # Locking
 //! None.
@@ -20,8 +20,8 @@ use crate::damage::first;
 use crate::error::Result;
 use crate::superblock::JournalDevice;
 
-/// The start of the UUID of a journal that Extant added, for the time of a mount, to an image without one. The kernel
-/// and e2fsprogs use the UUID only of journals on other devices; they preserve this one.
+/// The start of the UUID of a journal that Extant has added to an image without one, for the duration of a mount. The
+/// kernel and e2fsprogs use the UUID only of journals on other devices; they preserve this one.
 const BORROWED_MARK: [u8; 8] = *b"ExtantBJ";
 
 /// The value of `s_checksum_type` for crc32c (Linux: `JBD2_CRC32C_CHKSUM`).
@@ -31,7 +31,7 @@ bitflags::bitflags! {
     /// Linux: `JBD2_FEATURE_COMPAT_*`. Unknown bits are harmless and preserved.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct CompatFeatures: u32 {
-        /// Commit blocks carry a crc32 of their transaction.
+        /// Commit blocks contain a crc32 of their transaction.
         const CHECKSUM = 1;
         const _ = !0;
     }
@@ -47,9 +47,9 @@ bitflags::bitflags! {
         const BIT64 = 0x2;
         /// A commit block may reach the disk before the rest of its transaction.
         const ASYNC_COMMIT = 0x4;
-        /// Checksums in each block of the log and, cut to 16 bits, in the tags.
+        /// Each block of the log has a checksum, and the tags have checksums cut to 16 bits.
         const CSUM_V2 = 0x8;
-        /// As `CSUM_V2`, with 32 bits in tags of one size.
+        /// As `CSUM_V2`, with 32 bits in tags, which all have the same size.
         const CSUM_V3 = 0x10;
         /// The last blocks of the journal are a fast-commit area.
         const FAST_COMMIT = 0x20;
@@ -68,19 +68,19 @@ bitflags::bitflags! {
 pub struct RawJournalSuperBlock {
     /// Magic number and version: [`BlockKind::SuperBlockV1`] or [`BlockKind::SuperBlockV2`].
     pub s_header: RawBlockHeader,
-    /// Bytes per block.
+    /// Block size in bytes.
     pub s_blocksize: U32,
-    /// Blocks of the journal, this one and the fast-commit area included.
+    /// Number of blocks in the journal, including this one and the fast-commit area.
     pub s_maxlen: U32,
     /// First block of the log.
     pub s_first: U32,
     /// The transaction that the log begins with.
     pub s_sequence: U32,
-    /// Block where the log begins; 0: nothing to replay.
+    /// Block where the log begins; 0 if there is nothing to replay.
     pub s_start: U32,
     /// A negative Linux error number that aborted the journal; 0 if none.
     pub s_errno: U32,
-    /// `JBD2_FEATURE_COMPAT_*`. From here on only in version 2.
+    /// `JBD2_FEATURE_COMPAT_*`. This field and the following ones exist only in version 2.
     pub s_feature_compat: U32,
     /// `JBD2_FEATURE_INCOMPAT_*`.
     pub s_feature_incompat: U32,
@@ -88,25 +88,25 @@ pub struct RawJournalSuperBlock {
     pub s_feature_ro_compat: U32,
     /// The journal's own uuid, which seeds its checksums.
     pub s_uuid: [u8; 16],
-    /// File systems that share the journal.
+    /// Number of file systems that share the journal.
     pub s_nr_users: U32,
     /// Block with a copy of the changing part; not used.
     pub s_dynsuper: U32,
-    /// Most blocks of the log in one transaction; not used by Linux.
+    /// Maximum number of log blocks in one transaction; not used by Linux.
     pub s_max_transaction: U32,
-    /// Most data blocks in one transaction; not used by Linux.
+    /// Maximum number of data blocks in one transaction; not used by Linux.
     pub s_max_trans_data: U32,
     /// 1 CRC32, 2 MD5, 3 SHA1, 4 CRC32C; this format only ever uses 1 and 4.
     pub s_checksum_type: u8,
     /// Preserved.
     pub s_padding2: [u8; 3],
-    /// Blocks of the fast-commit area; 0 means the default.
+    /// Number of blocks in the fast-commit area; 0 means the default.
     pub s_num_fc_blks: U32,
-    /// Block where the log ends; up to date only while the file system is clean.
+    /// Block where the log ends; current only while the file system is clean.
     pub s_head: U32,
     /// Preserved.
     pub s_padding: [u8; 160],
-    /// CRC32C of these 1024 bytes, with 0 in this place.
+    /// CRC32C of these 1024 bytes, with 0 in place of this field.
     pub s_checksum: U32,
     /// The uuids of the file systems that share the journal, 16 bytes each.
     pub s_users: [u8; 768],
@@ -129,18 +129,18 @@ pub struct LogRange {
 }
 
 impl LogRange {
-    /// The block after `block`, going round at the end.
+    /// The block after `block`, wrapping at the end.
     pub fn next(&self, block: u32) -> u32 {
         if block + 1 >= self.last { self.first } else { block + 1 }
     }
 
-    /// The block `n` after `block`, wrapping at the end. `block` lies in the range.
+    /// The `n`th block after `block`, wrapping at the end. `block` lies in the range.
     pub fn advance(&self, block: u32, n: u32) -> u32 {
         let at = u64::from(block - self.first) + u64::from(n);
         self.first + (at % u64::from(self.len())) as u32
     }
 
-    /// Blocks from `from` forward to `to`, both in the range; 0 when they are the same.
+    /// The number of blocks from `from` forward to `to`, both in the range; 0 if they are equal.
     pub fn distance(&self, from: u32, to: u32) -> u32 {
         if to >= from { to - from } else { self.len() - (from - to) }
     }
@@ -161,16 +161,16 @@ impl LogRange {
     }
 }
 
-/// The journal's superblock, validated. Public fields may be changed; `encode` writes them over the bytes that were
+/// The validated superblock of the journal. Public fields may be changed. `encode` writes them over the bytes that were
 /// read, so that unknown fields are preserved.
 #[derive(Clone, Debug)]
 pub struct JournalSuperBlock {
     raw: Box<RawJournalSuperBlock>,
     /// False for the old format without feature words.
     pub v2: bool,
-    /// In bytes.
+    /// The block size, in bytes.
     pub block_size: u32,
-    /// Blocks of the journal, superblock included.
+    /// The number of blocks in the journal, including the superblock.
     pub max_len: u32,
     /// The first block of the log.
     pub first: u32,
@@ -182,28 +182,29 @@ pub struct JournalSuperBlock {
     pub errno: i32,
     /// Features that a reader may ignore.
     pub compat: CompatFeatures,
-    /// Features that recovery must know.
+    /// Features that recovery must support.
     pub incompat: IncompatFeatures,
-    /// Features that a writer must know.
+    /// Features that a writer must support.
     pub ro_compat: RoCompatFeatures,
     /// The journal's own uuid.
     pub uuid: [u8; 16],
-    /// File systems that share the journal.
+    /// The number of file systems that share the journal.
     pub nr_users: u32,
-    /// As on disk: 0 means [`DEFAULT_FAST_COMMIT_BLOCKS`].
+    /// The stored value; 0 means [`DEFAULT_FAST_COMMIT_BLOCKS`].
     pub num_fc_blocks: u32,
-    /// Where the log ended at the last clean close; 0 or an invalid value must be ignored.
+    /// The block where the log ended at the last clean close. Ignore it if it is 0 or invalid.
     pub head: u32,
 }
 
-/// The byte of the superblock where the list of users begins.
+/// The offset of the list of users in the superblock.
 const USERS_AT: usize = std::mem::offset_of!(RawJournalSuperBlock, s_users);
 
 impl JournalSuperBlock {
-    /// Validates the first 1024 bytes of journal block 0. `block_size` is the file system's, in bytes.
+    /// Decodes and validates the first 1024 bytes of journal block 0. `block_size` is the file system's block size in
+    /// bytes.
     ///
     /// # Errors
-    /// `Corrupt` for a broken rule or checksum; `Unsupported` for a feature that is not known here.
+    /// `Corrupt` for a broken rule or a wrong checksum; `Unsupported` for a feature that is not supported.
     pub fn decode(bytes: &[u8], block_size: u32) -> Result<JournalSuperBlock> {
         let context = JournalContext { block_size, blocks: None };
         let mut superblock = None;
@@ -215,8 +216,8 @@ impl JournalSuperBlock {
         }
     }
 
-    /// Reports every fault of the first 1024 bytes of journal block 0, and returns the superblock if it describes a
-    /// log at all. Unknown features are left out of it, so it must not be written. A mount uses
+    /// Reports all faults in the first 1024 bytes of journal block 0. Returns the superblock if it describes a log at
+    /// all. Unknown features are not included in it, so it must not be written. A mount uses
     /// [`JournalSuperBlock::decode`].
     pub fn parse(
         bytes: &[u8],
@@ -301,7 +302,7 @@ impl JournalSuperBlock {
         if self.nr_users > 1 {
             sink(JournalSuperDamage::Users { found: self.nr_users });
         }
-        // Two blocks are the least in which a descriptor or a revoke block has a commit block beside it.
+        // A log needs at least two blocks: a descriptor or revoke block, and a commit block.
         if self.first == 0 || self.max_len < 2 || self.first >= self.max_len - 1 {
             sink(JournalSuperDamage::Log { first: self.first, max_len: self.max_len });
             return false;
@@ -313,8 +314,8 @@ impl JournalSuperBlock {
         true
     }
 
-    /// A new, empty journal: v2, `max_len` blocks of `block_size` bytes, the log from block 1 (the result of
-    /// e2fsprogs' `ext2fs_create_journal_superblock`). `wide` and `csum` must fit the file system.
+    /// A new, empty journal: v2, `max_len` blocks of `block_size` bytes, with the log from block 1 (like e2fsprogs'
+    /// `ext2fs_create_journal_superblock`). `wide` and `csum` must match the file system.
     pub fn create(block_size: u32, max_len: u32, uuid: [u8; 16], csum: LogCsum, wide: bool) -> JournalSuperBlock {
         let mut sb = JournalSuperBlock {
             raw: Box::new(RawJournalSuperBlock::zeroed()),
@@ -338,8 +339,8 @@ impl JournalSuperBlock {
         sb
     }
 
-    /// The same for a device that has only the journal (e2fsprogs: `ext2fs_create_journal_superblock2` under
-    /// `journal_dev`): no file system uses it yet.
+    /// The same for a device that contains only the journal (e2fsprogs: `ext2fs_create_journal_superblock2` with
+    /// `journal_dev`). No file system uses it yet.
     pub fn create_external(block_size: u32, max_len: u32, uuid: [u8; 16]) -> JournalSuperBlock {
         let mut sb = JournalSuperBlock::create(block_size, max_len, uuid, LogCsum::None, false);
         sb.first = JournalDevice::journal_super(block_size) + 1;
@@ -347,13 +348,13 @@ impl JournalSuperBlock {
         sb
     }
 
-    /// The file systems that use the journal, by their UUIDs; of a journal on a device of its own.
+    /// The UUIDs of the file systems that use the journal; only for a journal on its own device.
     pub fn users(&self) -> impl Iterator<Item = [u8; 16]> + '_ {
         let count = if self.v2 { self.nr_users as usize } else { 0 };
         self.raw.s_users.as_chunks::<16>().0.iter().take(count).copied()
     }
 
-    /// The file system with this UUID is the only user. The first sector has everything that changes.
+    /// Makes the file system with this UUID the only user. Everything that changes is in the first sector.
     pub fn set_user(&mut self, uuid: [u8; 16]) {
         self.raw.s_users[..SUPER_BLOCK_LIVE_BYTES - USERS_AT].fill(0);
         self.raw.s_users[..16].copy_from_slice(&uuid);
@@ -375,12 +376,12 @@ impl JournalSuperBlock {
         uuid
     }
 
-    /// Whether Extant gave this journal to the image and will take it away at the next clean unmount.
+    /// Whether Extant has added this journal to the image, and will remove it at the next clean unmount.
     pub fn is_borrowed(&self) -> bool {
         self.v2 && self.uuid.starts_with(&BORROWED_MARK)
     }
 
-    /// Chooses the log's checksums. Only while the log is empty: it changes the size of the tags.
+    /// Chooses the log's checksums. The log must be empty, because this changes the size of the tags.
     pub fn set_csum(&mut self, csum: LogCsum) {
         self.compat.set(CompatFeatures::CHECKSUM, csum == LogCsum::V1);
         self.incompat.set(IncompatFeatures::CSUM_V2, csum == LogCsum::V2);
@@ -391,7 +392,7 @@ impl JournalSuperBlock {
         self.incompat.intersects(IncompatFeatures::CSUM_V2 | IncompatFeatures::CSUM_V3)
     }
 
-    /// Which checksums the log carries.
+    /// The checksums in the log.
     pub fn csum(&self) -> LogCsum {
         if self.incompat.contains(IncompatFeatures::CSUM_V3) {
             LogCsum::V3
@@ -414,7 +415,7 @@ impl JournalSuperBlock {
     pub fn log(&self) -> LogRange {
         let mut last = self.max_len;
         if self.incompat.contains(IncompatFeatures::FAST_COMMIT) {
-            // As the kernel decides it: an area that would leave too short a log is not there.
+            // As in the kernel, an area that would leave too short a log is ignored.
             let n = self.fast_commit_len();
             if last >= n && last - n >= MIN_LOG_BLOCKS && last - n > self.first {
                 last -= n;
@@ -427,18 +428,18 @@ impl JournalSuperBlock {
         if self.num_fc_blocks == 0 { DEFAULT_FAST_COMMIT_BLOCKS } else { self.num_fc_blocks }
     }
 
-    /// The journal blocks after the log that fast commits use; empty without the feature. Linux leaves the first block
-    /// behind the log unused (`j_fc_first` is `j_last + 1`).
+    /// The journal blocks after the log that fast commits use; empty without the feature. Linux does not use the first
+    /// block after the log (`j_fc_first` is `j_last + 1`).
     pub fn fast_commit_area(&self) -> Range<u32> {
         self.log().last.saturating_add(1).min(self.max_len)..self.max_len
     }
 
-    /// Whether transactions wait in the log.
+    /// Whether the log contains transactions to replay.
     pub fn is_live(&self) -> bool {
         self.start != 0
     }
 
-    /// The 1024 bytes, with checksum.
+    /// The 1024 bytes of the superblock, with the checksum.
     pub fn encode(&self) -> [u8; SUPER_BLOCK_BYTES] {
         let mut raw = *self.raw;
         let kind = if self.v2 { BlockKind::SuperBlockV2 } else { BlockKind::SuperBlockV1 };
@@ -471,7 +472,7 @@ impl JournalSuperBlock {
         bytes
     }
 
-    /// The first sector of [`encode`](Self::encode): all that needs writing once the journal exists.
+    /// The first sector of [`encode`](Self::encode), which is all that must be written once the journal exists.
     pub fn live_bytes(&self) -> [u8; SUPER_BLOCK_LIVE_BYTES] {
         let mut live = [0; SUPER_BLOCK_LIVE_BYTES];
         live.copy_from_slice(&self.encode()[..SUPER_BLOCK_LIVE_BYTES]);
@@ -485,7 +486,7 @@ impl RawJournalSuperBlock {
     }
 }
 
-/// The checksum that belongs into `raw`: unseeded, over all 1024 bytes with the field itself zero.
+/// The checksum of `raw`: without a seed, over all 1024 bytes, with zero in the field itself.
 fn checksum(raw: &RawJournalSuperBlock) -> u32 {
     let mut copy = *raw;
     copy.s_checksum.set(0);

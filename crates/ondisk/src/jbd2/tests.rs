@@ -1,4 +1,4 @@
-//! Log blocks of every format there and back, and damaged.
+//! Encoding and decoding of log blocks of every format, with and without damage.
 
 use super::*;
 use crate::csum::crc32c;
@@ -181,7 +181,7 @@ fn commits_round_trip() {
         assert_eq!(csum, wanted);
         if format.has_block_csums() {
             assert_eq!(buf[12..14], [0, 0]);
-            // Torn: the first sector is new, the rest has its old contents.
+            // A torn write: the first sector is new, and the rest has its old content.
             buf[512..].fill(0xEE);
             assert_eq!(CommitBlock::decode(&format, &buf).unwrap().1, CommitCsum::Valid);
             buf[20] ^= 1;
@@ -245,7 +245,7 @@ fn invalid_super_blocks_are_refused() {
     let mut mixed = JournalSuperBlock::create(1024, 1024, UUID, LogCsum::V3, false);
     mixed.compat |= CompatFeatures::CHECKSUM;
     assert!(decode(&mixed.encode()).is_err());
-    // An unknown compat bit is harmless and survives; in v1 the words do not exist.
+    // An unknown compat bit is harmless and preserved; in v1 these words do not exist.
     assert_eq!(decode(&with(0x24, 0x8000)).unwrap().encode()[0x26], 0x80);
     let mut v1 = with(0x28, 0xFFFF_FFFF);
     v1[4..8].copy_from_slice(&3u32.to_be_bytes());
@@ -316,7 +316,7 @@ fn the_log_range_wraps() {
     assert!(log.contains(3) && log.contains(9) && !log.contains(10) && !log.contains(2));
 }
 
-/// Lays fast commits out as the kernel does.
+/// Lays out fast commits in the way of the kernel.
 struct AreaWriter {
     blocks: Vec<u8>,
     block_size: usize,
@@ -335,7 +335,7 @@ impl AreaWriter {
         self.blocks.extend_from_slice(&record);
     }
 
-    /// Bytes left in the block.
+    /// The number of bytes left in the block.
     fn left(&self) -> usize {
         self.block_size - self.blocks.len() % self.block_size
     }
@@ -416,7 +416,8 @@ fn fast_commits_are_read_in_order() {
     assert_eq!(place.to_string(), format!("the fast commit at log block {}, byte 29", 100 + whole.len() / 1024 - 2));
     let named = FastCommitName { parent: InodeNr(2), ino: InodeNr(12), name: b"y".to_vec() };
     assert_eq!(*last, FastCommitRecord::Link(named));
-    // Torn, or of the transaction before: nothing, or the complete commits.
+    // The last commit is torn, or belongs to the transaction before: the result is empty, or has only the complete
+    // commits.
     w.record(5, &name(2, 12, b"z"));
     w.tail(6);
     assert_eq!(scan(&w.blocks, 1024), (commits.clone(), None));
@@ -455,7 +456,7 @@ fn a_complete_fast_commit_with_invalid_records_is_damage() {
         let (commits, error) = scan(&w.blocks, 1024);
         assert!(commits.is_empty());
         assert_eq!(error.unwrap().to_string(), format!("fast commit at log block 100: byte 12: {wanted}"));
-        // Without the checksum it is a leftover.
+        // Without the checksum, the record counts as a leftover.
         assert_eq!(scan(&torn, 1024), (Vec::new(), None));
     }
     let mut w = AreaWriter::new(1024);
@@ -486,7 +487,7 @@ proptest! {
         }
     }
 
-    /// For any contents of the area, with or without valid checksums: no panic, and no record without its block.
+    /// For any content of the area, with or without valid checksums: no panic, and no record outside of its block.
     #[test]
     fn fast_commits_take_anything(
         records in proptest::collection::vec((0u16..12, 0usize..40, any::<[u8; 8]>()), 0..40),

@@ -1,10 +1,10 @@
-//! One step down a file's map, in either of its two forms: from the bytes of a node to the nodes below it, the runs
+//! One step down a file's map, in either of its two forms. From the bytes of a node it finds the nodes below, the runs
 //! of blocks that it maps, and its faults.
 //!
 //! Main functions: [`root`] (the 60 bytes of `i_block`), [`node`] (a block that a step found). Main types: [`Found`],
 //! [`Child`], [`Run`], [`MapDamage`].
 //!
-//! What it does not do: I/O, and remembering. A caller that walks a map reads the children, and must not read a block
+//! What it does not do: I/O, or keep state. A caller that walks a map reads the children, and must not read a block
 //! again for each pointer to it. Every child has fewer levels below it than its parent, so a walk is at most
 //! [`crate::extent::DEPTH_MAX`] steps deep.
 //!
@@ -28,29 +28,29 @@ pub enum Form {
     Indirect,
 }
 
-/// A node below the one that was looked at.
+/// A node below the current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Child {
-    /// Where it lies.
+    /// The block of the node.
     pub block: BlockNr,
     /// The first logical block below it.
     pub first: u32,
     /// One past the last logical block that it may map.
     pub end: u64,
-    /// Levels of nodes below it.
+    /// The number of levels of nodes below it.
     pub depth: u16,
-    /// Of the whole map.
+    /// The form of the whole map.
     pub form: Form,
 }
 
-/// Logical blocks that lie side by side on the device.
+/// Logical blocks that are adjacent on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The first of them in the file.
+    /// The first block in the file.
     pub lblk: LogicalBlock,
-    /// How many.
+    /// The number of blocks.
     pub len: u32,
-    /// The first of them on the device.
+    /// The first block on the device.
     pub pblk: BlockNr,
     /// Allocated, but never written.
     pub unwritten: bool,
@@ -59,10 +59,10 @@ pub struct Run {
 /// One fault of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapDamage {
-    /// With a node of an extent tree.
+    /// A fault of a node of an extent tree.
     #[error(transparent)]
     Extent(ExtentDamage),
-    /// With a block of pointers.
+    /// A fault of a block of pointers.
     #[error(transparent)]
     Indirect(IndirectDamage),
 }
@@ -76,19 +76,19 @@ impl Damage for MapDamage {
     }
 }
 
-/// The results of a step, in the order of the node. Damage of a node as a whole comes before its entries, that of an
-/// entry in the entry's place. An entry with fatal damage yields neither a run nor a child.
+/// The results of a step, in the order of the node. Damage of a node as a whole comes before its entries, and damage of
+/// an entry comes in the entry's place. An entry with fatal damage yields neither a run nor a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A node to read next.
     Child(Child),
-    /// Blocks of the file.
+    /// A run of blocks of the file.
     Run(Run),
-    /// Something wrong.
+    /// A fault.
     Damage(MapDamage),
 }
 
-/// The step from an inode: `i_block` as a map of this form. Only for inodes that have a map
+/// The step from an inode: examines `i_block` as a map of this form. Only for inodes that have a map
 /// ([`crate::inode::InodeDesc::has_map`]).
 pub fn root<F: Fn(BlockNr, u32) -> bool>(
     form: Form,
@@ -114,7 +114,7 @@ pub fn root<F: Fn(BlockNr, u32) -> bool>(
     }
 }
 
-/// The step from a node: `bytes` is the block that `child` names.
+/// The step from a node: `bytes` is the block of `child`.
 pub fn node<F: Fn(BlockNr, u32) -> bool>(
     child: &Child,
     bytes: &[u8],
@@ -154,7 +154,7 @@ fn extents<F: Fn(BlockNr, u32) -> bool>(
                 block: index.child,
                 first: index.lblk.0,
                 end,
-                // A child is returned only if the depth matches the parent's promise.
+                // A child is returned only if the node's depth matches its parent.
                 depth: depth.saturating_sub(1),
                 form: Form::Extents,
             }),
@@ -165,13 +165,13 @@ fn extents<F: Fn(BlockNr, u32) -> bool>(
 struct Pointers<'a, F> {
     geometry: indirect::Geometry,
     context: &'a NodeContext<F>,
-    /// The number of the first pointer, for messages.
+    /// The index of the first pointer, for messages.
     offset: u32,
 }
 
 impl<F: Fn(BlockNr, u32) -> bool> Pointers<'_, F> {
-    /// The pointers in `bytes`, of which the first is for logical block `first`, with `depth` blocks of pointers
-    /// between them and the data.
+    /// Examines the pointers in `bytes`. The first of them is for logical block `first`, and `depth` levels of pointer
+    /// blocks lie between them and the data.
     fn step(&self, bytes: &[u8], first: u64, depth: u16, found: &mut impl FnMut(Found)) {
         let span = self.geometry.span(depth.into());
         let end = u64::from(self.geometry.logical_end());

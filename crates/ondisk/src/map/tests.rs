@@ -1,4 +1,4 @@
-//! Steps down maps of both forms: everything comes out, once and in order.
+//! Steps down maps of both forms: everything is found, once and in order.
 
 use super::*;
 use crate::extent::{Extent, Index, NodeMut, pack_tree};
@@ -62,7 +62,7 @@ fn a_walk_down_an_extent_tree_gives_the_packed_extents() {
 #[test]
 fn a_walk_down_indirect_blocks_gives_every_pointer_at_its_logical_block() {
     let geometry = indirect::Geometry::new(SIZE);
-    // In each tree its first and last pointer, in the triple one at the very end of the format.
+    // The first and the last pointer of each tree; in the triple indirect tree, one at the very end of the format.
     let lblks = [0, 11, 12, 267, 268, 65_803, 65_804, geometry.logical_end() - 1];
     let mut blocks: std::collections::BTreeMap<u64, Vec<u8>> = std::collections::BTreeMap::new();
     let mut i_block = [0; 60];

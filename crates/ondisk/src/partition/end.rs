@@ -1,7 +1,7 @@
 //! Moves the end of a partition.
 //!
-//! Main type: [`PartitionEnd`] (where the end lies, where it may lie, and the writes that move it). A cut between or
-//! within these writes leaves the old table or the new one:
+//! Main type: [`PartitionEnd`] (the end of a partition, its limits, and the writes that move it). If power is cut
+//! between or within these writes, either the old table or the new one remains:
 //!
 //! | stage | GPT | valid during the stage |
 //! |---|---|---|
@@ -10,10 +10,11 @@
 //! | 3 | the size in the protective MBR | both |
 //! | 4 | after a growth: the header of the old backup is erased | both |
 //!
-//! If the device becomes shorter, it still ends with the old backup during stage 2, which then counts instead. So the
-//! places of the two must not overlap. An MBR is one sector, and so one write.
+//! If the device becomes shorter, it still ends with the old backup during stage 2, and that backup is then the valid
+//! one. So the places of the two backups must not overlap. An MBR is one sector, and so one write.
 //!
-//! What it does not do: I/O, extended partitions and what they contain, a GPT whose copy at the start is damaged.
+//! What it does not do: I/O; change extended partitions and their contents; change a GPT whose copy at the start is
+//! damaged.
 //!
 //! # Locking
 //! None.
@@ -23,85 +24,85 @@ use super::{
     gpt_range, le32, le64, plausible_entries, read_gpt_copy,
 };
 
-/// Partitions have whole blocks of every block size.
+/// The length of a partition is a multiple of this, so that it has whole blocks of every block size.
 const UNIT: u64 = 4096;
 const MBR_ENTRY_BYTES: usize = 16;
 
-/// Bytes, and where they are written.
+/// Bytes to write, and their place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The byte of the device.
+    /// The offset on the device, in bytes.
     pub at: u64,
-    /// Whole sectors.
+    /// The content, in whole sectors.
     pub bytes: Vec<u8>,
 }
 
-/// Writes in any order, durable before the next stage.
+/// Writes that may be made in any order, and must be durable before the next stage.
 pub type Stage = Vec<Piece>;
 
-/// Why the end of a partition does not move.
+/// The reason why the end of a partition cannot move.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CannotMove {
-    /// The table lists no such partition.
+    /// The table has no such partition.
     #[error("there is no partition {number} in a table that can be changed")]
     Absent {
-        /// Its number.
+        /// The number of the partition.
         number: u32,
     },
-    /// It lies in an extended partition, or is one.
+    /// The partition lies in an extended partition, or is one.
     #[error("partition {number} is a logical or extended one, whose size is in several tables")]
     Logical {
-        /// Its number.
+        /// The number of the partition.
         number: u32,
     },
-    /// Another partition begins behind it.
+    /// Another partition follows it.
     #[error("partition {behind} is behind it, from byte {start} on")]
     Behind {
-        /// The number of the next one.
+        /// The number of the next partition.
         behind: u32,
-        /// The byte at which that begins.
+        /// The byte at which the next partition begins.
         start: u64,
     },
-    /// Two partitions have the same sectors.
+    /// Two partitions share sectors.
     #[error("partition {other} overlaps it")]
     Overlap {
-        /// The number of the other one.
+        /// The number of the other partition.
         other: u32,
     },
-    /// A partition has the first sector, and so the table.
+    /// A partition contains the first sector, and so the table.
     #[error("partition {other} begins with the partition table")]
     CoversTable {
-        /// Its number.
+        /// The number of that partition.
         other: u32,
     },
     /// The copy of the GPT at the start cannot be used.
     #[error("the partition table at the start of the disk is damaged: {why}")]
     Damaged {
-        /// The fault.
+        /// The fault of the table.
         why: String,
     },
-    /// An MBR beside the GPT lists the partition, too.
+    /// A hybrid MBR lists the partition as well.
     #[error("an MBR lists the partition beside the GPT")]
     Hybrid,
-    /// It ends behind the end of the device.
+    /// The partition ends past the end of the device.
     #[error("it ends at byte {end}, behind the end of the disk, which has {there} bytes")]
     PastDevice {
-        /// Its end.
+        /// The end of the partition, in bytes.
         end: u64,
-        /// Bytes of the device.
+        /// The size of the device, in bytes.
         there: u64,
     },
-    /// An MBR counts sectors with 32 bits.
+    /// An MBR counts sectors with only 32 bits.
     #[error("an MBR has no partitions of more than {most} bytes")]
     MbrLimit {
-        /// The most bytes.
+        /// The maximum size, in bytes.
         most: u64,
     },
-    /// The device ends before the partition would, or before the backup of its table.
+    /// The device would end before the partition, or before the backup of its table.
     #[error("the disk has room for {most} bytes of it")]
     Room {
-        /// The most bytes.
+        /// The maximum size, in bytes.
         most: u64,
     },
 }
@@ -111,16 +112,16 @@ type Result<T> = std::result::Result<T, CannotMove>;
 /// The end of a partition.
 #[derive(Debug)]
 pub struct PartitionEnd {
-    /// Its number.
+    /// The number of the partition.
     pub number: u32,
     /// The byte at which it begins.
     pub start: u64,
-    /// Its bytes.
+    /// The size of the partition, in bytes.
     pub len: u64,
     /// The next partition on the device: number and first byte.
     pub behind: Option<(u32, u64)>,
-    /// Whether the device ends where partition and table end: with the backup of a GPT, or for an MBR within a
-    /// mebibyte, to which partitions are aligned.
+    /// Whether the device ends directly after the partition and its table: with the backup of a GPT, or for an MBR
+    /// within a mebibyte, to which partitions are aligned.
     pub ends_device: bool,
     device_len: u64,
     form: Form,
@@ -136,22 +137,22 @@ enum Form {
 struct GptTable {
     sector_size: u64,
     mbr: [u8; SECTOR as usize],
-    /// The whole sector.
+    /// The whole sector with the header.
     header: Vec<u8>,
     header_size: usize,
-    /// Whole sectors.
+    /// The entries, in whole sectors.
     entries: Vec<u8>,
-    /// Bytes of them that are entries.
+    /// The number of bytes that are entries.
     entries_len: usize,
     entry_size: usize,
     entries_lba: u64,
-    /// The sector with the header of the present backup, if there is one that no partition has.
+    /// The sector with the header of the current backup, if there is one and no partition contains it.
     backup_lba: Option<u64>,
     /// One past the last sector of the other partitions.
     others_end: u64,
 }
 
-/// The sectors of a partition: number, first, last.
+/// The sectors of a partition: its number, the first sector, the last sector.
 type Sectors = (u32, u64, u64);
 
 impl PartitionEnd {
@@ -159,7 +160,7 @@ impl PartitionEnd {
     /// false if it cannot.
     ///
     /// # Errors
-    /// [`CannotMove`], if its end cannot move at all.
+    /// [`CannotMove`] if its end cannot move at all.
     pub fn read(device_len: u64, number: u32, mut read: impl FnMut(u64, &mut [u8]) -> bool) -> Result<PartitionEnd> {
         let read: Read<'_> = &mut read;
         let mut sector = [0; SECTOR as usize];
@@ -263,7 +264,7 @@ impl PartitionEnd {
         Ok(end)
     }
 
-    /// The partition of this number, which is one of `ranges`.
+    /// The partition with this number, which is one of `ranges`.
     fn among(device_len: u64, number: u32, sector_size: u64, ranges: &[Sectors], form: Form) -> Result<PartitionEnd> {
         let own = ranges.iter().find(|(other, ..)| *other == number);
         let (_, first, last) = *own.ok_or(CannotMove::Absent { number })?;
@@ -284,7 +285,7 @@ impl PartitionEnd {
         Ok(PartitionEnd { number, start, len: end - start, behind, ends_device: false, device_len, form })
     }
 
-    /// The bytes that a device has behind its last partition at least.
+    /// The minimum number of bytes that a device has after its last partition.
     fn tail(&self) -> u64 {
         match &self.form {
             Form::Mbr(_) => 0,
@@ -292,7 +293,7 @@ impl PartitionEnd {
         }
     }
 
-    /// The most bytes that the partition may have on a device of `device_len` bytes, and at least those that it has.
+    /// The maximum size in bytes of the partition on a device of `device_len` bytes, but at least its current size.
     pub fn longest(&self, device_len: u64) -> u64 {
         if self.behind.is_some() {
             return self.len;
@@ -307,13 +308,13 @@ impl PartitionEnd {
         (len - len % UNIT).max(self.len)
     }
 
-    /// The least length of a partition with so many bytes.
+    /// The minimum length of a partition that contains this many bytes.
     pub fn len_for(bytes: u64) -> u64 {
         bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes)
     }
 
-    /// The length that the device gets when the partition has `len` bytes: a growth makes it long enough, and with the
-    /// last partition that becomes shorter it does, too, if it ends with the table.
+    /// The length of the device when the partition has `len` bytes. A growth makes the device long enough. If the last
+    /// partition becomes shorter, so does the device, provided that it ends with the table.
     pub fn device_len(&self, len: u64) -> u64 {
         let needed = self.start.saturating_add(len).saturating_add(self.tail());
         // The places of both backups must not overlap.
@@ -321,11 +322,11 @@ impl PartitionEnd {
         if self.ends_device && len < self.len && saved > self.tail() { needed } else { needed.max(self.device_len) }
     }
 
-    /// The writes that give the partition `len` bytes, on a device that has `device_len` bytes before them (a growth)
-    /// or gets them afterwards: [`PartitionEnd::device_len`], or another length that works.
+    /// The writes that give the partition `len` bytes. The device has `device_len` bytes before the writes (for a
+    /// growth) or gets them afterwards: [`PartitionEnd::device_len`], or another length that works.
     ///
     /// # Errors
-    /// [`CannotMove`], if the partition cannot have this length on such a device.
+    /// [`CannotMove`] if the partition cannot have this length on such a device.
     pub fn moved(&self, len: u64, device_len: u64) -> Result<Vec<Stage>> {
         if let Some((behind, start)) = self.behind.filter(|_| len > self.len) {
             return Err(CannotMove::Behind { behind, start });
@@ -394,7 +395,7 @@ impl PartitionEnd {
     }
 }
 
-/// Whether an MBR beside a GPT lists the partition that begins at this sector.
+/// Whether a hybrid MBR lists the partition that begins at this sector.
 fn is_hybrid(mbr: &[u8; SECTOR as usize], first: u64) -> bool {
     let entries = plausible_entries(mbr);
     entries.is_some_and(|entries| {
@@ -402,7 +403,8 @@ fn is_hybrid(mbr: &[u8; SECTOR as usize], first: u64) -> bool {
     })
 }
 
-/// A protective MBR for a device of so many sectors; `None`: it is as it should be, or not one that covers the device.
+/// A protective MBR for a device of this many sectors. `None` if the present one is right, or does not cover the
+/// device.
 fn protective(mbr: &[u8; SECTOR as usize], sectors: u64) -> Option<Vec<u8>> {
     let entries = plausible_entries(mbr)?;
     let index = entries.iter().position(|entry| entry.kind == MBR_TYPE_GPT)?;
@@ -417,7 +419,7 @@ fn protective(mbr: &[u8; SECTOR as usize], sectors: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The place of a sector as programs that use no other count it: 63 sectors of a track, 255 heads, 1024 cylinders.
+/// The place of a sector in the old notation: 63 sectors in a track, 255 heads, 1024 cylinders.
 fn cylinder_head_sector(sector: u64) -> [u8; 3] {
     let (track, sector_of) = (sector / 63, sector % 63 + 1);
     let (cylinder, head) = (track / 255, track % 255);
@@ -448,7 +450,7 @@ mod tests {
         }
     }
 
-    /// Moves the end of a partition, and checks every state between: each subset of the writes of a stage.
+    /// Moves the end of a partition, and checks every intermediate state: each subset of the writes of a stage.
     fn moved(disk: &[u8], number: u32, len: u64) -> Vec<u8> {
         let end = end_of(disk, number).expect("a partition");
         let device_len = end.device_len(len);
@@ -473,7 +475,7 @@ mod tests {
         now
     }
 
-    /// Both copies of a GPT are valid and say the same, and the second is at the end.
+    /// Both copies of a GPT are valid and equal, and the second one is at the end.
     fn assert_sound(disk: &[u8], sector: usize) {
         let whole = table(disk).expect("a table");
         assert_eq!(whole.source, Source::Gpt);
@@ -496,13 +498,13 @@ mod tests {
                 assert!(!grown[199 * sector..][..512].starts_with(b"EFI PART"), "the old backup is erased");
                 let least = 8 * sector as u64;
                 let end = end_of(&grown, 3).expect("a partition");
-                // The old backup would lie where the new one does.
+                // The old backup would overlap the new one.
                 let close = grown.len() as u64 - 512;
                 assert!(matches!(end.moved(least, close), Err(CannotMove::Room { .. })), "{close}");
                 let shrunk = moved(&grown, 3, least);
                 assert_sound(&shrunk, sector);
                 assert!(shrunk.len() < grown.len() && shrunk.len() as u64 >= 88 * sector as u64 + 2048);
-                // All that belongs to others stays.
+                // Everything that belongs to other partitions is unchanged.
                 assert_eq!(shrunk[2 * sector..][..256 + 40], disk[2 * sector..][..256 + 40]);
                 assert_eq!(shrunk[2 * sector + 256 + 48..][..1700], disk[2 * sector + 256 + 48..][..1700]);
             }
@@ -540,7 +542,7 @@ mod tests {
     fn an_mbr_changes_one_entry() {
         let mut disk = mbr_disk();
         disk.resize(512 * 1010, 0);
-        // The entry of a truncated image ends behind it.
+        // In a truncated image, the partition ends past the end of the device.
         assert!(matches!(end_of(&disk, 4), Err(CannotMove::PastDevice { .. })));
         disk.resize(512 * 1050, 0);
         let grown = moved(&disk, 4, 1 << 20);
@@ -580,7 +582,7 @@ mod tests {
     }
 
     proptest! {
-        /// No panic with any table, and no write outside the device or over another partition.
+        /// No table causes a panic, or a write outside the device or over another partition.
         #[test]
         fn hostile_tables_are_refused_or_changed_in_their_own_sectors(
             gpt in any::<bool>(),
@@ -593,7 +595,7 @@ mod tests {
                 disk[at] = value;
             }
             if gpt {
-                // Sums that are right let more of the changes through.
+                // With right checksums, more of the changes pass.
                 let sum = !crc32(!0, &disk[1024..1024 + 2048]);
                 disk[512 + 88..512 + 92].copy_from_slice(&sum.to_le_bytes());
                 let sum = gpt_header_checksum(&disk[512..1024], 92);
@@ -608,7 +610,7 @@ mod tests {
                 prop_assert!(last <= device_len);
                 for other in parse(&disk).unwrap_or_default() {
                     let end = if other.number == number { other.start + len.min(other.len) } else { other.start + other.len };
-                    // A logical partition lies in the extended one, whose sectors are not ours.
+                    // A logical partition lies in the extended one, whose sectors belong to another table.
                     prop_assert!(last <= other.start || piece.at >= end, "{piece:?} meets {other:?}");
                 }
             }

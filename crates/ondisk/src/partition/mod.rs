@@ -1,8 +1,8 @@
 //! Partition tables, so that a whole-disk image can be opened: MBR with its extended chain, and GPT.
 //!
 //! Main types: [`read_table`] (finds the partitions), [`Table`], [`Partition`], [`PartitionEnd`] (moves the end of
-//! one). It does not make tables. An ext file system that fills the whole device may have boot code with the MBR
-//! signature in front of it: look for a superblock first.
+//! one). What it does not do: create tables. An ext file system that fills the whole device may have boot code with the
+//! MBR signature before it, so look for a superblock first.
 //!
 //! # Locking
 //! None.
@@ -12,22 +12,22 @@ mod end;
 pub use self::end::{CannotMove, PartitionEnd, Piece, Stage};
 use crate::{Error, Result, Structure};
 
-/// A partition that exists: its range lies on the device.
+/// A partition whose range lies on the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// As Linux counts: MBR primaries 1 to 4, logical ones from 5; GPT by entry, from 1.
+    /// The number, as in Linux: MBR primaries from 1 to 4, logical ones from 5; GPT by entry, from 1.
     pub number: u32,
-    /// Bytes from the start of the device.
+    /// The start, in bytes from the start of the device.
     pub start: u64,
-    /// Bytes.
+    /// The size, in bytes.
     pub len: u64,
-    /// The meaning of the type: a name if it is a common one, else the type in hexadecimal or the GUID.
+    /// The type: its name if it is a common one, otherwise the type in hexadecimal or the GUID.
     pub type_name: String,
     /// The label in a GPT; empty in an MBR.
     pub label: String,
 }
 
-/// Where a table was found.
+/// The place where a table was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// There is no table.
@@ -36,23 +36,23 @@ pub enum Source {
     Mbr,
     /// The GPT at the start of the device.
     Gpt,
-    /// The copy of the GPT at the end of the device: the one at the start is damaged or gone.
+    /// The copy of the GPT at the end of the device, because the one at the start is damaged or missing.
     BackupGpt,
 }
 
-/// A device's partitions, and which table lists them.
+/// A device's partitions, and the table that lists them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// In the order of the table.
+    /// The partitions, in the order of the table.
     pub partitions: Vec<Partition>,
-    /// Which table that is.
+    /// The table that lists them.
     pub source: Source,
 }
 
 const SECTOR: u64 = 512;
-/// Logical partitions followed before the chain is taken for broken.
+/// The maximum number of logical partitions; a longer chain counts as broken.
 const LOGICAL_MAX: usize = 128;
-/// GPT entries that are read; the standard says 128, and no known program makes more than this.
+/// The maximum number of GPT entries; the standard says 128, and no known program creates more than this.
 const GPT_ENTRIES_MAX: u32 = 1024;
 const GPT_ENTRY_SIZE_MAX: u32 = 4096;
 const GPT_HEADER_MIN: usize = 92;
@@ -60,15 +60,15 @@ const GPT_CHECKSUM_AT: usize = 16;
 const MBR_ENTRIES_AT: usize = 446;
 const MBR_TYPE_GPT: u8 = 0xee;
 
-/// Reads at a byte offset, filling the buffer; false when that fails.
+/// Reads at a byte offset and fills the buffer; returns false if that fails.
 type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> bool;
 
-/// Finds the partitions of a device of `device_len` bytes; none if it has no table. `read` fills a buffer from a byte
-/// offset and returns false if it cannot.
+/// Finds the partitions of a device of `device_len` bytes; there are none if it has no table. `read` fills a buffer
+/// from a byte offset and returns false if it cannot.
 ///
-/// Sectors are assumed to have 512 bytes; a GPT made for sectors of 4096 is found too. Without an MBR in the first
-/// sector, either copy of a GPT is used. Its checksums prove that it is a GPT, and accidents usually overwrite the
-/// first sectors of a disk.
+/// Sectors are assumed to have 512 bytes, but a GPT for sectors of 4096 bytes is found as well. Without an MBR in the
+/// first sector, either copy of a GPT is used. Its checksums prove that it is a GPT, and accidents usually overwrite
+/// the first sectors of a disk.
 ///
 /// # Errors
 /// `Corrupt` if there is a table but it contradicts itself (both GPT copies bad, a chain of logical partitions that
@@ -101,7 +101,8 @@ pub fn read_table(device_len: u64, mut read: impl FnMut(u64, &mut [u8]) -> bool)
     Ok(Table { partitions: found, source })
 }
 
-/// Keeps a partition if it is on the device; one that ends behind it is cut, as Linux does with truncated images.
+/// Keeps a partition if it begins on the device. One that ends past the device is cut, as Linux does with truncated
+/// images.
 fn push(found: &mut Vec<Partition>, device_len: u64, mut partition: Partition) {
     if partition.start >= device_len || partition.len == 0 {
         return;
@@ -110,7 +111,7 @@ fn push(found: &mut Vec<Partition>, device_len: u64, mut partition: Partition) {
     found.push(partition);
 }
 
-/// One of the four entries of an MBR or of a logical partition's sector. Start and size in sectors.
+/// One of the four entries of an MBR, or of a logical partition's sector. Start and size are in sectors.
 struct MbrEntry {
     status: u8,
     kind: u8,
@@ -123,7 +124,7 @@ impl MbrEntry {
         matches!(self.kind, 0x05 | 0x0f | 0x85) && self.sectors != 0
     }
 
-    /// `base`: the sector that the start is relative to.
+    /// `base` is the sector that the start is relative to.
     fn partition(&self, number: u32, base: u64) -> Partition {
         Partition {
             number,
@@ -146,12 +147,13 @@ fn mbr_entries(sector: &[u8; SECTOR as usize]) -> Option<[MbrEntry; 4]> {
     }))
 }
 
-/// The entries of a first sector. Boot code that happens to end in the signature has invalid ones.
+/// The entries of a first sector. Boot code that happens to end in the signature has invalid entries.
 fn plausible_entries(sector: &[u8; SECTOR as usize]) -> Option<[MbrEntry; 4]> {
     mbr_entries(sector).filter(|entries| entries.iter().all(|entry| entry.status & 0x7f == 0))
 }
 
-/// Follows the chain: each sector has a partition relative to itself and the next sector relative to the whole.
+/// Follows the chain. Each sector has a partition relative to itself, and the next sector relative to the extended
+/// partition.
 fn read_logical(
     device_len: u64,
     read: Read<'_>,
@@ -171,7 +173,7 @@ fn read_logical(
         if at * SECTOR + SECTOR > device_len || !read(at * SECTOR, &mut sector) {
             return Err(Error::corrupt(Structure::PartitionTable, at, "logical partition cannot be read"));
         }
-        // Nothing made here yet: an empty extended partition may have no table.
+        // An empty extended partition may have no table yet.
         let Some(entries) = mbr_entries(&sector) else { return Ok(()) };
         for entry in &entries {
             if entry.kind != 0 && !entry.is_extended() && entry.sectors != 0 {
@@ -194,7 +196,7 @@ fn read_gpt(device_len: u64, read: Read<'_>) -> Result<Table> {
         for (lba, source) in [(1, Source::Gpt), (last, Source::BackupGpt)] {
             match read_gpt_copy(device_len, read, sector_size, lba) {
                 Ok(gpt) => return Ok(Table { partitions: gpt.partitions(device_len, sector_size), source }),
-                // The first reason is about the place where a header was most likely to be.
+                // Report the reason for the place where a header was most likely.
                 Err(Bad::Damaged(why)) if sector_size == SECTOR => reason = why,
                 Err(_) => {}
             }
@@ -210,14 +212,14 @@ enum Bad {
 
 /// A valid copy of a GPT.
 struct Gpt {
-    /// The first 512 bytes of its header's sector.
+    /// The first 512 bytes of the sector with its header.
     header: [u8; SECTOR as usize],
     entries: Vec<u8>,
     entry_size: usize,
     entries_lba: u64,
 }
 
-/// The first and last sector of an entry; `None`: it is not in use.
+/// The first and last sector of an entry; `None` if it is not in use.
 fn gpt_range(entry: &[u8]) -> Option<(u64, u64)> {
     let (first, last) = (le64(entry, 32), le64(entry, 40));
     (entry[..16] != [0; 16] && first <= last).then_some((first, last))
@@ -251,7 +253,7 @@ fn read_gpt_copy(device_len: u64, read: Read<'_>, sector_size: u64, lba: u64) ->
     let Some(start) = start.filter(|start| start.checked_add(bytes).is_some_and(|end| end <= device_len)) else {
         return Err(damaged("entries outside the device"));
     };
-    // At most 4 MiB by the limits above.
+    // The limits above allow at most 4 MiB.
     let mut entries = vec![0; bytes as usize];
     if !read(start, &mut entries) {
         return Err(damaged("entries cannot be read"));
@@ -262,7 +264,7 @@ fn read_gpt_copy(device_len: u64, read: Read<'_>, sector_size: u64, lba: u64) ->
     Ok(Gpt { header, entries, entry_size: entry_size as usize, entries_lba })
 }
 
-/// The checksum of a header of `size` bytes, which does not cover its own field.
+/// The checksum of a header of `size` bytes; it does not cover its own field.
 fn gpt_header_checksum(header: &[u8], size: usize) -> u32 {
     let mut bytes = header[..size].to_vec();
     bytes[GPT_CHECKSUM_AT..GPT_CHECKSUM_AT + 4].fill(0);
@@ -309,7 +311,7 @@ fn mbr_type_name(kind: u8) -> String {
     }
 }
 
-/// The name of a partition type, or the GUID in its usual spelling: its first three parts are little-endian.
+/// The name of a partition type, or the GUID in its usual spelling, in which the first three parts are little-endian.
 fn guid_name(guid: &[u8]) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02X}")).collect::<String>();
     let reversed = |bytes: &[u8]| bytes.iter().rev().map(|byte| format!("{byte:02X}")).collect::<String>();
@@ -337,7 +339,8 @@ fn guid_name(guid: &[u8]) -> String {
     }
 }
 
-/// CRC32 as in Ethernet and GPT, without the final inversion; bit by bit, for a few kilobytes once.
+/// CRC32 as in Ethernet and GPT, without the final inversion. It is computed bit by bit, because only a few kilobytes
+/// are checked.
 fn crc32(seed: u32, data: &[u8]) -> u32 {
     data.iter().fold(seed, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| if crc & 1 != 0 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 })
@@ -488,7 +491,7 @@ mod tests {
         }
     }
 
-    /// util-linux finds the same in the same disks; skipped if it is not installed.
+    /// util-linux finds the same partitions on the same disks; skipped if it is not installed.
     #[test]
     fn partx_finds_the_same() {
         let mut mbr = mbr_disk();
@@ -500,7 +503,7 @@ mod tests {
             std::fs::remove_file(&path).unwrap();
             let Ok(output) = output else { return };
             let text = String::from_utf8_lossy(&output.stdout);
-            // It also lists the extended partition, which holds the logical ones and no file system.
+            // It also lists the extended partition, which contains the logical ones but no file system.
             let theirs: Vec<Vec<u64>> = text
                 .lines()
                 .map(|line| line.split_whitespace().map(|word| word.parse().unwrap()).collect())

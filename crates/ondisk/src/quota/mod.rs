@@ -1,14 +1,15 @@
 //! Quota files: the usage of each owner, in a radix tree over the owner's number (Linux: fs/quota/quota_v2.c,
 //! fs/quota/quota_tree.c).
 //!
-//! Main types: [`QuotaFile`] (a header), [`QuotaKind`] (the kind of owner), [`Usage`] and [`Limits`] (one owner's),
-//! [`QuotaDamage`] (one fault). [`pack`] makes whole files, [`tree`] changes them in place.
+//! Main types: [`QuotaFile`] (a header), [`QuotaKind`] (the kind of owner), [`Usage`] and [`Limits`] (of one owner),
+//! [`QuotaDamage`] (one fault). [`pack`] creates whole files, [`tree`] changes them in place.
 //!
-//! A file is a sequence of blocks of 1 KiB, for any block size of the file system. Block 0 has the header and block 1
-//! the root of the tree. Four levels of blocks contain 256 block numbers each, one for each value of a byte of the
-//! owner's number, the highest byte first; 0 means no block. Below the last level are the blocks with the entries.
+//! A file is a sequence of blocks of 1 KiB, for any block size of the file system. Block 0 contains the header, and
+//! block 1 the root of the tree. There are four levels of blocks, each with 256 block numbers, one for each value of a
+//! byte of the owner's number. The highest byte comes first; 0 means no block. The blocks with the entries are below
+//! the last level.
 //!
-//! What it does not do: read blocks, judge limits.
+//! What it does not do: read blocks, or enforce limits.
 //!
 //! # Locking
 //! None.
@@ -23,30 +24,30 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::damage::Damage;
 
-/// Bytes of a block.
+/// The block size, in bytes.
 pub const BLOCK_BYTES: usize = 1024;
-/// The block that the tree begins in.
+/// The root block of the tree.
 pub const ROOT: u32 = 1;
-/// Levels of block numbers.
+/// The number of levels of block numbers.
 pub const LEVELS: u32 = 4;
-/// Quota files end at 2 GiB (e2fsprogs: `v2_init_io`).
+/// The maximum size of quota files: 2 GiB (e2fsprogs: `v2_init_io`).
 const SIZE_MAX: u64 = 1 << 31;
-/// A block with entries begins with a header (Linux: `struct qt_disk_dqdbheader`).
+/// The offset of the first entry in a block; a header precedes it (Linux: `struct qt_disk_dqdbheader`).
 const ENTRIES_AT: usize = 16;
 
-/// The kind of owner whose usage a file has.
+/// The kind of owner whose usage a file contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QuotaKind {
-    /// By `i_uid`.
+    /// The owner is `i_uid`.
     User,
-    /// By `i_gid`.
+    /// The owner is `i_gid`.
     Group,
-    /// By `i_projid`.
+    /// The owner is `i_projid`.
     Project,
 }
 
 impl QuotaKind {
-    /// All kinds.
+    /// All kinds of quota.
     pub const ALL: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
 
     /// The magic number of a file of this kind (Linux: `V2_INITQMAGICS`).
@@ -65,19 +66,19 @@ impl QuotaKind {
 pub struct RawQuotaHeader {
     /// See [`QuotaKind::magic`].
     pub dqh_magic: U32,
-    /// 0: entries of 48 bytes; 1: of 72.
+    /// 0 for entries of 48 bytes, 1 for entries of 72 bytes.
     pub dqh_version: U32,
-    /// Seconds that a soft limit of blocks may be exceeded.
+    /// Grace time of the soft limit of blocks, in seconds.
     pub dqi_bgrace: U32,
-    /// Seconds that a soft limit of inodes may be exceeded.
+    /// Grace time of the soft limit of inodes, in seconds.
     pub dqi_igrace: U32,
     /// Unused.
     pub dqi_flags: U32,
-    /// Blocks of the file.
+    /// The number of blocks in the file.
     pub dqi_blocks: U32,
-    /// The first unused block; 0: none.
+    /// The first unused block; 0 if there is none.
     pub dqi_free_blk: U32,
-    /// The first block with room for an entry; 0: none.
+    /// The first block with room for an entry; 0 if there is none.
     pub dqi_free_entry: U32,
 }
 
@@ -123,26 +124,26 @@ const _: () = {
 pub struct Usage {
     /// The number of the user, group or project.
     pub id: u32,
-    /// Bytes of blocks.
+    /// The size of the blocks in use, in bytes.
     pub bytes: u64,
-    /// Inodes.
+    /// The number of inodes in use.
     pub inodes: u64,
 }
 
-/// The limits of one owner. 0: there is none.
+/// The limits of one owner; 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Inodes, never exceeded.
+    /// The hard limit of inodes.
     pub inodes_hard: u64,
-    /// Inodes, exceeded for a while.
+    /// The soft limit of inodes, which may be exceeded for the grace time.
     pub inodes_soft: u64,
-    /// Blocks of 1 KiB, never exceeded.
+    /// The hard limit of space, in blocks of 1 KiB.
     pub blocks_hard: u64,
-    /// Blocks of 1 KiB, exceeded for a while.
+    /// The soft limit of space, in blocks of 1 KiB, which may be exceeded for the grace time.
     pub blocks_soft: u64,
-    /// Seconds since 1970 at which the while for blocks ends.
+    /// The end of the grace time for space, in seconds since 1970.
     pub blocks_until: u64,
-    /// Seconds since 1970 at which the while for inodes ends.
+    /// The end of the grace time for inodes, in seconds since 1970.
     pub inodes_until: u64,
 }
 
@@ -152,51 +153,51 @@ pub enum QuotaDamage {
     /// The file has no room for its header.
     #[error("{found} bytes, shorter than its header")]
     Length {
-        /// Bytes.
+        /// The number of bytes.
         found: u64,
     },
-    /// The file is larger than a quota file can be.
+    /// The file exceeds the maximum size of a quota file.
     #[error("{found} bytes, more than {SIZE_MAX}")]
     Size {
-        /// Bytes.
+        /// The number of bytes.
         found: u64,
     },
-    /// `dqh_magic`.
+    /// `dqh_magic` is wrong.
     #[error("magic {found:#010x}, expected {expected:#010x}")]
     Magic {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// That of the kind.
+        /// The magic number of the kind.
         expected: u32,
     },
-    /// `dqh_version`.
+    /// `dqh_version` is unknown.
     #[error("version {found}, not 0 or 1")]
     Version {
-        /// As stored.
+        /// The stored value.
         found: u32,
     },
-    /// `dqi_blocks` is more than the file has.
+    /// `dqi_blocks` exceeds the number of blocks in the file.
     #[error("counts {found} blocks, but has {most}")]
     Blocks {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Blocks of the file.
+        /// The number of blocks in the file.
         most: u32,
     },
-    /// `dqi_free_blk` or `dqi_free_entry` is behind the last block.
+    /// `dqi_free_blk` or `dqi_free_entry` is past the last block.
     #[error("a list of free blocks begins in block {found} of {blocks}")]
     FreeList {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Blocks of the file.
+        /// The number of blocks in the file.
         blocks: u32,
     },
-    /// A block of the tree leads behind the last block.
+    /// A block of the tree refers to a block past the last one.
     #[error("the tree leads to block {found} of {blocks}")]
     Reference {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Blocks of the file.
+        /// The number of blocks in the file.
         blocks: u32,
     },
     /// Two references lead to a block.
@@ -205,15 +206,15 @@ pub enum QuotaDamage {
         /// The block.
         found: u32,
     },
-    /// A block with entries has another number of them than its header or the tree says.
+    /// The number of entries in a block differs from its header or from the tree.
     #[error("block {block} counts {found} entries, and has others")]
     Entries {
         /// The block.
         block: u32,
-        /// As stored.
+        /// The stored value.
         found: u32,
     },
-    /// The tree leads to a block without an entry of that owner.
+    /// The tree refers to a block that has no entry for that owner.
     #[error("block {block} has no entry for owner {id}")]
     Missing {
         /// The owner.
@@ -225,7 +226,7 @@ pub enum QuotaDamage {
 
 impl Damage for QuotaDamage {
     fn is_fatal(&self) -> bool {
-        // A file of another kind has a tree all the same.
+        // A file with another magic number still has a tree.
         use QuotaDamage::{Entries, Magic, Missing, Reference, Twice};
         !matches!(self, Reference { .. } | Magic { .. } | Twice { .. } | Entries { .. } | Missing { .. })
     }
@@ -234,16 +235,16 @@ impl Damage for QuotaDamage {
 /// The header of a quota file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaFile {
-    /// Blocks of the file, header and root included.
+    /// The number of blocks in the file, including header and root.
     pub blocks: u32,
-    /// Seconds that soft limits of blocks and of inodes may be exceeded.
+    /// The grace times of the soft limits of blocks and of inodes, in seconds.
     pub grace: [u32; 2],
     /// Entries have 72 bytes instead of 48.
     wide: bool,
 }
 
 impl QuotaFile {
-    /// Reports the faults of the header in the file's first block. `size`: the file's, in bytes.
+    /// Reports the faults of the header in the file's first block. `size` is the size of the file in bytes.
     pub fn damage(first: &[u8], kind: QuotaKind, size: u64, sink: &mut dyn FnMut(QuotaDamage)) {
         let Ok((raw, _)) = RawQuotaHeader::ref_from_prefix(first) else {
             return sink(QuotaDamage::Length { found: first.len() as u64 });
@@ -270,7 +271,7 @@ impl QuotaFile {
         }
     }
 
-    /// Reads the header, which [`QuotaFile::damage`] judges.
+    /// Decodes the header without checking it; [`QuotaFile::damage`] does that.
     pub fn parse(first: &[u8]) -> QuotaFile {
         let raw = RawQuotaHeader::read_from_prefix(first).map(|(raw, _)| raw);
         raw.map_or(QuotaFile { blocks: 0, grace: [0; 2], wide: true }, |raw| QuotaFile {
@@ -280,7 +281,7 @@ impl QuotaFile {
         })
     }
 
-    /// The blocks that a block of the tree leads to; those that do not exist go to `sink`.
+    /// The blocks that a block of the tree refers to. References to blocks that do not exist go to `sink`.
     pub fn children<'a>(
         &self,
         block: &'a [u8],

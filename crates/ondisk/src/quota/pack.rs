@@ -1,37 +1,37 @@
-//! Whole quota files: the usage of each owner, with limits where there are any.
+//! Whole quota files: the usage of each owner, and its limits if it has any.
 //!
-//! Main type: [`Owner`]. Main function: [`whole`]. Blocks are numbered in the order in which e2fsprogs' insertions need
-//! them.
+//! Main type: [`Owner`]. Main function: [`whole`]. Blocks are numbered in the order in which the insertions of
+//! e2fsprogs allocate them.
 //!
 //! # Locking
 //! None.
 
 use super::{BLOCK_BYTES, ENTRIES_AT, LEVELS, Limits, QuotaKind, ROOT, Usage};
 
-/// Seconds that a soft limit may be exceeded, unless somebody has set another time: a week.
+/// The default grace time of a soft limit, in seconds: a week.
 pub const GRACE: u32 = 7 * 24 * 60 * 60;
 const VERSION: u32 = 1;
-/// A block of entries begins with a header, whose count of entries is here.
+/// The offset of the number of entries in the header of a block of entries.
 const COUNT_AT: usize = 8;
 const ENTRY_BYTES: usize = 72;
 const ENTRIES: usize = (BLOCK_BYTES - ENTRIES_AT) / ENTRY_BYTES;
-/// Within an entry, the limits and the usage begin here.
+/// The offset of the limits and the usage in an entry.
 const WORDS_AT: usize = 8;
 
 /// An owner with an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// The owner's number, and what it uses.
+    /// The owner's number and usage.
     pub usage: Usage,
-    /// The limits of its use.
+    /// The owner's limits.
     pub limits: Limits,
 }
 
-/// The bytes of a file, with entries of 72 bytes, for owners in ascending order. `grace`: seconds for blocks and for
-/// inodes. The length depends only on the numbers of the owners.
+/// The bytes of a file, with entries of 72 bytes, for owners in ascending order. `grace` contains the grace times for
+/// blocks and for inodes, in seconds. The length depends only on the numbers of the owners.
 pub fn whole(kind: QuotaKind, grace: [u32; 2], owners: impl Iterator<Item = Owner>) -> Vec<u8> {
     let mut blocks = Blocks(vec![0; 2 * BLOCK_BYTES]);
-    // The block with room, if there is one; never more, because nothing is removed.
+    // The block with room, if there is one. There is never more than one, because nothing is removed.
     let mut with_room = 0;
     for owner in owners {
         let (id, mut block) = (owner.usage.id, ROOT);
@@ -67,7 +67,7 @@ impl Blocks {
         self.0[at..at + 4].copy_from_slice(&word.to_le_bytes());
     }
 
-    /// The block below, which is added if there is none.
+    /// The block below this one; adds it if there is none.
     fn child(&mut self, block: u32, id: u32, level: u32) -> u32 {
         let at = 4 * (id >> (8 * level) & 0xff) as usize;
         let from = block as usize * BLOCK_BYTES + at;
@@ -83,7 +83,7 @@ impl Blocks {
         }
     }
 
-    /// How many entries the block then has.
+    /// Adds an entry, and returns the number of entries that the block then has.
     fn add_entry(&mut self, block: u32, owner: &Owner) -> usize {
         let block = &mut self.0[block as usize * BLOCK_BYTES..][..BLOCK_BYTES];
         let count = u16::from_le_bytes([block[COUNT_AT], block[COUNT_AT + 1]]);

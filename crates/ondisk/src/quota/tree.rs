@@ -1,14 +1,13 @@
-//! The tree of a quota file in place: what it holds, and the bytes that add or remove an owner (Linux:
+//! The tree of a quota file in place: its content, and the bytes that add or remove an owner (Linux:
 //! fs/quota/quota_tree.c).
 //!
-//! Main types: [`Tree`] (a whole file that was read and found sound), [`Place`] (an owner's entry), [`Patch`] (bytes to
-//! write). [`read_owner`] and [`write_owner`] are an entry's bytes.
+//! Main types: [`Tree`] (a whole file that was read and found valid), [`Place`] (the place of an owner's entry),
+//! [`Patch`] (bytes to write). [`read_owner`] and [`write_owner`] convert the bytes of an entry.
 //!
-//! An insertion or a removal is a list of patches, computed before the first one is written: either all of them get
-//! into one transaction or none does. They touch no byte of another owner's entry, so usage may change at the same
-//! time.
+//! An insertion or a removal is a list of patches, computed before the first one is written. Either all of them become
+//! part of one transaction or none does. They do not touch another owner's entry, so usage may change at the same time.
 //!
-//! What it does not do: read or write blocks, judge limits, change files with entries of 48 bytes.
+//! What it does not do: read or write blocks, enforce limits, or change files with entries of 48 bytes.
 //!
 //! # Locking
 //! None.
@@ -18,51 +17,51 @@ use std::collections::BTreeMap;
 use super::pack::Owner;
 use super::{BLOCK_BYTES, ENTRIES_AT, LEVELS, QuotaDamage, QuotaFile, QuotaKind, ROOT, RawEntry1, Usage};
 
-/// Bytes of an entry.
+/// The size of an entry, in bytes.
 pub const ENTRY_BYTES: usize = size_of::<RawEntry1>();
-/// Entries of a block.
+/// The number of entries in a block.
 const ENTRIES: usize = (BLOCK_BYTES - ENTRIES_AT) / ENTRY_BYTES;
-/// New blocks that an insertion needs at most: three of the tree, and one with entries.
+/// The maximum number of new blocks that an insertion needs: three of the tree, and one with entries.
 pub const INSERT_BLOCKS: u32 = LEVELS;
-/// Blocks that an insertion or a removal changes at most: the header, the tree's, the one with entries, and two
-/// neighbours on its list.
+/// The maximum number of blocks that an insertion or a removal changes: the header, the tree's blocks, the one with
+/// entries, and its two neighbours on a list.
 pub const CHANGED_BLOCKS: u32 = 1 + LEVELS + 1 + 2;
 
-/// In the header: [`Tree::grace`], two words.
+/// The offset of [`Tree::grace`], two words, in the header.
 pub const GRACE_AT: usize = 8;
 const BLOCKS_AT: usize = 20;
 const FREE_BLOCK_AT: usize = 24;
 const FREE_ENTRY_AT: usize = 28;
-/// In a block with entries: the next and the previous block on a list, and how many entries it has.
+/// In a block with entries: the next and the previous block on a list, and the number of entries.
 const NEXT_AT: usize = 0;
 const PREVIOUS_AT: usize = 4;
 const COUNT_AT: usize = 8;
-/// In an entry: `dqb_itime`.
+/// The offset of `dqb_itime` in an entry.
 const INODES_UNTIL_AT: usize = 64;
 
 type Block = [u8; BLOCK_BYTES];
 
-/// An owner's entry.
+/// The place of an owner's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The block of the file.
     pub block: u32,
-    /// Where the entry begins in it.
+    /// The offset of the entry in the block, in bytes.
     pub offset: u16,
 }
 
 /// Bytes to write into a block of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patch {
-    /// The block, which may lie behind the last one.
+    /// The block, which may be one past the last block.
     pub block: u32,
-    /// Where they begin in it.
+    /// The offset in the block, in bytes.
     pub offset: usize,
-    /// They end within the block.
+    /// The bytes, which end within the block.
     pub bytes: Vec<u8>,
 }
 
-/// The owner of an entry's bytes.
+/// Decodes the entry of an owner.
 pub fn read_owner(entry: &[u8; ENTRY_BYTES]) -> Owner {
     let mut owner = super::wide_owner(entry).unwrap_or(NOBODY);
     // An entry of zeros is unused, so the kernel writes 1 here for owner 0.
@@ -84,14 +83,14 @@ const NOBODY: Owner = Owner {
     },
 };
 
-/// Whether nothing is used and nothing is limited, so that the entry may go.
+/// Whether the owner has neither usage nor limits, so that its entry may be removed.
 pub fn is_empty(owner: &Owner) -> bool {
     let (usage, limits) = (&owner.usage, &owner.limits);
     let limited = [limits.inodes_hard, limits.inodes_soft, limits.blocks_hard, limits.blocks_soft];
     usage.bytes == 0 && usage.inodes == 0 && limited == [0; 4]
 }
 
-/// Writes an owner's entry.
+/// Encodes the entry of an owner.
 pub fn write_owner(owner: &Owner, entry: &mut [u8; ENTRY_BYTES]) {
     owner.encode(entry);
     if entry.iter().all(|byte| *byte == 0) {
@@ -107,12 +106,12 @@ fn count(block: &[u8]) -> u16 {
     u16::from_le_bytes([block[COUNT_AT], block[COUNT_AT + 1]])
 }
 
-/// The offset of the number of the next block in a block of the tree. `level` counts from 0 in the root.
+/// The offset of the next block's number in a block of the tree. `level` counts from 0 at the root.
 fn link(id: u32, level: u32) -> usize {
     4 * (id >> (8 * (LEVELS - 1 - level)) & 0xff) as usize
 }
 
-/// The entries of a block, which are those of `owners`.
+/// The entries of a block, which must be those of `owners`.
 fn entries_of(block: &Block, number: u32, owners: &[u32]) -> Result<Vec<(u32, Place)>, QuotaDamage> {
     let used = |at: &usize| block[*at..at + ENTRY_BYTES].iter().any(|byte| *byte != 0);
     let found = (0..ENTRIES).map(|i| ENTRIES_AT + i * ENTRY_BYTES).filter(used);
@@ -127,16 +126,16 @@ fn entries_of(block: &Block, number: u32, owners: &[u32]) -> Result<Vec<(u32, Pl
     }
 }
 
-/// A sound quota file.
+/// The tree of a valid quota file.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    /// Seconds that soft limits of blocks and of inodes may be exceeded.
+    /// The grace times of the soft limits of blocks and of inodes, in seconds.
     pub grace: [u32; 2],
-    /// Blocks in use, those on lists included.
+    /// The number of blocks in the file, including those on lists.
     pub blocks: u32,
-    /// Of them, how many are on the list of unused ones.
+    /// The number of blocks on the list of unused ones.
     pub free: u32,
-    /// Every owner's entry.
+    /// The places of all owners' entries.
     pub places: BTreeMap<u32, Place>,
 }
 
@@ -144,8 +143,8 @@ impl Tree {
     /// Reads a file of `size` bytes, block by block. Each block is read at most twice.
     ///
     /// # Errors
-    /// Damage, such as a block with two places in the tree, an entry of another owner than the tree says, or a list
-    /// that does not end; the errors of `read`.
+    /// Damage, such as a block with two places in the tree, an entry of another owner than the tree implies, or a list
+    /// without an end; the errors of `read`.
     pub fn load<E: From<QuotaDamage>>(
         kind: QuotaKind,
         size: u64,
@@ -189,7 +188,7 @@ impl Tree {
             }
             level = below;
         }
-        // Many owners share a block with entries.
+        // Many owners may share a block of entries.
         let mut entries: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (part, number) in level {
             let block = read(number)?;
@@ -215,7 +214,7 @@ impl Tree {
             free += 1;
             next = word(&read(next)?, NEXT_AT);
         }
-        // The list of blocks with room has each of them once, and no other.
+        // The list of blocks with room must contain each of them once, and no others.
         let (mut next, mut before, mut listed) = (word(&first, FREE_ENTRY_AT), 0, 0);
         while next != 0 {
             let block = read(next)?;
@@ -230,15 +229,15 @@ impl Tree {
         Ok(Tree { grace: file.grace, blocks: file.blocks.max(ROOT + 1), free, places })
     }
 
-    /// How many blocks behind the last one the next insertion needs at most.
+    /// The maximum number of blocks past the last one that the next insertion needs.
     pub fn missing_blocks(&self) -> u32 {
         INSERT_BLOCKS.saturating_sub(self.free)
     }
 
-    /// Adds an owner without usage and limits. `None`: it has an entry.
+    /// Adds an owner without usage and limits. `None` if it already has an entry.
     ///
     /// # Errors
-    /// The errors of `read`; damage that has come since the file was loaded.
+    /// The errors of `read`, or damage that has occurred since the file was loaded.
     pub fn insert<E: From<QuotaDamage>>(
         &mut self,
         id: u32,
@@ -269,7 +268,7 @@ impl Tree {
         Ok(Some(edit.patches))
     }
 
-    /// Removes an owner's entry, whatever it says. `None`: it has none.
+    /// Removes an owner's entry, regardless of its content. `None` if it has none.
     ///
     /// # Errors
     /// As [`Tree::insert`].
@@ -299,7 +298,7 @@ impl Tree {
     }
 }
 
-/// A change under way: the blocks as they will be.
+/// A change in progress, with the blocks in their future state.
 struct Edit<R> {
     read: R,
     blocks: BTreeMap<u32, Box<Block>>,
@@ -338,7 +337,7 @@ impl<E: From<QuotaDamage>, R: FnMut(u32) -> Result<Block, E>> Edit<R> {
         self.write(block, COUNT_AT, value.to_le_bytes().to_vec())
     }
 
-    /// A block of zeros: one of the list, or the one behind the last.
+    /// Takes a block of zeros, from the list or past the last block.
     fn take_block(&mut self) -> Result<u32, E> {
         let header = self.block(0)?;
         let (blocks, listed) = (word(header, BLOCKS_AT), word(header, FREE_BLOCK_AT));
@@ -356,7 +355,7 @@ impl<E: From<QuotaDamage>, R: FnMut(u32) -> Result<Block, E>> Edit<R> {
         Ok(number)
     }
 
-    /// Puts a block on the list of unused ones.
+    /// Adds a block to the list of unused ones.
     fn release_block(&mut self, number: u32) -> Result<(), E> {
         let next = word(self.block(0)?, FREE_BLOCK_AT);
         self.set(number, NEXT_AT, next)?;
@@ -366,7 +365,7 @@ impl<E: From<QuotaDamage>, R: FnMut(u32) -> Result<Block, E>> Edit<R> {
         self.set(0, FREE_BLOCK_AT, number)
     }
 
-    /// An entry with this number, in a block that has room.
+    /// Takes an entry for this owner, in a block that has room.
     fn take_entry(&mut self, id: u32) -> Result<(u32, u16), E> {
         let number = match word(self.block(0)?, FREE_ENTRY_AT) {
             0 => {
@@ -394,7 +393,7 @@ impl<E: From<QuotaDamage>, R: FnMut(u32) -> Result<Block, E>> Edit<R> {
         Ok((number, at as u16))
     }
 
-    /// Zeroes an entry. A block without entries is unused.
+    /// Zeroes an entry. A block without entries becomes unused.
     fn release_entry(&mut self, place: Place) -> Result<(), E> {
         let (number, at) = (place.block, usize::from(place.offset));
         let entries = count(self.block(number)?);
@@ -407,7 +406,7 @@ impl<E: From<QuotaDamage>, R: FnMut(u32) -> Result<Block, E>> Edit<R> {
         if usize::from(entries) < ENTRIES {
             return Ok(());
         }
-        // It was full, and now has room.
+        // The block was full, and now has room.
         let head = word(self.block(0)?, FREE_ENTRY_AT);
         self.set(number, NEXT_AT, head)?;
         self.set(number, PREVIOUS_AT, 0)?;
@@ -417,7 +416,7 @@ impl<E: From<QuotaDamage>, R: FnMut(u32) -> Result<Block, E>> Edit<R> {
         self.set(0, FREE_ENTRY_AT, number)
     }
 
-    /// Takes a block off the list of those with room.
+    /// Removes a block from the list of those with room.
     fn unlist(&mut self, number: u32) -> Result<(), E> {
         let block = self.block(number)?;
         let (next, previous) = (word(block, NEXT_AT), word(block, PREVIOUS_AT));
@@ -525,7 +524,7 @@ mod tests {
         }
         same(&tree, &file);
         assert!(tree.places.is_empty() && tree.remove(1, |number| block(&file, number)).expect("none").is_none());
-        // Only header and root are in use, and the rest is on the list.
+        // Only header and root are in use, and all other blocks are on the list.
         assert_eq!(tree.free, largest - 2);
     }
 
@@ -582,7 +581,7 @@ mod tests {
             change(&mut file);
             assert_eq!(load(&file).expect_err("damaged"), Damaged(*damage), "case {i}");
         }
-        // A list of unused blocks that leads into the tree.
+        // A list of unused blocks that contains a block of the tree.
         let mut file = sound.clone();
         file[at(0, FREE_BLOCK_AT)] = place.block as u8;
         assert_eq!(load(&file).expect_err("damaged"), Damaged(QuotaDamage::Twice { found: place.block }));

@@ -1,12 +1,12 @@
-//! The superblock's part in adding a journal to an image for the time of a mount: setting and clearing it, and the
-//! note that one of the two is in progress.
+//! The superblock's part in borrowing a journal: setting and clearing the journal, and noting that one of the two is in
+//! progress.
 //!
 //! Main type: [`JournalPlace`]. While a journal is being added to an image without one, or removed again, blocks that
-//! belong together reach the device one by one. Before the first of them, the superblock gets a note in the field
-//! that otherwise backs up the journal inode (`s_jnl_blocks`, with `s_jnl_backup_type` 0, so that other programs
-//! ignore it). The note contains the places of the journal's blocks, and a checksum over the whole superblock. So it
-//! is valid only until another program writes the superblock: after a mount for writing by the kernel, or a repair,
-//! it means nothing.
+//! belong together reach the device one by one. Before the first of them, the superblock gets a note in the field that
+//! otherwise backs up the journal inode (`s_jnl_blocks`, with `s_jnl_backup_type` 0, so that other programs ignore it).
+//! The note contains the places of the journal's blocks, and a checksum over the whole superblock. So it is valid only
+//! until another program writes the superblock. After a mount for writing by the kernel, or after a repair, it has no
+//! meaning.
 //!
 //! # Locking
 //! None.
@@ -21,18 +21,19 @@ use crate::csum::crc32c;
 use crate::features::Compat;
 use crate::{BlockNr, InodeNr};
 
-/// `s_jnl_backup_type`: `s_jnl_blocks` is a copy of the journal inode (e2fsprogs: `EXT3_JNL_BACKUP_BLOCKS`).
+/// The value of `s_jnl_backup_type` if `s_jnl_blocks` is a copy of the journal inode (e2fsprogs:
+/// `EXT3_JNL_BACKUP_BLOCKS`).
 const BACKUP_BLOCKS: u8 = 1;
-/// The start of the note's checksum, which encodes whether the image was clean before.
+/// The start of the data that the note's checksum covers. It records whether the image was clean before.
 const NOTE_CLEAN: &[u8] = b"Extant: journal under way, clean before";
 const NOTE_UNCLEAN: &[u8] = b"Extant: journal under way, unclean before";
 
-/// The place of a journal, from its inode.
+/// The place of a journal, taken from its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalPlace {
-    /// Its `i_block`: extent root or block numbers.
+    /// `i_block` of the inode: the root of an extent tree, or block numbers.
     pub i_block: [u8; 60],
-    /// Bytes.
+    /// The size, in bytes.
     pub size: u64,
 }
 
@@ -49,7 +50,7 @@ impl JournalPlace {
 }
 
 impl SuperBlock {
-    /// The image has a journal in inode 8 now.
+    /// Records that the journal is in inode 8.
     pub fn set_internal_journal(&mut self, place: &JournalPlace) {
         self.raw.s_feature_compat = U32::new((self.compat() | Compat::HAS_JOURNAL).bits());
         self.raw.s_journal_inum = U32::new(InodeNr::JOURNAL.0);
@@ -57,8 +58,8 @@ impl SuperBlock {
         self.raw.s_jnl_blocks = place.words((place.size >> 32) as u32);
     }
 
-    /// The journal is on another device: the one with this UUID (e2fsprogs: `ext2fs_add_journal_device`). `number` is
-    /// that of the device in Linux, a hint; 0: not known.
+    /// Records that the journal is on the device with this UUID (e2fsprogs: `ext2fs_add_journal_device`). `number` is
+    /// the device's number in Linux, which is only a hint; 0 if it is not known.
     pub fn set_external_journal(&mut self, uuid: [u8; 16], number: u32) {
         self.raw.s_feature_compat = U32::new((self.compat() | Compat::HAS_JOURNAL).bits());
         self.raw.s_journal_inum = U32::ZERO;
@@ -68,7 +69,7 @@ impl SuperBlock {
         self.raw.s_jnl_blocks = [U32::ZERO; 17];
     }
 
-    /// The image has no journal any more.
+    /// Records that the image has no journal.
     pub fn clear_journal(&mut self) {
         self.raw.s_feature_compat = U32::new(self.compat().difference(Compat::HAS_JOURNAL).bits());
         self.raw.s_journal_inum = U32::ZERO;
@@ -77,8 +78,8 @@ impl SuperBlock {
     }
 
     /// Records that a journal at `place` (smaller than 4 GiB) is being added or removed, and marks the image as
-    /// unclean; `clean` is its state apart from that. Must be the last change before the superblock is written: any
-    /// later one invalidates the note.
+    /// unclean. `clean` is its state apart from that. This must be the last change before the superblock is written,
+    /// because any later change invalidates the note.
     pub fn note_journal_under_way(&mut self, place: &JournalPlace, clean: bool) {
         self.clear_journal();
         self.set_state(self.state().difference(FsState::VALID));
@@ -86,8 +87,8 @@ impl SuperBlock {
         self.raw.s_jnl_blocks[15] = U32::new(self.note_checksum(clean));
     }
 
-    /// The note of [`SuperBlock::note_journal_under_way`], if nothing has changed since: the place, and whether the
-    /// image was clean.
+    /// The note of [`SuperBlock::note_journal_under_way`], if nothing has changed since: the place of the journal, and
+    /// whether the image was clean.
     pub fn journal_under_way(&self) -> Option<(JournalPlace, bool)> {
         let raw = &self.raw;
         let empty = raw.s_jnl_blocks.iter().all(|w| *w == U32::ZERO);
@@ -108,9 +109,8 @@ impl SuperBlock {
         crc32c(start, &raw.as_bytes()[..offset_of!(RawSuperBlock, s_checksum)])
     }
 
-    /// Corrects `s_overhead_clusters`, the kernel's count of the file system's own blocks, when the journal is
-    /// removed: subtracts `journal_blocks` if the count includes them. `fixed` is the count without a journal, at
-    /// least.
+    /// Corrects `s_overhead_clusters`, the kernel's count of the file system's own blocks, when the journal is removed.
+    /// Subtracts `journal_blocks` if the count includes them. `fixed` is the minimum count without a journal.
     pub fn forget_journal_overhead(&mut self, fixed: BlockNr, journal_blocks: u32) {
         let counted = self.raw.s_overhead_clusters.get();
         if u64::from(counted) >= fixed.0 + u64::from(journal_blocks) {

@@ -1,4 +1,4 @@
-//! Damage of a superblock, and the layout that can be derived from one that is not trusted.
+//! Faults of a superblock, and the layout that can be derived from a superblock that is not trusted.
 //!
 //! Main types: [`SuperDamage`]; [`SuperContext`], the facts that the superblock does not contain. Main function:
 //! [`SuperBlock::parse`]. It compares the fields of one copy with each other. The checker compares them with
@@ -21,18 +21,18 @@ use crate::damage::Damage;
 use crate::features::{CREATOR_OS_HURD, Compat, Incompat, RoCompat, refusal};
 use crate::{Error, Structure};
 
-/// A cluster has 2^(10 + this) bytes at most (Linux: `EXT4_MAX_CLUSTER_LOG_SIZE`).
+/// A cluster has at most 2^(10 + this) bytes (Linux: `EXT4_MAX_CLUSTER_LOG_SIZE`).
 const LOG_CLUSTER_SIZE_MAX: u32 = 20;
-/// The same limit of e2fsprogs (`EXT2_MAX_CLUSTER_LOG_SIZE`).
+/// The same limit in e2fsprogs (`EXT2_MAX_CLUSTER_LOG_SIZE`).
 const LOG_CLUSTER_SIZE_CHECKED: u32 = 19;
-/// A flex group has 2^this groups at most.
+/// A flex group has at most 2^this groups.
 const FLEX_LOG_MAX: u8 = 31;
-/// The only encoding of names (Linux: `EXT4_ENC_UTF8_12_1`).
+/// The only valid encoding of names (Linux: `EXT4_ENC_UTF8_12_1`).
 const ENCODING_UTF8: u16 = 1;
-/// Reserved inodes that are never quota inodes: all but 3 and 4.
+/// The reserved inodes that are never quota inodes: all except 3 and 4.
 const NEVER_QUOTA: [u32; 8] = [1, 2, 5, 6, 7, 8, 9, 10];
 
-/// An inode that the superblock names.
+/// An inode that the superblock refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SpecialInode {
     /// `s_journal_inum`.
@@ -65,323 +65,323 @@ impl fmt::Display for SpecialInode {
 /// One fault of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SuperDamage {
-    /// Too few bytes.
+    /// There are too few bytes.
     #[error("{found} bytes, {SUPERBLOCK_SIZE} needed")]
     Length {
-        /// Bytes.
+        /// The number of bytes.
         found: u32,
     },
-    /// `s_magic`.
+    /// `s_magic` is wrong.
     #[error("magic {found:#06x}, expected {MAGIC:#06x}")]
     Magic {
-        /// As stored.
+        /// The stored value.
         found: u16,
     },
-    /// The device holds a journal for another file system, and no file system.
+    /// The device contains a journal for another file system, and no file system.
     #[error("the journal of a file system on another device, and no file system (feature {})", names(*.features))]
     JournalDevice {
-        /// The incompatible features that are not known, `journal_dev` among them.
+        /// The unknown incompatible features, and `journal_dev`.
         features: u32,
     },
-    /// Incompatible features that this code does not know.
+    /// There are incompatible features that this code does not know.
     #[error("feature {}", names(*.unknown))]
     Features {
-        /// Their bits.
+        /// The bits of these features.
         unknown: u32,
     },
-    /// Compatible features that this code does not know.
+    /// There are compatible features that this code does not know.
     #[error("feature {}", Compat::from_bits_retain(*.unknown).names().join(", "))]
     CompatFeatures {
-        /// Their bits.
+        /// The bits of these features.
         unknown: u32,
     },
-    /// Read-only compatible features that this code does not know.
+    /// There are read-only compatible features that this code does not know.
     #[error("feature {}", RoCompat::from_bits_retain(*.unknown).names().join(", "))]
     RoCompatFeatures {
-        /// Their bits.
+        /// The bits of these features.
         unknown: u32,
     },
-    /// `s_checksum_type`.
+    /// `s_checksum_type` is unknown.
     #[error("metadata checksums of type {found}")]
     ChecksumType {
-        /// As stored.
+        /// The stored value.
         found: u8,
     },
-    /// The checksum does not fit the bytes.
+    /// The checksum does not match the bytes.
     #[error("checksum {found:#010x}, computed {expected:#010x}")]
     Checksum {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Of the bytes.
+        /// The checksum of the bytes.
         expected: u32,
     },
-    /// `s_rev_level`.
+    /// `s_rev_level` is unknown.
     #[error("revision {found}")]
     Revision {
-        /// As stored.
+        /// The stored value.
         found: u32,
     },
-    /// `s_log_block_size`.
+    /// `s_log_block_size` is too large.
     #[error("log block size {found}")]
     LogBlockSize {
-        /// As stored.
+        /// The stored value.
         found: u32,
     },
-    /// `s_log_cluster_size` does not fit the block size.
+    /// `s_log_cluster_size` is not valid with this block size.
     #[error("log cluster size {found} with log block size {log_block_size}")]
     LogClusterSize {
-        /// As stored.
+        /// The stored value.
         found: u32,
         /// `s_log_block_size`.
         log_block_size: u32,
     },
-    /// Clusters that the Linux kernel mounts, but that e2fsprogs neither make nor check.
+    /// The Linux kernel mounts clusters of this size, but e2fsprogs neither creates nor checks them.
     #[error("log cluster size {found}, at most {LOG_CLUSTER_SIZE_CHECKED} for e2fsprogs")]
     LargeClusters {
         /// `s_log_cluster_size`.
         found: u32,
     },
-    /// The high half of the block count without `64bit`.
+    /// The high half of the block count is set without `64bit`.
     #[error("more than 2^32 blocks without 64bit")]
     BlocksHigh {
-        /// As stored.
+        /// The stored value.
         found: u32,
     },
-    /// `s_first_data_block`.
+    /// `s_first_data_block` does not match the block size.
     #[error("first data block {found}, expected {expected}")]
     FirstDataBlock {
-        /// As stored.
+        /// The stored value.
         found: u32,
         /// The value that the block size implies.
         expected: u32,
     },
-    /// Fewer blocks than a file system needs, or more than it can have.
+    /// The file system has fewer blocks than it needs, or more than it can have.
     #[error("{found} blocks")]
     BlocksCount {
-        /// As stored.
+        /// The stored value.
         found: u64,
     },
     /// The device ends before the file system.
     #[error("{blocks} blocks on a device of {device}")]
     DeviceSize {
-        /// Blocks of the file system.
+        /// The number of blocks in the file system.
         blocks: u64,
-        /// Whole blocks of the device.
+        /// The number of whole blocks on the device.
         device: u64,
     },
-    /// `s_blocks_per_group` and `s_clusters_per_group`.
+    /// `s_blocks_per_group` or `s_clusters_per_group` is invalid.
     #[error("{blocks} blocks and {clusters} clusters per group")]
     BlocksPerGroup {
-        /// Blocks, as stored.
+        /// The stored number of blocks.
         blocks: u32,
-        /// Clusters, as stored; as the blocks without `bigalloc`.
+        /// The stored number of clusters; the number of blocks without `bigalloc`.
         clusters: u32,
     },
-    /// `s_clusters_per_group` without `bigalloc`, where only e2fsprogs look at it.
+    /// `s_clusters_per_group` is wrong without `bigalloc`. Only e2fsprogs checks this.
     #[error("{found} clusters per group without bigalloc, expected {expected}")]
     UnusedClusters {
-        /// As stored.
+        /// The stored value.
         found: u32,
         /// `s_blocks_per_group`.
         expected: u32,
     },
-    /// `s_log_groups_per_flex`.
+    /// `s_log_groups_per_flex` is too large.
     #[error("log groups per flex group {found}, at most {FLEX_LOG_MAX} possible")]
     GroupsPerFlex {
-        /// As stored.
+        /// The stored value.
         found: u8,
     },
-    /// `s_inode_size`.
+    /// `s_inode_size` is invalid.
     #[error("inode size {found}")]
     InodeSize {
-        /// As stored.
+        /// The stored value.
         found: u16,
     },
     /// `s_inodes_per_group` does not fit the bitmap, or its inode table does not fit a group.
     #[error("{found} inodes per group")]
     InodesPerGroup {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// The most that fit.
+        /// The maximum number that fits.
         most: u32,
     },
-    /// `s_inodes_count` differs from the sum of the groups.
+    /// `s_inodes_count` differs from the sum over the groups.
     #[error("{found} inodes in {groups} groups of {per_group}")]
     InodesCount {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Groups that the blocks make.
+        /// The number of groups that the block count implies.
         groups: u64,
         /// `s_inodes_per_group`.
         per_group: u32,
     },
-    /// `s_first_ino`.
+    /// `s_first_ino` is invalid.
     #[error("first inode {found} of {inodes_count}")]
     FirstInode {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Inodes of all groups.
+        /// The number of inodes in all groups.
         inodes_count: u32,
     },
-    /// `s_desc_size`.
+    /// `s_desc_size` is invalid.
     #[error("group descriptor size {found}")]
     DescSize {
-        /// As stored.
+        /// The stored value.
         found: u16,
     },
-    /// `s_desc_size` without `64bit`, where only e2fsprogs look at it.
+    /// `s_desc_size` is wrong without `64bit`. Only e2fsprogs checks this.
     #[error("group descriptor size {found} without 64bit")]
     UnusedDescSize {
-        /// As stored.
+        /// The stored value.
         found: u16,
     },
-    /// `s_first_meta_bg`.
+    /// `s_first_meta_bg` is too large.
     #[error("first meta block group {found}")]
     FirstMetaBg {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Blocks of descriptors.
+        /// The number of blocks of descriptors.
         most: u32,
     },
-    /// `s_reserved_gdt_blocks` is more than the resize inode can name.
+    /// `s_reserved_gdt_blocks` is more than the resize inode can map.
     #[error("{found} reserved descriptor blocks")]
     ReservedGdtBlocks {
-        /// As stored.
+        /// The stored value.
         found: u16,
-        /// Pointers in a block.
+        /// The number of pointers in a block.
         most: u32,
     },
-    /// The descriptors do not fit the first group.
+    /// The descriptors do not fit into the first group.
     #[error("{found} descriptor blocks do not fit a group")]
     DescBlocks {
-        /// Blocks of descriptors.
+        /// The number of blocks of descriptors.
         found: u32,
     },
-    /// An inode that the superblock names does not exist.
+    /// The superblock refers to an inode that does not exist.
     #[error("{what} inode {found} of {most}")]
     Inode {
-        /// Which.
+        /// The special inode.
         what: SpecialInode,
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Inodes of all groups.
+        /// The number of inodes in all groups.
         most: u32,
     },
 
-    /// A reserved inode where the superblock may name none, or another one than it may name.
+    /// The superblock refers to a reserved inode that cannot have this role.
     #[error("{what} inode {found} cannot be that")]
     InodeRole {
-        /// Which.
+        /// The special inode.
         what: SpecialInode,
-        /// As stored.
+        /// The stored value.
         found: u32,
     },
     /// More than half of the blocks are reserved for root.
     #[error("{found} blocks reserved, at most {most} possible")]
     ReservedBlocks {
-        /// As stored.
+        /// The stored value.
         found: u64,
         /// Half of the blocks.
         most: u64,
     },
-    /// More blocks are free than there are.
+    /// The count of free blocks is greater than the number of blocks.
     #[error("{found} free blocks of {most}")]
     FreeBlocks {
-        /// As stored.
+        /// The stored value.
         found: u64,
-        /// All blocks.
+        /// The number of blocks.
         most: u64,
     },
-    /// More inodes are free than there are.
+    /// The count of free inodes is greater than the number of inodes.
     #[error("{found} free inodes of {most}")]
     FreeInodes {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// All inodes.
+        /// The number of inodes.
         most: u32,
     },
-    /// Features in a file system of revision 0, which has no words for them.
+    /// There are feature bits in a file system of revision 0, which has no fields for them.
     #[error("feature bits in a revision 0 file system")]
     RevisionFeatures,
-    /// Both `metadata_csum` and `uninit_bg`.
+    /// Both `metadata_csum` and `uninit_bg` are set.
     #[error("metadata_csum together with uninit_bg")]
     BothChecksums,
-    /// `64bit` without `extent`.
+    /// `64bit` is set without `extent`.
     #[error("64bit without extent")]
     Bit64WithoutExtents,
-    /// `metadata_csum_seed` without `metadata_csum`.
+    /// `metadata_csum_seed` is set without `metadata_csum`.
     #[error("metadata_csum_seed without metadata_csum")]
     SeedWithoutChecksums,
-    /// `meta_bg` together with `resize_inode`.
+    /// `meta_bg` is set together with `resize_inode`.
     #[error("meta_bg together with resize_inode")]
     MetaBgWithResizeInode,
-    /// Reserved descriptor blocks without `resize_inode`.
+    /// There are reserved descriptor blocks without `resize_inode`.
     #[error("{found} reserved descriptor blocks without resize_inode, expected 0")]
     ReservedWithoutResizeInode {
-        /// As stored.
+        /// The stored value.
         found: u16,
     },
-    /// `has_journal`, but neither an inode nor a device is named.
+    /// `has_journal` is set, but neither a journal inode nor a journal device is given.
     #[error("has_journal without a journal")]
     JournalMissing,
-    /// A journal in an inode and one on another device are named.
+    /// Both a journal inode and a journal device are given.
     #[error("journal inode {found} beside a journal on another device")]
     JournalTwice {
         /// `s_journal_inum`.
         found: u32,
     },
-    /// A journal is named, but `has_journal` is not set.
+    /// A journal is given, but `has_journal` is not set.
     #[error("journal inode {found} without has_journal")]
     JournalWithoutFeature {
-        /// `s_journal_inum`; 0 for one on another device.
+        /// `s_journal_inum`; 0 for a journal on another device.
         found: u32,
     },
-    /// `needs_recovery` without `has_journal`.
+    /// `needs_recovery` is set without `has_journal`.
     #[error("needs_recovery without has_journal")]
     RecoveryWithoutJournal,
-    /// `orphan_present` without `orphan_file`.
+    /// `orphan_present` is set without `orphan_file`.
     #[error("orphan_present without orphan_file")]
     OrphanPresentWithoutFile,
-    /// `orphan_file` without `has_journal`.
+    /// `orphan_file` is set without `has_journal`.
     #[error("orphan_file without has_journal")]
     OrphanFileWithoutJournal,
-    /// `s_min_extra_isize`.
+    /// `s_min_extra_isize` is invalid.
     #[error("{found} extra bytes at least, in inodes that have room for {most}")]
     MinExtraIsize {
-        /// As stored.
+        /// The stored value.
         found: u16,
-        /// Bytes of an inode behind the first 128.
+        /// The number of bytes in an inode after the first 128.
         most: u16,
     },
-    /// `s_want_extra_isize`.
+    /// `s_want_extra_isize` is invalid.
     #[error("{found} extra bytes wanted, in inodes that have room for {most}")]
     WantExtraIsize {
-        /// As stored.
+        /// The stored value.
         found: u16,
-        /// Bytes of an inode behind the first 128.
+        /// The number of bytes in an inode after the first 128.
         most: u16,
     },
     /// `s_mmp_block` lies outside the file system.
     #[error("multiple mount protection in block {found} of {most}")]
     MmpBlock {
-        /// As stored.
+        /// The stored value.
         found: u64,
-        /// Blocks of the file system.
+        /// The number of blocks in the file system.
         most: u64,
     },
-    /// `s_encoding` names no encoding of names that are found in any case.
+    /// `s_encoding` is not a known encoding of case-insensitive names.
     #[error("encoding {found} of names, expected {ENCODING_UTF8}")]
     Encoding {
-        /// As stored.
+        /// The stored value.
         found: u16,
     },
-    /// Made for development code.
+    /// The file system is marked as created for development code.
     #[error("marked as a test file system")]
     TestFlag,
-    /// `filetype` on a file system of the Hurd, whose entries have no room for it.
+    /// `filetype` is set on a file system of the Hurd, whose entries have no room for the type.
     #[error("filetype on a file system of the Hurd")]
     HurdFiletype,
-    /// Mounted in the future.
+    /// The last mount is in the future.
     #[error("last mounted at {found}, but now it is {now}")]
     FutureMount {
         /// `s_mtime`.
@@ -389,7 +389,7 @@ pub enum SuperDamage {
         /// The caller's clock.
         now: i64,
     },
-    /// Written in the future.
+    /// The last write is in the future.
     #[error("last written at {found}, but now it is {now}")]
     FutureWrite {
         /// `s_wtime`.
@@ -417,14 +417,14 @@ impl Damage for SuperDamage {
 }
 
 impl SuperDamage {
-    /// Whether a reader that wants as much as possible can still use the rest of the superblock.
+    /// Whether a reader that recovers as much as possible can still use the rest of the superblock.
     pub fn is_doubt(&self) -> bool {
-        // The count of inodes is also that of the groups. Without the journal or quotas, files can still be read.
+        // The number of inodes also follows from the groups. Without the journal or quotas, files can still be read.
         use SuperDamage::{Checksum, Features, Inode, InodesCount};
         matches!(self, Features { .. } | Checksum { .. } | InodesCount { .. } | Inode { .. })
     }
 
-    /// As the crate's error, for the copy at byte `place`.
+    /// Converts the fault to the crate's error, for the copy at byte `place`.
     pub fn error(self, place: u64) -> Error {
         match self {
             SuperDamage::Features { unknown } => refusal(Incompat::from_bits_retain(unknown)),
@@ -441,19 +441,19 @@ fn names(bits: u32) -> String {
     Incompat::from_bits_retain(bits).names().join(", ")
 }
 
-/// Facts that a superblock does not contain; a `None` is not compared.
+/// Facts that a superblock does not contain. A fact that is `None` is not checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SuperContext {
-    /// Bytes of the device.
+    /// The size of the device in bytes.
     pub device_bytes: Option<u64>,
-    /// Seconds since 1970, and the possible error of the clock.
+    /// The current time in seconds since 1970, plus the possible error of the clock.
     pub now: Option<i64>,
 }
 
 impl SuperBlock {
-    /// Reports every fault of a superblock, and returns it if a layout can be derived from it at all. It may have
-    /// unknown features, a wrong checksum, or bad fields that another field can replace (the number of inodes, of
-    /// reserved descriptor blocks, of metagroups). A mount uses [`SuperBlock::decode`].
+    /// Reports every fault of a superblock, and returns it if a layout can be derived from it. The superblock may have
+    /// unknown features, a wrong checksum, or bad fields that can be derived from others (the numbers of inodes, of
+    /// reserved descriptor blocks and of metagroups). A mount uses [`SuperBlock::decode`].
     pub fn parse(bytes: &[u8], context: &SuperContext, sink: &mut impl FnMut(SuperDamage)) -> Option<SuperBlock> {
         let Ok((raw, _)) = RawSuperBlock::read_from_prefix(bytes) else {
             sink(SuperDamage::Length { found: bytes.len() as u32 });
@@ -465,7 +465,7 @@ impl SuperBlock {
 }
 
 impl RawSuperBlock {
-    /// Reports everything that is wrong, and derives the layout if that can be done.
+    /// Reports every fault, and derives the layout if that is possible.
     pub fn damage(&self, context: &SuperContext, sink: &mut impl FnMut(SuperDamage)) -> Option<Geometry> {
         if self.s_magic.get() != MAGIC {
             sink(SuperDamage::Magic { found: self.s_magic.get() });
@@ -524,7 +524,7 @@ impl Features {
     }
 }
 
-/// Features against each other.
+/// Checks the features against each other.
 fn feature_damage(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDamage)) {
     let Features { compat, incompat, ro_compat } = features;
     let mut note = |wrong: bool, damage| {
@@ -563,7 +563,7 @@ fn feature_damage(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut
     note(hurd && incompat.contains(Incompat::FILETYPE), SuperDamage::HurdFiletype);
 }
 
-/// Fields that the Linux kernel bears, because their feature is missing or because a default replaces them.
+/// Checks the fields that the Linux kernel ignores, because their feature is not set or because it uses a default.
 fn unused_damage(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDamage)) {
     let (found, expected) = (raw.s_clusters_per_group.get(), raw.s_blocks_per_group.get());
     if !features.ro_compat.contains(RoCompat::BIGALLOC) && found != expected {
@@ -583,7 +583,7 @@ fn unused_damage(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(
     }
 }
 
-/// Fields against the layout.
+/// Checks the fields against the layout.
 fn count_damage(
     raw: &RawSuperBlock,
     geometry: &Geometry,
@@ -629,8 +629,8 @@ fn count_damage(
     let most = geometry.inodes_count;
     let has_quota = features.ro_compat.contains(RoCompat::QUOTA);
     let has_orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
-    // Zero means none, except for an orphan file. Without the feature, e2fsck still refuses some inodes, and reserves
-    // that of a project quota, which may be any file's.
+    // 0 means that there is none, except for an orphan file. Without the quota feature, e2fsck still rejects some
+    // inodes. It also reserves the inode of the project quota, which could otherwise be any file's.
     let quota = |own: u32| move |ino: u32| if has_quota { ino == 0 || ino == own } else { !NEVER_QUOTA.contains(&ino) };
     let plain = |ino: u32| ino == 0 || ino >= geometry.first_ino;
     let project = |ino: u32| if has_quota { plain(ino) } else { ino == 0 };
@@ -662,8 +662,8 @@ fn time_damage(raw: &RawSuperBlock, context: &SuperContext, sink: &mut impl FnMu
     }
 }
 
-/// Checks every field on which arithmetic elsewhere relies, and derives the layout; `None` if a field is wrong and no
-/// other field can replace it.
+/// Checks every field that arithmetic elsewhere depends on, and derives the layout. Returns `None` if a field is wrong
+/// and cannot be derived from another one.
 #[expect(clippy::too_many_lines, reason = "one check a field, in the order in which they depend on each other")]
 fn layout(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDamage)) -> Option<Geometry> {
     let Features { compat, incompat, ro_compat } = features;
@@ -676,7 +676,7 @@ fn layout(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDa
         sink(SuperDamage::LogBlockSize { found: log_block_size });
         return None;
     }
-    // The checks continue after a wrong field, to report the others.
+    // The checks continue after a wrong field, in order to report the others.
     let mut is_sound = true;
     let mut bad = |damage| {
         is_sound = false;
@@ -730,7 +730,7 @@ fn layout(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDa
     }
     let inodes_per_group = raw.s_inodes_per_group.get();
     let inodes_per_block = if has_inodes { block_size / u32::from(inode_size) } else { 1 };
-    // A group holds its own table (with flex_bg another group's in its place), so the device bounds the tables.
+    // A group holds its own table (or another group's, with flex_bg), so the size of the device limits the tables.
     let room = if has_groups { blocks_per_group.saturating_sub(4) } else { bits_per_block };
     let most = inodes_per_block.saturating_mul(room).min(bits_per_block);
     let has_tables =
@@ -762,7 +762,7 @@ fn layout(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(SuperDa
         sink(SuperDamage::InodesCount { found, groups, per_group });
     }
     let inodes_count = inodes?;
-    // Inodes are counted in 32 bits, so the groups, which have at least one each, can be too.
+    // Inodes are counted with 32 bits and each group has at least one, so 32 bits suffice for the groups, too.
     let group_count = groups as u32;
 
     let mut first_ino = if revision == 0 { FIRST_INO_GOOD_OLD } else { raw.s_first_ino.get() };

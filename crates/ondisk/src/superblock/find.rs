@@ -1,15 +1,15 @@
-//! The places of superblocks and their backups while the layout is unknown.
+//! Finds superblocks and their backups while the layout is unknown.
 //!
-//! Main functions: [`find`] returns the primary or a backup; [`find_backup`] walks the usual places
-//! ([`backup_candidates`]); [`backup_at`] decides whether a layout has a backup at a byte; [`find_start`] finds where
-//! a file system with a copy at a byte may begin; [`vote`] finds on which start several copies agree.
+//! Main functions: [`find`] returns the primary superblock or a backup; [`find_backup`] tries the usual places
+//! ([`backup_candidates`]); [`backup_at`] decides whether a layout has a backup at a byte; [`find_start`] returns where
+//! a file system with a copy at a byte may begin; [`vote`] returns the starts on which several copies agree.
 //!
-//! A copy says to which group it belongs. One that names another group than the one at its place belongs to a file
-//! system that begins elsewhere. The number 0 means the primary, except that kernels before 5.18 wrote 0 into all
-//! copies when they resized. Such a copy counts as a backup if most copies of the file system agree on that start.
+//! Each copy contains the number of its group. If this is not the number of the group at its place, the copy belongs to
+//! a file system that begins elsewhere. The number 0 means the primary superblock, but kernels before 5.18 wrote 0 into
+//! all copies when they resized. Such a copy counts as a backup if most copies of the file system agree on its start.
 //!
-//! What it does not do: read. The caller passes functions that read, and that judge a copy at a byte. So a mount, a
-//! checker and an opener may accept different copies, but they look in the same places.
+//! What it does not do: read. The caller passes functions that read, and that judge a copy at a byte. So a mount, the
+//! checker and a device opener may accept different copies, but they look in the same places.
 //!
 //! # Locking
 //! None.
@@ -22,10 +22,10 @@ use crate::group_desc::GroupDesc;
 use crate::inode::{FileType, InodeDesc};
 use crate::{BlockNr, GroupNr, InodeNr};
 
-/// Fills a buffer with the bytes from this one on. False: they cannot be read.
+/// Fills a buffer with the bytes at this offset. Returns false if they cannot be read.
 pub type Read<'a> = dyn FnMut(u64, &mut [u8]) -> bool + 'a;
 
-/// The block of the backup superblock at this byte, if the layout has one there.
+/// The block of the backup superblock at this byte offset, if the layout has one there.
 pub fn backup_at(geo: &Geometry, byte: u64) -> Option<BlockNr> {
     let block = BlockNr(byte >> geo.block_bits);
     let (group, at) = geo.group_of_block(block)?;
@@ -33,12 +33,12 @@ pub fn backup_at(geo: &Geometry, byte: u64) -> Option<BlockNr> {
     (is_backup && group.0 > 0).then_some(block)
 }
 
-/// The superblock of a device of `device_bytes`: the primary; or the first backup, with its block and the fault of
-/// the primary. `look` reads and judges the copy at a byte, `fits` a backup; `read` only reads. `is_lost` decides
-/// whether a backup may replace the primary after its error.
+/// Returns the superblock of a device of `device_bytes`: the primary superblock, or the first backup with its block and
+/// the fault of the primary. `look` reads and checks the copy at a byte, `fits` checks a backup, and `read` only reads.
+/// `is_lost` decides from the error of the primary whether a backup may replace it.
 ///
 /// # Errors
-/// The fault of the primary, if no backup may replace it or there is none.
+/// The fault of the primary superblock, if no backup may replace it or there is no backup.
 #[allow(clippy::type_complexity)]
 pub fn find<E>(
     device_bytes: u64,
@@ -58,8 +58,9 @@ pub fn find<E>(
     }
 }
 
-/// The first backup on a device of `device_bytes`, and its block. `look` reads the copy at a byte; `None`: it rejects
-/// the copy. A copy that belongs to a file system with another start, or to a file, is not accepted.
+/// Returns the first backup on a device of `device_bytes`, and its block. `look` reads the copy at a byte, and returns
+/// `None` if it rejects the copy. A copy that belongs to a file system with another start, or to a file, is not
+/// accepted.
 pub fn find_backup(
     device_bytes: u64,
     mut look: impl FnMut(u64) -> Option<SuperBlock>,
@@ -72,7 +73,7 @@ pub fn find_backup(
     })
 }
 
-/// Copies that are examined for each possible start, the primary among them.
+/// The number of copies that are examined for each possible start, including the primary.
 const WITNESSES: usize = 6;
 
 /// Whether the file system of the copy `sb` at `byte` begins at byte 0.
@@ -108,7 +109,7 @@ pub fn begins_at_zero(
     rooted.next().or(likely().next()).is_some_and(|ballot| ballot.start == 0)
 }
 
-/// Whether there is a root directory at its place, according to the descriptors behind the copy `sb` at `byte`.
+/// Whether the root directory is at its place, according to the descriptors after the copy `sb` at `byte`.
 fn has_root(sb: &SuperBlock, byte: u64, start: Start, read: &mut Read<'_>) -> bool {
     const ROOT: InodeNr = InodeNr(2);
     let root = |read: &mut Read<'_>| {
@@ -130,19 +131,19 @@ fn has_root(sb: &SuperBlock, byte: u64, start: Start, read: &mut Read<'_>) -> bo
 pub struct Ballot {
     /// Where the file system begins.
     pub start: u64,
-    /// The copies by their numbers in the order in which they were given, and their groups.
+    /// The indexes of the copies, in the order in which they were given, and their groups.
     pub votes: Vec<(usize, Start)>,
 }
 
 impl Ballot {
-    /// How many copies name their group themselves.
+    /// The number of copies that contain their own group number.
     pub fn named(&self) -> usize {
         self.votes.iter().filter(|(_, vote)| !vote.guessed).count()
     }
 }
 
-/// The possible starts of the file system with these copies of its superblock (byte and copy): the one with the most
-/// votes first, then the one with the most copies that name their group.
+/// The possible starts of the file system with these copies of its superblock (byte and copy). The start with the most
+/// votes comes first, then the one with the most copies that contain their own group number.
 pub fn vote<'a>(copies: impl Iterator<Item = (u64, &'a SuperBlock)>) -> Vec<Ballot> {
     let mut votes: BTreeMap<u64, Vec<(usize, Start)>> = BTreeMap::new();
     for (index, (byte, sb)) in copies.enumerate() {
@@ -155,29 +156,29 @@ pub fn vote<'a>(copies: impl Iterator<Item = (u64, &'a SuperBlock)>) -> Vec<Ball
     ballots
 }
 
-/// Groups that are guessed for a copy that does not name its own.
+/// The number of groups that are tried for a copy that does not contain its own group number.
 const GUESSES_MAX: usize = 40;
-/// The last group that is guessed.
+/// The last group that is tried.
 const GUESSED_GROUP_MAX: u32 = 8192;
 /// `s_block_group_nr` has 16 bits.
 const GROUP_NUMBERS: usize = 1 << 16;
-/// The number that mke2fs writes for all groups beyond it.
+/// The number that mke2fs writes for all groups with a larger number.
 const GROUP_NUMBER_MAX: u32 = u16::MAX as u32;
-/// Groups of the same number that are tried.
+/// The number of groups with the same stored number that are tried.
 const SAME_NUMBER_MAX: usize = 64;
 
 /// Where a file system may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Its first byte, at the beginning of a sector.
+    /// The first byte, which is at the beginning of a sector.
     pub start: u64,
-    /// The group that the copy belongs to then.
+    /// The group that the copy belongs to with this start.
     pub group: GroupNr,
-    /// The copy does not name that group: kernels before 5.18 wrote the number 0 into all copies when they resized.
+    /// The copy does not contain its group number: kernels before 5.18 wrote 0 into all copies when they resized.
     pub guessed: bool,
 }
 
-/// The starts of the file system that has the copy `sb` of its superblock at `byte`, the likeliest first.
+/// The possible starts of the file system that has the copy `sb` of its superblock at `byte`, the likeliest first.
 pub fn find_start(sb: &SuperBlock, byte: u64) -> impl Iterator<Item = Start> + '_ {
     let number = u32::from(sb.raw().s_block_group_nr.get());
     let named = (number..sb.group_count).step_by(GROUP_NUMBERS).take(SAME_NUMBER_MAX).map(GroupNr);

@@ -1,11 +1,11 @@
-//! The places of things: the arithmetic between blocks, groups, inodes and descriptors.
+//! The layout of a file system: the arithmetic between blocks, groups, inodes and descriptors.
 //!
 //! Main types: [`Geometry`] (the unchanging part of a mounted layout; cheap to clone and share without a lock),
 //! [`InodeLocation`], [`BaseMetadata`] (the superblock and descriptor copies of a group), [`BackupRule`]. It does not
 //! know the places of bitmaps and inode tables: the group descriptors do.
 //!
-//! All arithmetic stays in range because [`super::SuperBlock::decode`] checked the fields this is made from: at most
-//! 2^48 blocks, at most 2^32 - 1 inodes, a group no larger than 2^32 blocks.
+//! All arithmetic stays in range because [`super::SuperBlock::decode`] checked the fields from which the layout is
+//! derived: at most 2^48 blocks, at most 2^32 - 1 inodes, and at most 2^32 blocks in a group.
 //!
 //! # Locking
 //! None.
@@ -20,94 +20,94 @@ pub enum BackupRule {
     All,
     /// Groups 0, 1 and the powers of 3, 5 and 7.
     Sparse,
-    /// Group 0 and these; 0 means none (`sparse_super2`).
+    /// Group 0 and these two; 0 means none (`sparse_super2`).
     Two([u32; 2]),
 }
 
 /// How group descriptors are protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescChecksum {
-    /// No checksum, and the uninit flags mean nothing.
+    /// There is no checksum, and the uninit flags have no meaning.
     None,
-    /// `uninit_bg`: CRC16 over the UUID, never the stored seed.
+    /// `uninit_bg`: a CRC16 that begins with the UUID, never with the stored seed.
     Crc16,
     /// `metadata_csum`.
     Crc32c,
 }
 
-/// The layout from the superblock, validated (Linux: the unchanging part of `struct ext4_sb_info`).
+/// The validated layout from the superblock (Linux: the unchanging part of `struct ext4_sb_info`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Geometry {
-    /// Bytes: a power of two from 1024 to 65536.
+    /// The block size in bytes: a power of two from 1024 to 65536.
     pub block_size: u32,
     /// log2 of `block_size`.
     pub block_bits: u32,
-    /// log2 of the blocks in a cluster; 0 without `bigalloc`.
+    /// log2 of the number of blocks in a cluster; 0 without `bigalloc`.
     pub cluster_bits: u32,
-    /// Blocks of the file system, those before group 0 included; at most 2^48.
+    /// The number of blocks in the file system, including those before group 0; at most 2^48.
     pub blocks_count: u64,
-    /// Block where group 0 starts: 1 with blocks of 1 KiB, else 0.
+    /// The block where group 0 starts: 1 with blocks of 1 KiB, otherwise 0.
     pub first_data_block: u64,
-    /// Blocks of every group but, perhaps, the last.
+    /// The number of blocks in every group except possibly the last.
     pub blocks_per_group: u32,
-    /// Bits of a block bitmap that count: as `blocks_per_group` without `bigalloc`.
+    /// The number of bits that are used in a block bitmap; `blocks_per_group` without `bigalloc`.
     pub clusters_per_group: u32,
-    /// Bits of an inode bitmap that count.
+    /// The number of bits that are used in an inode bitmap.
     pub inodes_per_group: u32,
-    /// Inodes of all groups.
+    /// The number of inodes in all groups.
     pub inodes_count: u32,
-    /// Bytes of an inode in the table.
+    /// The size of an inode in the table, in bytes.
     pub inode_size: usize,
     /// The first inode number that is not reserved.
     pub first_ino: u32,
-    /// Blocks of an inode table.
+    /// The number of blocks in an inode table.
     pub inode_table_blocks: u32,
-    /// At least 1.
+    /// The number of groups, at least 1.
     pub group_count: u32,
-    /// Bytes of a group descriptor.
+    /// The size of a group descriptor in bytes.
     pub desc_size: usize,
-    /// Blocks that hold one copy of all descriptors.
+    /// The number of blocks that one copy of all descriptors takes.
     pub desc_blocks: u32,
-    /// Descriptor blocks from this index on follow `meta_bg`; `None` without the feature.
+    /// The index of the first descriptor block that `meta_bg` places; `None` without the feature.
     pub first_meta_bg: Option<u32>,
-    /// Blocks reserved after the descriptors for growth, in every group with a backup.
+    /// The number of blocks reserved for growth after the descriptors, in every group with a backup.
     pub reserved_gdt_blocks: u32,
-    /// Which groups have copies of superblock and descriptors.
+    /// Which groups have copies of the superblock and of the descriptors.
     pub backups: BackupRule,
-    /// Groups whose bitmaps and tables are packed together; 1 without `flex_bg`.
+    /// The number of groups whose bitmaps and tables are stored together; 1 without `flex_bg`.
     pub groups_per_flex: u32,
     /// How descriptors are protected.
     pub desc_checksum: DescChecksum,
-    /// `metadata_csum`: every metadata block and inode carries a CRC32C.
+    /// `metadata_csum`: every metadata block and inode has a CRC32C.
     pub metadata_csum: bool,
-    /// `64bit`: high halves of block numbers are valid.
+    /// `64bit`: the high halves of block numbers are valid.
     pub bit64: bool,
     /// `flex_bg`: a group's bitmaps and table may lie in another group.
     pub flex_bg: bool,
     /// `huge_file`: `i_blocks` has 48 bits.
     pub huge_file: bool,
-    /// `ea_inode`: values of attributes may be in inodes of their own.
+    /// `ea_inode`: values of attributes may be stored in separate inodes.
     pub ea_inode: bool,
-    /// `large_dir`: directories may be over 4 GiB and have one more index level.
+    /// `large_dir`: directories may be larger than 4 GiB and have one more index level.
     pub large_dir: bool,
-    /// `filetype`: directory entries carry the type.
+    /// `filetype`: directory entries contain the type.
     pub filetype: bool,
     /// `extent`: inodes may map their blocks with extents.
     pub extents: bool,
-    /// `inline_data`: content may lie in the inode.
+    /// `inline_data`: the content of a file may be stored in the inode.
     pub inline_data: bool,
-    /// `casefold`: directories may find names in any case.
+    /// `casefold`: directories may look up names case-insensitively.
     pub casefold: bool,
     /// `dir_index`: directories may have a hash tree.
     pub dir_index: bool,
-    /// `imagic_inodes`: inodes may be those of AFS.
+    /// `imagic_inodes`: inodes may belong to AFS.
     pub imagic_inodes: bool,
-    /// Made by the Hurd: some inode fields have other meanings.
+    /// Created by the Hurd: some inode fields have other meanings.
     pub hurd: bool,
-    /// Extra inode bytes a new inode claims; 0 with inodes of 128 bytes.
+    /// The number of extra bytes that a new inode uses; 0 with inodes of 128 bytes.
     pub want_extra_isize: u16,
-    /// The volume's (`s_uuid`).
+    /// The UUID of the volume (`s_uuid`).
     pub uuid: [u8; 16],
     /// The start value of every metadata checksum.
     pub seed: ChecksumSeed,
@@ -116,41 +116,41 @@ pub struct Geometry {
 /// Where an inode is within its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeLocation {
-    /// The group whose table holds it.
+    /// The group whose table contains the inode.
     pub group: GroupNr,
-    /// 0-based, the bit in the inode bitmap.
+    /// The 0-based index in the group, which is the bit in the inode bitmap.
     pub index: u32,
-    /// Blocks after the start of the group's inode table.
+    /// The offset of the block from the start of the group's inode table, in blocks.
     pub table_block: u32,
-    /// Bytes into that block.
+    /// The offset in that block, in bytes.
     pub offset: usize,
 }
 
-/// The blocks at the start of a group that are not its own bitmaps or table. Ranges are clipped to the group.
+/// The blocks at the start of a group that are not its bitmaps or inode table. Ranges are clipped to the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BaseMetadata {
-    /// The superblock's copy; in group 0 the primary.
+    /// The copy of the superblock; in group 0 the primary superblock.
     pub superblock: Option<BlockNr>,
-    /// First block and count of the descriptor copy.
+    /// The first block of the descriptor copy, and the number of its blocks.
     pub descriptors: Option<(BlockNr, u32)>,
-    /// First block and count of the blocks reserved for growth.
+    /// The first of the blocks reserved for growth, and their number.
     pub reserved: Option<(BlockNr, u32)>,
 }
 
 impl BaseMetadata {
-    /// All of it as ranges: first block, blocks.
+    /// All these blocks as ranges: the first block and the number of blocks.
     pub fn ranges(&self) -> impl Iterator<Item = (BlockNr, u32)> {
         [self.superblock.map(|block| (block, 1)), self.descriptors, self.reserved].into_iter().flatten()
     }
 
-    /// How many blocks all of it takes.
+    /// The total number of these blocks.
     pub fn blocks(&self) -> u64 {
         self.ranges().map(|(_, count)| u64::from(count)).sum()
     }
 }
 
 impl Geometry {
-    /// As the field, for iterators and messages.
+    /// The same as the field, for iterators and messages.
     pub fn group_count(&self) -> u32 {
         self.group_count
     }
@@ -160,27 +160,27 @@ impl Geometry {
         (0..self.group_count).map(GroupNr)
     }
 
-    /// 1 without `bigalloc`.
+    /// The number of blocks in a cluster; 1 without `bigalloc`.
     pub fn blocks_per_cluster(&self) -> u32 {
         1 << self.cluster_bits
     }
 
-    /// Inodes that one block of an inode table holds.
+    /// The number of inodes in one block of an inode table.
     pub fn inodes_per_block(&self) -> u32 {
         self.block_size / self.inode_size as u32
     }
 
-    /// Descriptors that one block of their table holds.
+    /// The number of descriptors in one block of their table.
     pub fn descs_per_block(&self) -> u32 {
         self.block_size / self.desc_size as u32
     }
 
-    /// Whether the block can belong to the file system at all. Block 0 of a 1 KiB image does not.
+    /// Whether the block can belong to the file system. Block 0 of an image with blocks of 1 KiB cannot.
     pub fn contains(&self, block: BlockNr) -> bool {
         block.0 >= self.first_data_block && block.0 < self.blocks_count
     }
 
-    /// Whether all `count` blocks from `start` on exist. An empty range exists where its start does.
+    /// Whether all `count` blocks from `start` on exist. For an empty range, whether its start exists.
     pub fn contains_range(&self, start: BlockNr, count: u64) -> bool {
         self.contains(start) && start.0.checked_add(count).is_some_and(|end| end <= self.blocks_count)
     }
@@ -190,7 +190,7 @@ impl Geometry {
         BlockNr(self.first_data_block + u64::from(group.0) * u64::from(self.blocks_per_group))
     }
 
-    /// Blocks of a group: fewer in the last one; 0 for a group that does not exist.
+    /// The number of blocks in a group: fewer in the last one; 0 for a group that does not exist.
     pub fn blocks_in_group(&self, group: GroupNr) -> u32 {
         if group.0 >= self.group_count {
             return 0;
@@ -199,7 +199,8 @@ impl Geometry {
         rest.min(u64::from(self.blocks_per_group)) as u32
     }
 
-    /// Clusters of a group; the last one may be partial. Equals [`Geometry::blocks_in_group`] without `bigalloc`.
+    /// The number of clusters in a group; the last one may be partial. Equals [`Geometry::blocks_in_group`] without
+    /// `bigalloc`.
     pub fn clusters_in_group(&self, group: GroupNr) -> u32 {
         self.blocks_in_group(group).div_ceil(self.blocks_per_cluster())
     }
@@ -232,9 +233,9 @@ impl Geometry {
         (1..self.group_count).map(GroupNr).filter(|group| self.has_super_backup(*group))
     }
 
-    /// The place of a group's copy of the superblock: its block, and its offset in that block in bytes (only the
-    /// primary in blocks larger than 1 KiB has one other than 0). [`Geometry::has_super_backup`] tells whether there
-    /// is one.
+    /// The place of a group's copy of the superblock: its block, and its offset in that block in bytes (0 except for
+    /// the primary superblock with blocks larger than 1 KiB). [`Geometry::has_super_backup`] tells whether the copy
+    /// exists.
     pub fn super_location(&self, group: GroupNr) -> (BlockNr, usize) {
         if group.0 == 0 {
             return if self.block_size == 1024 { (BlockNr(1), 0) } else { (BlockNr(0), 1024) };
@@ -242,8 +243,8 @@ impl Geometry {
         (self.first_block_of_group(group), 0)
     }
 
-    /// The block of the descriptor table with this index (primary copy), `None` when there is no such index.
-    /// (Linux: `descriptor_loc`, fs/ext4/super.c.)
+    /// The block of the descriptor table with this index (primary copy); `None` if there is no such index (Linux:
+    /// `descriptor_loc`, fs/ext4/super.c).
     pub fn desc_table_block(&self, index: u32) -> Option<BlockNr> {
         if index >= self.desc_blocks {
             return None;
@@ -252,13 +253,13 @@ impl Geometry {
         if self.first_meta_bg.is_none_or(|first| index < first) {
             return Some(BlockNr(primary + 1 + u64::from(index)));
         }
-        // In a metagroup the descriptors are in its first group, after the superblock if that group has one.
+        // In a metagroup, the descriptors are in its first group, after the superblock if that group has one.
         let group = GroupNr(index * self.descs_per_block());
         let start = if group.0 == 0 { primary } else { self.first_block_of_group(group).0 };
         Some(BlockNr(start + u64::from(self.has_super_backup(group))))
     }
 
-    /// The block that holds a group's descriptor (primary copy) and the byte offset in it.
+    /// The block that contains a group's descriptor (primary copy), and the byte offset in it.
     pub fn group_desc_block(&self, group: GroupNr) -> Option<(BlockNr, usize)> {
         if group.0 >= self.group_count {
             return None;
@@ -269,8 +270,8 @@ impl Geometry {
     }
 
     /// The copies of the descriptor block with this index, the primary first. `backups` are the groups whose copies of
-    /// the whole table may be used ([`Geometry::backup_groups`], or some of them); a block that follows `meta_bg` has
-    /// its copies in its own metagroup and needs none.
+    /// the whole table may be used ([`Geometry::backup_groups`], or some of them). A block that `meta_bg` places has
+    /// its copies in its own metagroup, so it needs no `backups`.
     pub fn desc_block_copies<'a>(&'a self, index: u32, backups: &'a [GroupNr]) -> impl Iterator<Item = BlockNr> + 'a {
         let per_block = self.descs_per_block();
         let in_metagroup = self.first_meta_bg.is_some_and(|first| index >= first);
@@ -286,10 +287,10 @@ impl Geometry {
         self.desc_table_block(index).into_iter().chain(copies.filter(|block| self.contains(*block)))
     }
 
-    /// The descriptor blocks whose copies lie behind the superblock of `group`, one after the other, by index.
+    /// The indexes of the descriptor blocks whose copies follow the superblock of `group`, in order.
     pub fn desc_blocks_behind(&self, group: GroupNr) -> impl Iterator<Item = u32> + use<> {
         let whole = self.first_meta_bg.map_or(self.desc_blocks, |first| first.min(self.desc_blocks));
-        // Each metagroup has its own block, three times.
+        // Each metagroup has three copies of its own block.
         let (index, place) = (group.0 / self.descs_per_block(), group.0 % self.descs_per_block());
         let own = index >= whole && index < self.desc_blocks;
         let own = own && (place <= 1 || place == self.descs_per_block() - 1);
@@ -297,9 +298,9 @@ impl Geometry {
         table.chain(own.then_some(index))
     }
 
-    /// Where versions of `mke2fs` put a group's block bitmap, inode bitmap and inode table if nothing is in the way:
-    /// behind the copies of superblock and descriptors, those of a flex group side by side. With fewer groups than a
-    /// flex group has, older versions left room for all.
+    /// The places of a group's block bitmap, inode bitmap and inode table in versions of `mke2fs`, if nothing else is
+    /// there: after the copies of superblock and descriptors, with those of a flex group next to each other. If there
+    /// are fewer groups than in a whole flex group, older versions left room for all of them.
     pub fn default_tables(&self, group: GroupNr) -> [[BlockNr; 3]; 2] {
         let flex = self.groups_per_flex.max(1);
         let (first, place) = (GroupNr(group.0 - group.0 % flex), u64::from(group.0 % flex));
@@ -320,8 +321,8 @@ impl Geometry {
         }
     }
 
-    /// The superblock copy, descriptor blocks and reserved descriptor blocks at the start of a group.
-    /// (Linux: `ext4_num_base_meta_clusters`, fs/ext4/balloc.c.)
+    /// The superblock copy, descriptor blocks and reserved descriptor blocks at the start of a group (Linux:
+    /// `ext4_num_base_meta_clusters`, fs/ext4/balloc.c).
     pub fn base_metadata(&self, group: GroupNr) -> BaseMetadata {
         let blocks = self.blocks_in_group(group);
         if blocks == 0 {
@@ -331,7 +332,7 @@ impl Geometry {
         let metagroup = group.0 / self.descs_per_block();
         let (descriptors, reserved) = match self.first_meta_bg {
             Some(first) if metagroup >= first => {
-                // A metagroup keeps three copies of its one descriptor block: first, second and last group.
+                // A metagroup keeps three copies of its one descriptor block: in its first, second and last group.
                 let place = group.0 % self.descs_per_block();
                 (u32::from(place <= 1 || place == self.descs_per_block() - 1), 0)
             }
@@ -354,8 +355,8 @@ impl Geometry {
         }
     }
 
-    /// Blocks that contain no file's data and belong to no journal: superblocks, descriptors and blocks reserved for
-    /// them, bitmaps, inode tables. statfs subtracts these and the journal's blocks (Linux:
+    /// The number of blocks that contain no file's data and belong to no journal: superblocks, descriptors and blocks
+    /// reserved for them, bitmaps, inode tables. statfs subtracts these and the journal's blocks (Linux:
     /// `ext4_calculate_overhead`).
     pub fn overhead_blocks(&self) -> u64 {
         let per_group = 2 + u64::from(self.inode_table_blocks);
@@ -363,15 +364,15 @@ impl Geometry {
         self.first_data_block + base + per_group * u64::from(self.group_count)
     }
 
-    /// Whether the number names an inode of this file system, reserved ones included.
+    /// Whether this is the number of an inode of this file system, including reserved ones.
     pub fn contains_inode(&self, ino: InodeNr) -> bool {
         ino.0 >= 1 && ino.0 <= self.inodes_count
     }
 
-    /// Where an inode's bytes are.
+    /// The place of an inode's bytes.
     ///
     /// # Errors
-    /// `Corrupt` when there is no such inode: the number came from a directory entry or an orphan list.
+    /// `Corrupt` if there is no such inode: the number came from a directory entry or an orphan list.
     pub fn inode_location(&self, ino: InodeNr) -> Result<InodeLocation> {
         if !self.contains_inode(ino) {
             return Err(Error::corrupt(
@@ -399,8 +400,8 @@ impl Geometry {
         Some(InodeNr(group.0 * self.inodes_per_group + index + 1))
     }
 
-    /// The largest size of a file mapped by extents, in bytes: logical block 2^32 - 1 cannot be mapped, because a
-    /// length must be able to end behind it. (Linux: `ext4_max_size`.)
+    /// The maximum size of a file mapped by extents, in bytes. Logical block 2^32 - 1 cannot be mapped, because the
+    /// block after the end of an extent must have a number, too (Linux: `ext4_max_size`).
     pub fn max_extent_file_size(&self) -> u64 {
         let by_mapping = u64::from(u32::MAX) << self.block_bits;
         let by_blocks = if self.huge_file {
@@ -411,13 +412,13 @@ impl Geometry {
         by_mapping.min(by_blocks)
     }
 
-    /// The largest size of a file mapped by indirect blocks, in bytes: the reach of the three levels, or less if
-    /// `i_blocks` could not count data and indirect blocks. (Linux: `ext4_max_bitmap_size`.)
+    /// The maximum size of a file mapped by indirect blocks, in bytes: the range of the three levels, or less if
+    /// `i_blocks` could not count data and indirect blocks (Linux: `ext4_max_bitmap_size`).
     pub fn max_indirect_file_size(&self) -> u64 {
         let pointers = u64::from(self.block_size / 4);
         let reach = 12 + pointers + pointers * pointers + pointers * pointers * pointers;
         let count_limit = if self.huge_file { (1 << 48) - 1 } else { u64::from(u32::MAX) >> (self.block_bits - 9) };
-        // The count of indirect blocks only grows with the data, so the largest count that fits can be bisected.
+        // The number of indirect blocks never decreases as the data grows, so the maximum can be found by bisection.
         let (mut fits, mut too_many) = (0, reach + 1);
         while too_many - fits > 1 {
             let middle = fits + (too_many - fits) / 2;
@@ -430,10 +431,10 @@ impl Geometry {
         fits << self.block_bits
     }
 
-    /// Checks that the file system fits the device.
+    /// Checks that the file system fits on the device.
     ///
     /// # Errors
-    /// `Corrupt`, with both sizes, if the device ends before the file system does.
+    /// `Corrupt`, with both sizes, if the device ends before the end of the file system.
     pub fn check_device_size(&self, device_bytes: u64) -> Result<()> {
         let needed = self.blocks_count << self.block_bits;
         if device_bytes < needed {
@@ -444,7 +445,7 @@ impl Geometry {
     }
 }
 
-/// Indirect blocks that map the first `data` blocks of a file without holes.
+/// The number of indirect blocks that map the first `data` blocks of a file without holes.
 fn indirect_blocks(data: u64, pointers: u64) -> u64 {
     let single = data.saturating_sub(12).min(pointers).div_ceil(pointers);
     let in_double = data.saturating_sub(12 + pointers).min(pointers * pointers);
@@ -465,10 +466,10 @@ pub(super) fn is_power_of(mut number: u32, base: u32) -> bool {
     number == 1
 }
 
-/// Places to look for a backup when the primary superblock is bad and the block size unknown: byte offset and the block
-/// size that would put one there. Groups of the usual size (8 blocks per byte of a block) come first, nearest first;
-/// then the last group of a device of `device_bytes` (`sparse_super2`); then the second group for other sizes of groups
-/// (`mke2fs -g`, `bigalloc`).
+/// Places to look for a backup if the primary superblock is bad and the block size unknown: the byte offset, and the
+/// block size with which a backup would be there. Groups of the usual size (8 blocks per byte of a block) come first,
+/// the nearest first; then the last group of a device of `device_bytes` (`sparse_super2`); then the second group for
+/// other sizes of groups (`mke2fs -g`, `bigalloc`).
 pub fn backup_candidates(device_bytes: u64) -> impl Iterator<Item = (u64, u32)> {
     const GROUPS: [u64; 10] = [1, 3, 5, 7, 9, 25, 27, 49, 81, 125];
     const GROUP_BLOCKS_LOG2: std::ops::RangeInclusive<u32> = 8..=25;

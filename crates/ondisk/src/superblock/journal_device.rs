@@ -1,8 +1,9 @@
-//! The superblock of a device that has a journal and nothing else (`INCOMPAT_JOURNAL_DEV`).
+//! The superblock of a device that contains only a journal (`INCOMPAT_JOURNAL_DEV`).
 //!
 //! Main types: [`JournalDevice`] (the fields that a user of the journal needs), [`NewJournalDevice`] (those that its
-//! maker chooses), [`NotAJournal`] (the reason why a device is none). The block behind this superblock holds the
-//! journal's own ([`crate::jbd2::JournalSuperBlock`]), and the log follows (e2fsprogs: `ext2fs_journal_sb_start`).
+//! creator chooses), [`NotAJournal`] (the reason why a device is not a journal). The block after this superblock
+//! contains the journal's own superblock ([`crate::jbd2::JournalSuperBlock`]), and the log follows (e2fsprogs:
+//! `ext2fs_journal_sb_start`).
 //!
 //! # Locking
 //! None.
@@ -14,36 +15,36 @@ use super::layout::{CHECKSUM_CRC32C, HASH_HALF_MD4, put};
 use super::{EXTRA_ISIZE_DEFAULT, FIRST_INO_GOOD_OLD, FsState, MAGIC, RawSuperBlock, SUPERBLOCK_SIZE, join};
 use crate::features::{Incompat, RoCompat};
 
-/// Bytes of an inode that mke2fs writes down; there are no inodes.
+/// The inode size that mke2fs writes, in bytes, although there are no inodes.
 const INODE_SIZE: u16 = 256;
 
-/// A journal's device, from its superblock.
+/// The journal's device, as its superblock describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalDevice {
-    /// The UUID by which file systems name the journal (`s_journal_uuid`).
+    /// The UUID by which file systems refer to the journal (`s_journal_uuid`).
     pub uuid: [u8; 16],
-    /// Bytes of a block.
+    /// The block size, in bytes.
     pub block_size: u32,
-    /// Blocks of the device, these superblocks included.
+    /// The number of blocks of the device, including these superblocks.
     pub blocks_count: u64,
 }
 
-/// The values of a new journal device. Those that describe files have no meaning, and mke2fs writes them all the same.
+/// The values of a new journal device. Those that describe files have no meaning, but mke2fs writes them, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewJournalDevice {
-    /// Bytes: a power of two from 1024 to 65536.
+    /// The block size in bytes: a power of two from 1024 to 65536.
     pub block_size: u32,
-    /// Blocks of the device.
+    /// The number of blocks of the device.
     pub blocks_count: u32,
-    /// The UUID by which file systems name it.
+    /// The UUID by which file systems refer to it.
     pub uuid: [u8; 16],
-    /// The start value of directory hashes.
+    /// The seed of directory hashes.
     pub hash_seed: [u8; 16],
     /// The label; truncated to 16 bytes.
     pub label: Vec<u8>,
     /// The directory of the last mount; truncated to 64 bytes.
     pub last_mounted: Vec<u8>,
-    /// When it is made, seconds since 1970.
+    /// The creation time, in seconds since 1970.
     pub time: i64,
     /// `s_errors`.
     pub errors: u16,
@@ -55,13 +56,13 @@ pub struct NewJournalDevice {
     pub metadata_csum: bool,
 }
 
-/// The reason why a device has no journal that can be used.
+/// The reason why a device has no usable journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAJournal {
-    /// No superblock, or one of a file system.
+    /// There is no superblock, or it belongs to a file system.
     #[error("not a journal device")]
     Other,
-    /// The size of a block is impossible.
+    /// The block size is impossible.
     #[error("its superblock has an impossible block size (2^{log} KiB)")]
     BlockSize {
         /// `s_log_block_size`.
@@ -105,12 +106,12 @@ impl JournalDevice {
         })
     }
 
-    /// The journal block that has the journal's own superblock: the one behind this superblock.
+    /// The block that contains the journal's own superblock: the one after this superblock.
     pub fn journal_super(block_size: u32) -> u32 {
         if block_size <= 1024 { 2 } else { 1 }
     }
 
-    /// The superblock of a new journal device, as mke2fs makes it.
+    /// The superblock of a new journal device, as mke2fs writes it.
     pub fn create(wanted: &NewJournalDevice) -> [u8; SUPERBLOCK_SIZE] {
         let mut raw = RawSuperBlock::new_zeroed();
         let log = U32::new(wanted.block_size.ilog2() - 10);
@@ -184,7 +185,7 @@ mod tests {
                 JournalDevice::decode(&bytes)
             };
             assert_eq!(changed(0x38), Err(NotAJournal::Other));
-            // A byte of the label.
+            // This byte belongs to the label.
             let flipped = changed(0x78);
             assert_eq!(matches!(flipped, Err(NotAJournal::Checksum { .. })), metadata_csum, "{flipped:?}");
         }

@@ -1,9 +1,9 @@
-//! A superblock for a new file system: the arithmetic that turns sizes and features into groups, inodes and
-//! descriptors, with the results of mke2fs.
+//! Computes the superblock of a new file system: it turns sizes and features into numbers of groups, inodes and
+//! descriptors, with the same results as mke2fs.
 //!
-//! Main types: [`Wanted`] (the parameters), [`Layout`] (the result), [`LayoutError`] (why there is none). Main
-//! functions: [`Layout::compute`], [`SuperBlock::create`]. It does not know which combinations of features make
-//! sense, nor where bitmaps and tables go.
+//! Main types: [`Wanted`] (the parameters), [`Layout`] (the result), [`LayoutError`] (the reason why there is none).
+//! Main functions: [`Layout::compute`], [`SuperBlock::create`]. This module does not know which combinations of
+//! features make sense, nor where bitmaps and tables are placed.
 //!
 //! # Locking
 //! None.
@@ -19,19 +19,20 @@ use crate::csum::crc32c;
 use crate::features::{Compat, Incompat, RoCompat};
 use crate::{BlockNr, InodeNr, Result};
 
-/// Bytes of a descriptor under `64bit` (Linux: `EXT4_MIN_DESC_SIZE_64BIT`).
+/// The size of a descriptor with `64bit`, in bytes (Linux: `EXT4_MIN_DESC_SIZE_64BIT`).
 const DESC_SIZE_64BIT: u32 = 64;
-/// The most clusters that the 16-bit counters of a descriptor can hold (e2fsprogs: `EXT2_MAX_CLUSTERS_PER_GROUP`).
+/// The maximum number of clusters that the 16-bit counters of a descriptor can hold (e2fsprogs:
+/// `EXT2_MAX_CLUSTERS_PER_GROUP`).
 const CLUSTERS_PER_GROUP_MAX: u32 = (1 << 16) - 8;
-/// A last group with fewer blocks than this besides its own metadata is left out.
+/// A last group with fewer blocks than this, apart from its own metadata, is left out.
 const LAST_GROUP_FREE_MIN: u64 = 50;
 /// `s_checksum_type`.
 pub(super) const CHECKSUM_CRC32C: u8 = 1;
 /// `s_def_hash_version` of half MD4.
 pub(super) const HASH_HALF_MD4: u8 = 1;
-/// Reserved blocks would be lost to descriptors if these took more than this part of a group, in quarters.
+/// If the descriptors and the blocks reserved for them took more than this many quarters of a group, `meta_bg` is used.
 const GDT_QUARTERS_MAX: u64 = 3;
-/// The encryption of data and of names under `encrypt` (fscrypt: AES-256-XTS, AES-256-CTS).
+/// The encryption modes of data and names with `encrypt` (fscrypt: AES-256-XTS, AES-256-CTS).
 const ENCRYPT_ALGOS: [u8; 4] = [1, 4, 0, 0];
 
 /// The parameters of a new file system.
@@ -43,86 +44,86 @@ pub struct Wanted {
     pub incompat: Incompat,
     /// Read-only compatible features.
     pub ro_compat: RoCompat,
-    /// 0 or 1.
+    /// The revision, 0 or 1.
     pub revision: u32,
-    /// Bytes: a power of two from 1024 to 65536.
+    /// The block size in bytes: a power of two from 1024 to 65536.
     pub block_size: u32,
-    /// Bytes: a power of two, at least `block_size`; the same without `bigalloc`.
+    /// The cluster size in bytes: a power of two, at least `block_size`; equal to it without `bigalloc`.
     pub cluster_size: u32,
-    /// Blocks of the device.
+    /// The number of blocks of the device.
     pub blocks_count: u64,
-    /// Blocks reserved for root.
+    /// The number of blocks reserved for root.
     pub reserved_blocks: u64,
-    /// Blocks, or under `bigalloc` clusters, of a group; 0: as many as a bitmap has bits.
+    /// The number of blocks in a group, or of clusters with `bigalloc`; 0 for as many as a bitmap has bits.
     pub per_group: u32,
-    /// At least this many inodes; more come out where tables fill their blocks.
+    /// The minimum number of inodes; there are more if that fills the blocks of the tables.
     pub inodes_count: u32,
-    /// Bytes: a power of two from 128 to the block size.
+    /// The inode size in bytes: a power of two from 128 to the block size.
     pub inode_size: u16,
-    /// log2 of the number of groups whose bitmaps and tables lie together.
+    /// log2 of the number of groups whose bitmaps and tables are stored together.
     pub log_groups_per_flex: u8,
-    /// Blocks reserved for more descriptors; `None`: enough for a file system 1024 times as large.
+    /// The number of blocks reserved for more descriptors; `None` for enough for a file system 1024 times as large.
     pub reserved_gdt_blocks: Option<u16>,
     /// The first descriptor block that `meta_bg` places.
     pub first_meta_bg: u32,
-    /// Groups with backups under `sparse_super2`; `u32::MAX` means the last one, 0 none.
+    /// The groups with backups with `sparse_super2`; `u32::MAX` means the last one, 0 none.
     pub backup_groups: [u32; 2],
-    /// Blocks on one disk of a RAID.
+    /// The number of blocks on one disk of a RAID.
     pub stride: u16,
-    /// Blocks on all data disks of a RAID.
+    /// The number of blocks on all data disks of a RAID.
     pub stripe_width: u32,
     /// The volume's UUID.
     pub uuid: [u8; 16],
-    /// The start value of directory hashes.
+    /// The seed of directory hashes.
     pub hash_seed: [u8; 16],
     /// The label; truncated to 16 bytes.
     pub label: Vec<u8>,
     /// The directory of the last mount; truncated to 64 bytes.
     pub last_mounted: Vec<u8>,
-    /// When it is made, seconds since 1970.
+    /// The creation time, in seconds since 1970.
     pub time: i64,
     /// `s_errors`.
     pub errors: u16,
     /// `s_default_mount_opts`.
     pub default_mount_opts: u32,
-    /// Bytes of a descriptor under `64bit`; 0: 64.
+    /// The size of a descriptor with `64bit`, in bytes; 0 for 64.
     pub desc_size: u16,
     /// `s_creator_os`.
     pub creator_os: u32,
-    /// Made for development code.
+    /// Whether the file system is for development code.
     pub test_filesystem: bool,
     /// `s_encoding` and `s_encoding_flags`.
     pub encoding: (u16, u16),
-    /// Seconds between two signs of life under `mmp`.
+    /// The interval of the updates of the MMP block with `mmp`, in seconds.
     pub mmp_interval: u16,
 }
 
-/// The reason for which there is no layout.
+/// The reason why there is no layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// Not even one group fits.
     #[error("the file system is too small for its own structures")]
     TooSmall,
-    /// Not even those that the format reserves.
+    /// There are fewer inodes than the format reserves.
     #[error("{found} inodes, at least {least} are needed")]
     TooFewInodes {
-        /// Inodes of all groups.
+        /// The number of inodes in all groups.
         found: u32,
-        /// The number of the first that is not reserved, which is lost+found.
+        /// The number of the first inode that is not reserved, which is lost+found.
         least: u32,
     },
-    /// The tables do not fit the groups.
+    /// The inode tables do not fit into the groups.
     #[error("too many inodes for the groups")]
     TooManyInodes,
-    /// The resize inode cannot name that many blocks.
+    /// The resize inode cannot map that many blocks.
     #[error("{found} reserved descriptor blocks, at most {most} possible")]
     ReservedGdtBlocks {
-        /// Blocks.
+        /// The number of blocks.
         found: u32,
-        /// Pointers in a block.
+        /// The number of pointers in a block.
         most: u32,
     },
-    /// Fields that cannot go together.
+    /// The sizes contradict each other.
     #[error("block size, cluster size and group size do not fit each other")]
     Sizes,
 }
@@ -143,10 +144,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Computes it.
+    /// Computes the layout.
     ///
     /// # Errors
-    /// The numbers do not fit each other.
+    /// The parameters contradict each other, or the file system is too small.
     pub fn compute(wanted: &Wanted) -> std::result::Result<Layout, LayoutError> {
         let block_size = wanted.block_size;
         let sizes_fit = block_size.is_power_of_two()
@@ -165,7 +166,7 @@ impl Layout {
         let per_group = if wanted.per_group != 0 {
             wanted.per_group
         } else if wanted.cluster_size >= 1 << 27 {
-            // Blocks of a group must fit 32 bits.
+            // The number of blocks in a group must fit into 32 bits.
             (block_size - 1) * 8
         } else {
             block_size * 8
@@ -186,7 +187,7 @@ impl Layout {
         if wanted.reserved_blocks >= wanted.blocks_count {
             return Err(LayoutError::TooSmall);
         }
-        // Each round has smaller groups or fewer of them.
+        // Each round has smaller groups or fewer of them, so the loop ends.
         while !layout.settle(bigalloc)? {}
         let found = layout.inodes_per_group * layout.group_count;
         if found < FIRST_INO_GOOD_OLD {
@@ -217,7 +218,7 @@ impl Layout {
             as u32
     }
 
-    /// One round: whether the numbers fit, or the next round has others.
+    /// Does one round. Returns whether the numbers fit; if not, the next round uses other numbers.
     fn settle(&mut self, bigalloc: bool) -> std::result::Result<bool, LayoutError> {
         let (block_size, first) = (self.wanted.block_size, self.first_data_block());
         let inside = self.blocks_count.checked_sub(first).filter(|n| *n > 0).ok_or(LayoutError::TooSmall)?;
@@ -243,7 +244,7 @@ impl Layout {
         let mut per_group = per_group.min((1 << 16) - block_size / inode_size);
         loop {
             let table = (u64::from(per_group) * u64::from(inode_size)).div_ceil(block_size.into());
-            // Tables fill their blocks, and bitmaps of inodes whole bytes.
+            // The tables fill their blocks, and the inode bitmaps fill whole bytes.
             let filled = (table * u64::from(block_size) / u64::from(inode_size)) as u32;
             self.inodes_per_group = filled.max(8) & !7;
             if u64::from(self.inodes_per_group) * groups <= u64::from(u32::MAX) {
@@ -289,13 +290,13 @@ impl Layout {
         Ok(true)
     }
 
-    /// Enough for 1024 times the size, or 2^32 blocks.
+    /// Enough blocks for 1024 times the size, or for 2^32 blocks.
     fn default_reserved_gdt_blocks(&self, desc_blocks: u32, pointers: u32) -> u32 {
         let most = u64::from(u32::MAX);
         let blocks = if self.blocks_count < most / 1024 { self.blocks_count * 1024 } else { most };
         let groups = (blocks - self.first_data_block()).div_ceil(self.blocks_per_group.into());
         let needed = groups.div_ceil(u64::from(self.wanted.block_size / self.desc_size())) as u32;
-        // A file system beyond 2^32 blocks comes out below 0, which is a large number here.
+        // For a file system of more than 2^32 blocks the result is negative, and wraps to a large number.
         needed.wrapping_sub(desc_blocks).min(pointers)
     }
 
@@ -306,7 +307,8 @@ impl Layout {
     fn last_group_has_backup(&self) -> bool {
         let last = self.group_count - 1;
         if self.wanted.compat.contains(Compat::SPARSE_SUPER2) {
-            // As in mke2fs, before the number of groups is final: with one group it reads the second backup, too.
+            // This is the behaviour of mke2fs before the number of groups is final: with one group, it reads the second
+            // backup.
             return self.wanted.backup_groups[usize::from(self.group_count != 2)] != 0;
         }
         let sparse = self.wanted.ro_compat.contains(RoCompat::SPARSE_SUPER);
@@ -327,11 +329,11 @@ impl Layout {
 }
 
 impl SuperBlock {
-    /// The superblock of a new file system: every block and inode is free as yet, and it has no journal, quota or
+    /// The superblock of a new file system: every block and inode is still free, and there is no journal, quota or
     /// orphan file.
     ///
     /// # Errors
-    /// The fields break a rule of the format; [`Layout::compute`] leaves only odd sizes of groups to do that.
+    /// The fields break a rule of the format. After [`Layout::compute`], only unusual group sizes can cause this.
     pub fn create(layout: &Layout) -> Result<SuperBlock> {
         let wanted = &layout.wanted;
         let (mut compat, mut incompat) = (wanted.compat, wanted.incompat);
@@ -381,7 +383,7 @@ impl SuperBlock {
         }
         raw.s_reserved_gdt_blocks = U16::new(layout.reserved_gdt_blocks);
         let test = if wanted.test_filesystem { SuperFlags::TEST_FILESYS } else { SuperFlags::empty() };
-        // The signedness of char on x86.
+        // The signedness of `char` on x86.
         raw.s_flags = U32::new((SuperFlags::SIGNED_HASH | test).bits());
         raw.s_uuid = wanted.uuid;
         for (word, bytes) in raw.s_hash_seed.iter_mut().zip(wanted.hash_seed.as_chunks::<4>().0) {
@@ -409,18 +411,18 @@ impl SuperBlock {
         SuperBlock::decode(raw.as_bytes(), SUPERBLOCK_OFFSET)
     }
 
-    /// Sets the clusters of the file system's own metadata.
+    /// Sets the number of clusters of the file system's own metadata.
     pub fn set_overhead_clusters(&mut self, clusters: u64) {
         self.raw.s_overhead_clusters = U32::new(clusters as u32);
     }
 
-    /// Sets the inode of the orphan file; the feature comes with it.
+    /// Sets the inode of the orphan file, and the feature.
     pub fn set_orphan_file(&mut self, ino: InodeNr) {
         self.raw.s_feature_compat = U32::new((self.compat() | Compat::ORPHAN_FILE).bits());
         self.raw.s_orphan_file_inum = U32::new(ino.0);
     }
 
-    /// Sets the inodes of user, group and project quota; `None`: there is none of that kind.
+    /// Sets the inodes of user, group and project quota; `None` if there is no quota of that kind.
     pub fn set_quota_inodes(&mut self, inodes: [Option<InodeNr>; 3]) {
         let [user, group, project] = inodes.map(|ino| U32::new(ino.map_or(0, |ino| ino.0)));
         self.raw.s_usr_quota_inum = user;
@@ -428,7 +430,7 @@ impl SuperBlock {
         self.raw.s_prj_quota_inum = project;
     }
 
-    /// Sets the block of multi-mount protection, and the seconds between two signs of life.
+    /// Sets the block of multi-mount protection, and the interval of its updates in seconds.
     pub fn set_mmp(&mut self, block: BlockNr, interval: u16) {
         self.raw.s_mmp_block = U64::new(block.0);
         self.raw.s_mmp_update_interval = U16::new(interval);
@@ -439,7 +441,7 @@ fn split(number: u64) -> (U32, U32) {
     (U32::new(number as u32), U32::new((number >> 32) as u32))
 }
 
-/// Copies as much as fits, without an end.
+/// Copies as many bytes as fit, without a terminating NUL.
 pub(super) fn put(field: &mut [u8], value: &[u8]) {
     let n = value.len().min(field.len());
     field[..n].copy_from_slice(&value[..n]);

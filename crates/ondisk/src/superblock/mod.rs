@@ -1,12 +1,12 @@
-//! The superblock: decoded, checked, changed by a mount and encoded again.
+//! The superblock: decoding, validation, changes by a mount, and encoding.
 //!
-//! Main types: [`SuperBlock`] (validated; preserves the raw bytes, so that unknown fields survive a rewrite),
-//! [`Geometry`] (the layout, which a mount clones out and shares without a lock; `SuperBlock` derefs to it),
-//! [`RawSuperBlock`] (the bytes), [`SuperDamage`] (one fault), [`backup_candidates`] (where to look if the primary is
-//! gone). [`crate::features::check`] decides whether the features allow a mount.
+//! Main types: [`SuperBlock`] (validated; keeps the raw bytes, so that unknown fields survive a rewrite), [`Geometry`]
+//! (the layout, which a mount clones and shares without a lock; `SuperBlock` derefs to it), [`RawSuperBlock`] (the
+//! bytes), [`SuperDamage`] (one fault), [`backup_candidates`] (where to look if the primary superblock is lost).
+//! [`crate::features::check`] decides whether the features allow a mount.
 //!
 //! # Locking
-//! None. A mount that changes fields keeps the `SuperBlock` behind its own lock.
+//! None. A mount that changes fields protects the `SuperBlock` with its own lock.
 
 mod borrowed;
 mod damage;
@@ -40,9 +40,9 @@ bitflags::bitflags! {
     /// `s_state`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct FsState: u16 {
-        /// Cleanly unmounted (Linux: `EXT4_VALID_FS`).
+        /// The file system was unmounted cleanly (Linux: `EXT4_VALID_FS`).
         const VALID = 0x0001;
-        /// Something was found wrong; only fsck clears it (Linux: `EXT4_ERROR_FS`).
+        /// An error was found; only fsck clears this (Linux: `EXT4_ERROR_FS`).
         const ERROR = 0x0002;
         /// Orphans are being recovered (Linux: `EXT4_ORPHAN_FS`).
         const ORPHAN = 0x0004;
@@ -54,48 +54,48 @@ bitflags::bitflags! {
     /// `s_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SuperFlags: u32 {
-        /// Directory hashes take bytes as signed.
+        /// Directory hashes read bytes as signed.
         const SIGNED_HASH = 0x0001;
-        /// Directory hashes take bytes as unsigned.
+        /// Directory hashes read bytes as unsigned.
         const UNSIGNED_HASH = 0x0002;
-        /// Made for development code.
+        /// The file system is for development code.
         const TEST_FILESYS = 0x0004;
         const _ = !0;
     }
 }
 
 bitflags::bitflags! {
-    /// `s_default_mount_opts`: options of each mount (`tune2fs -o`; Linux: `EXT4_DEFM_*`).
+    /// `s_default_mount_opts`: options for each mount (`tune2fs -o`; Linux: `EXT4_DEFM_*`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct DefaultMountOpts: u32 {
-        /// Print what is mounted.
+        /// Print debugging information at each mount.
         const DEBUG = 0x0001;
         /// New files get the group of their directory.
         const BSDGROUPS = 0x0002;
-        /// Attributes of users; the kernel has them without this bit, too.
+        /// User attributes are available; in the kernel they are without this bit, too.
         const XATTR_USER = 0x0004;
-        /// ACLs; likewise.
+        /// ACLs are available; in the kernel they are without this bit, too.
         const ACL = 0x0008;
-        /// Owners have 16 bits.
+        /// User and group ids have only 16 bits.
         const UID16 = 0x0010;
-        /// File data goes through the journal...
+        /// File data goes through the journal.
         const JMODE_DATA = 0x0020;
-        /// ...or before the metadata that points to it; both bits: in any order.
+        /// File data is written before the metadata that refers to it. With both bits: in any order.
         const JMODE_ORDERED = 0x0040;
         /// The device's cache is not flushed.
         const NOBARRIER = 0x0100;
-        /// Pointers are checked against the file system's own blocks.
+        /// Block pointers are checked against the file system's own blocks.
         const BLOCK_VALIDITY = 0x0200;
         /// Freed blocks are discarded.
         const DISCARD = 0x0400;
-        /// Blocks are chosen at the write.
+        /// Blocks are allocated at the write, not at writeback.
         const NODELALLOC = 0x0800;
         const _ = !0;
     }
 }
 
 impl DefaultMountOpts {
-    /// The words of ext4(5) for the bits, in the kernel's order. Bits that the kernel does not know have none.
+    /// The option names of ext4(5) for the bits, in the kernel's order. Bits that the kernel does not know have none.
     pub fn words(self) -> impl Iterator<Item = &'static str> {
         let data = match (self.contains(DefaultMountOpts::JMODE_DATA), self.contains(DefaultMountOpts::JMODE_ORDERED)) {
             (true, true) => Some("data=writeback"),
@@ -134,26 +134,27 @@ pub enum ErrorBehaviour {
 pub struct ErrorEvent<'a> {
     /// Seconds since 1970.
     pub time: i64,
-    /// 0 when no inode is concerned.
+    /// The inode; 0 if no inode is concerned.
     pub ino: u32,
-    /// 0 when no block is concerned.
+    /// The block; 0 if no block is concerned.
     pub block: u64,
-    /// Function that found it; cut after 31 bytes.
+    /// The function that found it; truncated to 31 bytes.
     pub function: &'a str,
-    /// Line of the source file.
+    /// The line of the source file.
     pub line: u32,
-    /// Linux: `EXT4_ERR_*`, e.g. 2 for EIO, 5 for a corrupt structure.
+    /// The kind of error (Linux: `EXT4_ERR_*`), e.g. 2 for EIO, 5 for a corrupt structure.
     pub code: u8,
 }
 
-/// A superblock that was found valid (Linux: `s_es` and the derived part of `struct ext4_sb_info`).
+/// A validated superblock (Linux: `s_es` and the derived part of `struct ext4_sb_info`).
 #[derive(Clone, Debug)]
 pub struct SuperBlock {
     raw: RawSuperBlock,
     geometry: Geometry,
 }
 
-/// Most code uses a [`Geometry`] for questions of layout; code with the whole superblock may use that directly.
+/// Most code uses a [`Geometry`] for questions about the layout. Code that has the whole superblock may use it
+/// directly.
 impl Deref for SuperBlock {
     type Target = Geometry;
 
@@ -163,7 +164,7 @@ impl Deref for SuperBlock {
 }
 
 const INODE_SIZE_GOOD_OLD: u16 = 128;
-/// The first number of an inode that is not reserved (Linux: `EXT4_GOOD_OLD_FIRST_INO`); newer file systems store it.
+/// The first inode number that is not reserved (Linux: `EXT4_GOOD_OLD_FIRST_INO`). Newer file systems store it.
 pub const FIRST_INO_GOOD_OLD: u32 = 11;
 const DESC_SIZE_GOOD_OLD: u16 = 32;
 /// The size of the fields that the kernel defines after byte 128.
@@ -174,13 +175,13 @@ impl SuperBlock {
     /// Decodes and validates a superblock. `place` is its byte offset on the device, for messages.
     ///
     /// # Errors
-    /// `Corrupt` if it breaks the format; `Unsupported` for a journal device, or an unknown revision, kind of
-    /// checksum or incompatible feature. Known features that cannot be mounted pass, because tools inspect them.
+    /// `Corrupt` if it breaks the format. `Unsupported` for a journal device, or an unknown revision, checksum type or
+    /// incompatible feature. Known features that cannot be mounted are accepted, because tools inspect them.
     ///
     /// ```
     /// use extant_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
     ///
-    /// // The least that the format requires: inodes, blocks, the first block, blocks and inodes of a group.
+    /// // The minimum that the format requires: inodes, blocks, the first block, and blocks and inodes per group.
     /// let mut bytes = [0; SUPERBLOCK_SIZE];
     /// for (at, value) in [(0x00, 16), (0x04, 64), (0x14, 1), (0x20, 8192), (0x28, 16_u32)] {
     ///     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
@@ -198,11 +199,12 @@ impl SuperBlock {
         SuperBlock::decode_unless(bytes, place, &mut Err)
     }
 
-    /// Decodes a superblock for a reader that wants as much as possible: a wrong checksum and unknown incompatible
-    /// features are returned beside it instead of failing. The fields of the layout are still checked.
+    /// Decodes a superblock for a reader that recovers as much as possible: a wrong checksum and unknown incompatible
+    /// features are returned next to the superblock and do not end the decoding. The fields of the layout are still
+    /// checked.
     ///
     /// # Errors
-    /// As for [`SuperBlock::decode`], except for those two.
+    /// The same as [`SuperBlock::decode`], except for these two.
     pub fn decode_damaged(bytes: &[u8], place: u64) -> Result<(SuperBlock, Vec<Error>)> {
         let mut passed = Vec::new();
         let superblock = SuperBlock::decode_unless(bytes, place, &mut |error| {
@@ -212,7 +214,7 @@ impl SuperBlock {
         Ok((superblock, passed))
     }
 
-    /// `doubt` decides whether a wrong checksum or an unknown feature ends the decoding.
+    /// Decodes a superblock. `doubt` decides whether a wrong checksum or an unknown feature ends the decoding.
     fn decode_unless(bytes: &[u8], place: u64, doubt: &mut dyn FnMut(Error) -> Result<()>) -> Result<SuperBlock> {
         let mut verdict = Ok(());
         let superblock = SuperBlock::parse(bytes, &SuperContext::default(), &mut |damage| {
@@ -225,8 +227,8 @@ impl SuperBlock {
         superblock.ok_or_else(|| Error::corrupt(Structure::SuperBlock, place, "no layout can be derived from it"))
     }
 
-    /// Writes the superblock over the first 1024 bytes of `out`, with its checksum. Unchanged fields are as they were
-    /// read.
+    /// Writes the superblock and its checksum over the first 1024 bytes of `out`. Fields that were not changed are
+    /// written as they were read.
     ///
     /// # Panics
     /// If `out` is shorter than [`SUPERBLOCK_SIZE`].
@@ -238,8 +240,8 @@ impl SuperBlock {
         out[..SUPERBLOCK_SIZE].copy_from_slice(raw.as_bytes());
     }
 
-    /// The copy for the backup in this group: the same but for its group number and, like every backup that e2fsprogs
-    /// writes, neither clean nor in need of recovery.
+    /// The copy for the backup in this group. It differs only in its group number and, like every backup that e2fsprogs
+    /// writes, is neither clean nor in need of recovery.
     pub fn backup_for(&self, group: crate::GroupNr) -> SuperBlock {
         let mut copy = self.clone();
         copy.raw.s_block_group_nr = U16::new(u16::try_from(group.0).unwrap_or(u16::MAX));
@@ -248,7 +250,7 @@ impl SuperBlock {
         copy
     }
 
-    /// The bytes, changes included.
+    /// The bytes, including changes.
     pub fn raw(&self) -> &RawSuperBlock {
         &self.raw
     }
@@ -258,22 +260,22 @@ impl SuperBlock {
         &self.geometry
     }
 
-    /// As [`Geometry::cut_to`]; the fields stay as they are.
+    /// The same as [`Geometry::cut_to`]. The stored fields do not change.
     pub fn cut_to(&mut self, groups: u32) {
         self.geometry.cut_to(groups);
     }
 
-    /// Bits that never stop a mount, unknown ones included.
+    /// The features that never prevent a mount, including unknown ones.
     pub fn compat(&self) -> Compat {
         Compat::from_bits_retain(self.raw.s_feature_compat.get())
     }
 
-    /// Bits that must be known to read; all of them are.
+    /// The features that must be known in order to read. All of them are known.
     pub fn incompat(&self) -> Incompat {
         Incompat::from_bits_retain(self.raw.s_feature_incompat.get())
     }
 
-    /// Bits that must be known to write, unknown ones included.
+    /// The features that must be known in order to write, including unknown ones.
     pub fn ro_compat(&self) -> RoCompat {
         RoCompat::from_bits_retain(self.raw.s_feature_ro_compat.get())
     }
@@ -283,7 +285,7 @@ impl SuperBlock {
         self.geometry.seed
     }
 
-    /// `s_state`: clean, damaged, orphans under way.
+    /// `s_state`: clean, damaged, or recovering orphans.
     pub fn state(&self) -> FsState {
         FsState::from_bits_retain(self.raw.s_state.get())
     }
@@ -293,7 +295,7 @@ impl SuperBlock {
         SuperFlags::from_bits_retain(self.raw.s_flags.get())
     }
 
-    /// Linux continues if the field is invalid.
+    /// The reaction to an error. If the field is invalid, continue, as in Linux.
     pub fn error_behaviour(&self) -> ErrorBehaviour {
         match self.raw.s_errors.get() {
             2 => ErrorBehaviour::RemountReadOnly,
@@ -307,7 +309,7 @@ impl SuperBlock {
         self.raw.s_uuid
     }
 
-    /// The label, up to its NUL.
+    /// The label, up to its NUL. Bytes that are not UTF-8 are replaced.
     pub fn volume_name(&self) -> String {
         text(&self.raw.s_volume_name)
     }
@@ -320,28 +322,28 @@ impl SuperBlock {
         room[..n].copy_from_slice(&name[..n]);
     }
 
-    /// Where it was mounted last, as that mount saw it; bytes that are not UTF-8 are replaced.
+    /// The directory of the last mount, as that mount saw it. Bytes that are not UTF-8 are replaced.
     pub fn last_mounted(&self) -> String {
         text(&self.raw.s_last_mounted)
     }
 
-    /// `s_r_blocks_count`: blocks reserved for root (mke2fs: 5 %), at most all blocks.
+    /// `s_r_blocks_count`: the number of blocks reserved for root (mke2fs: 5 %), at most all blocks.
     pub fn reserved_blocks(&self) -> u64 {
         let count = join(self.raw.s_r_blocks_count_lo, self.raw.s_r_blocks_count_hi, self.geometry.bit64);
         count.min(self.geometry.blocks_count)
     }
 
-    /// The owner that may use the reserved blocks besides root: uid, gid.
+    /// The uid and gid that may use the reserved blocks, apart from root.
     pub fn reserved_owner(&self) -> (u32, u32) {
         (self.raw.s_def_resuid.get().into(), self.raw.s_def_resgid.get().into())
     }
 
-    /// Advisory: the sum over the descriptors is authoritative.
+    /// The number of free blocks. A hint: the descriptors are authoritative.
     pub fn free_blocks(&self) -> u64 {
         join(self.raw.s_free_blocks_count_lo, self.raw.s_free_blocks_count_hi, self.geometry.bit64)
     }
 
-    /// Advisory: the sum over the descriptors is authoritative.
+    /// The number of free inodes. A hint: the descriptors are authoritative.
     pub fn free_inodes(&self) -> u32 {
         self.raw.s_free_inodes_count.get()
     }
@@ -358,76 +360,76 @@ impl SuperBlock {
             .then_some(self.raw.s_journal_uuid)
     }
 
-    /// Whether the journal holds transactions to replay.
+    /// Whether the journal contains transactions to replay.
     pub fn needs_recovery(&self) -> bool {
         self.incompat().contains(Incompat::NEEDS_RECOVERY)
     }
 
-    /// Head of the list of orphans, unchecked: it may name no inode.
+    /// The head of the orphan list. It is not checked, so the inode may not exist.
     pub fn last_orphan(&self) -> Option<InodeNr> {
         let ino = self.raw.s_last_orphan.get();
         (ino != 0).then_some(InodeNr(ino))
     }
 
-    /// The inode of the orphan file, unchecked.
+    /// The inode of the orphan file. It is not checked, so the inode may not exist.
     pub fn orphan_file(&self) -> Option<InodeNr> {
         let ino = self.raw.s_orphan_file_inum.get();
         (self.compat().contains(Compat::ORPHAN_FILE) && ino != 0).then_some(InodeNr(ino))
     }
 
-    /// `s_hash_seed`: all zero means the default constants.
+    /// `s_hash_seed`; all zero for the default constants.
     pub fn hash_seed(&self) -> [u32; 4] {
         self.raw.s_hash_seed.map(U32::get)
     }
 
-    /// The hash for new directory indexes as on disk: 0 legacy, 1 half MD4, 2 TEA, 6 SipHash.
+    /// The stored number of the hash for new directory indexes: 0 legacy, 1 half MD4, 2 TEA, 6 SipHash.
     pub fn default_hash_version(&self) -> u8 {
         self.raw.s_def_hash_version
     }
 
-    /// Whether hashes read the bytes of names as unsigned. With neither flag set Linux uses the signedness of its
-    /// machine; this is that of x86.
+    /// Whether hashes read the bytes of names as unsigned. If neither flag is set, Linux uses the signedness of its
+    /// machine. This function then uses that of x86.
     pub fn hash_unsigned(&self) -> bool {
         self.flags().contains(SuperFlags::UNSIGNED_HASH)
     }
 
-    /// Whether directories that fold names refuse those that are not text.
+    /// Whether case-insensitive directories reject names that are not valid text.
     pub fn strict_encoding(&self) -> bool {
         self.raw.s_encoding_flags.get() & casefold::STRICT != 0
     }
 
-    /// Options of each mount, as bits (`tune2fs -o`).
+    /// The options for each mount, as bits (`tune2fs -o`).
     pub fn default_mount_opts(&self) -> DefaultMountOpts {
         DefaultMountOpts::from_bits_retain(self.raw.s_default_mount_opts.get())
     }
 
-    /// Options of each mount, as text (`tune2fs -E mount_opts=`), which wins over the bits; bytes that are not UTF-8
-    /// are replaced.
+    /// The options for each mount, as text (`tune2fs -E mount_opts=`), which overrides the bits. Bytes that are not
+    /// UTF-8 are replaced.
     pub fn mount_options(&self) -> String {
         text(&self.raw.s_mount_opts)
     }
 
-    /// Mounts since the last check.
+    /// The number of mounts since the last check.
     pub fn mount_count(&self) -> u16 {
         self.raw.s_mnt_count.get()
     }
 
-    /// Seconds since 1970 of the last mount.
+    /// The time of the last mount, in seconds since 1970.
     pub fn mount_time(&self) -> i64 {
         RawSuperBlock::time(self.raw.s_mtime, self.raw.s_mtime_hi)
     }
 
-    /// Seconds since 1970 of the last write.
+    /// The time of the last write, in seconds since 1970.
     pub fn write_time(&self) -> i64 {
         RawSuperBlock::time(self.raw.s_wtime, self.raw.s_wtime_hi)
     }
 
-    /// Errors found since the last check (`s_error_count`).
+    /// The number of errors found since the last check (`s_error_count`).
     pub fn error_count(&self) -> u32 {
         self.raw.s_error_count.get()
     }
 
-    /// KiB written since the file system was made.
+    /// The number of KiB written since the file system was created.
     pub fn kbytes_written(&self) -> u64 {
         self.raw.s_kbytes_written.get()
     }
@@ -437,51 +439,51 @@ impl SuperBlock {
         self.raw.s_state = U16::new(state.bits());
     }
 
-    /// Seconds since 1970; clamped to the 40 bits there are.
+    /// Sets the time of the last mount, in seconds since 1970, clamped to 40 bits.
     pub fn set_mount_time(&mut self, seconds: i64) {
         (self.raw.s_mtime, self.raw.s_mtime_hi) = RawSuperBlock::split_time(seconds);
     }
 
-    /// Seconds since 1970; clamped to the 40 bits there are.
+    /// Sets the time of the last write, in seconds since 1970, clamped to 40 bits.
     pub fn set_write_time(&mut self, seconds: i64) {
         (self.raw.s_wtime, self.raw.s_wtime_hi) = RawSuperBlock::split_time(seconds);
     }
 
-    /// Mounts since the last check.
+    /// Sets the number of mounts since the last check.
     pub fn set_mount_count(&mut self, count: u16) {
         self.raw.s_mnt_count = U16::new(count);
     }
 
-    /// The path of the mount, cut after 63 bytes.
+    /// Sets the directory of the last mount, truncated to 63 bytes.
     pub fn set_last_mounted(&mut self, path: &[u8]) {
         put_text(&mut self.raw.s_last_mounted, path);
     }
 
-    /// Marks that the journal holds, or may hold, transactions to replay.
+    /// Sets whether the journal contains, or may contain, transactions to replay.
     pub fn set_needs_recovery(&mut self, on: bool) {
         let mut incompat = self.incompat();
         incompat.set(Incompat::NEEDS_RECOVERY, on);
         self.raw.s_feature_incompat = U32::new(incompat.bits());
     }
 
-    /// Marks that the orphan file holds, or may hold, entries.
+    /// Sets whether the orphan file contains, or may contain, entries.
     pub fn set_orphan_present(&mut self, on: bool) {
         let mut ro_compat = self.ro_compat();
         ro_compat.set(RoCompat::ORPHAN_PRESENT, on);
         self.raw.s_feature_ro_compat = U32::new(ro_compat.bits());
     }
 
-    /// Marks that inodes have attribute blocks.
+    /// Records that inodes have attribute blocks.
     pub fn set_ext_attr(&mut self) {
         self.raw.s_feature_compat = U32::new((self.compat() | Compat::EXT_ATTR).bits());
     }
 
-    /// Marks that a file of 2 GiB or more exists. True when the bit was not set before.
+    /// Records that a file of 2 GiB or more exists. Returns true if the bit was not set before.
     pub fn set_large_file(&mut self) -> bool {
         self.add_ro_compat(RoCompat::LARGE_FILE)
     }
 
-    /// Marks that a directory with more links than can be counted exists. True when the bit was not set before.
+    /// Records that a directory with more links than can be counted exists. Returns true if the bit was not set before.
     pub fn set_dir_nlink(&mut self) -> bool {
         self.add_ro_compat(RoCompat::DIR_NLINK)
     }
@@ -492,7 +494,7 @@ impl SuperBlock {
         !old.contains(bit)
     }
 
-    /// Sets the free blocks. A hint: the descriptors and bitmaps are authoritative.
+    /// Sets the number of free blocks. A hint: the descriptors and bitmaps are authoritative.
     pub fn set_free_blocks(&mut self, blocks: u64) {
         self.raw.s_free_blocks_count_lo = U32::new(blocks as u32);
         if self.geometry.bit64 {
@@ -500,22 +502,22 @@ impl SuperBlock {
         }
     }
 
-    /// Sets the free inodes. A hint: the descriptors and bitmaps are authoritative.
+    /// Sets the number of free inodes. A hint: the descriptors and bitmaps are authoritative.
     pub fn set_free_inodes(&mut self, inodes: u32) {
         self.raw.s_free_inodes_count = U32::new(inodes);
     }
 
-    /// KiB written since the file system was made.
+    /// Sets the number of KiB written since the file system was created.
     pub fn set_kbytes_written(&mut self, kbytes: u64) {
         self.raw.s_kbytes_written = U64::new(kbytes);
     }
 
-    /// Sets the head of the list of orphans; `None` for an empty list.
+    /// Sets the head of the orphan list; `None` for an empty list.
     pub fn set_last_orphan(&mut self, ino: Option<InodeNr>) {
         self.raw.s_last_orphan = U32::new(ino.map_or(0, |ino| ino.0));
     }
 
-    /// Counts an error and remembers it as the last one, and as the first if there was none; sets the error state.
+    /// Counts an error and stores it as the last one, and as the first if there was none. Sets the error state.
     pub fn record_error(&mut self, event: &ErrorEvent<'_>) {
         let raw = &mut self.raw;
         let (time, time_hi) = RawSuperBlock::split_time(event.time);
@@ -537,8 +539,8 @@ impl SuperBlock {
         self.set_state(self.state().union(FsState::ERROR));
     }
 
-    /// Copies the error fields of another copy: a mount preserves them across a replay, which may write an older
-    /// superblock.
+    /// Copies the error fields of another copy. A mount uses this to keep them across a replay, which may write an
+    /// older superblock.
     pub fn copy_errors_from(&mut self, other: &SuperBlock) {
         if other.raw.s_error_count.get() < self.raw.s_error_count.get() {
             return;
@@ -563,7 +565,7 @@ impl SuperBlock {
         self.set_state(self.state().union(error));
     }
 
-    /// The block that holds the primary superblock and the offset in it, in bytes.
+    /// The block that contains the primary superblock, and the offset in it in bytes.
     pub fn primary_location(&self) -> (BlockNr, usize) {
         self.geometry.super_location(crate::GroupNr(0))
     }

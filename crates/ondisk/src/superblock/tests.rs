@@ -1,11 +1,11 @@
-//! The superblock: valid, corrupt and unsupported ones.
+//! Tests with valid, corrupt and unsupported superblocks.
 
 use super::*;
 use crate::GroupNr;
 use crate::features::{MountMode, check};
 use zerocopy::FromZeros;
 
-/// A valid superblock: 4 KiB blocks, four groups, the last one short.
+/// A valid superblock: 4 KiB blocks, four groups, the last of them short.
 pub(crate) fn sample() -> RawSuperBlock {
     let mut raw = RawSuperBlock::new_zeroed();
     raw.s_magic = U16::new(MAGIC);
@@ -356,7 +356,7 @@ fn each_feature_bit_alone_is_judged() {
         if Incompat::READ_WRITE.contains(incompat) {
             assert_eq!(mode, Ok(MountMode::ReadWrite), "{name}");
         } else {
-            // The superblock of a journal's device says more than the name of its feature.
+            // For a journal device, the error says more than the name of the feature.
             let refused = matches!(&mode, Err(Error::Unsupported { detail }) if detail.contains(&name));
             assert!(refused, "{name}: {mode:?}");
         }
@@ -374,7 +374,7 @@ fn each_feature_bit_alone_is_judged() {
         }
 
         let superblock = with(|raw| raw.s_feature_compat = U32::new(flag)).unwrap();
-        // `has_journal`, too: the sample names no inode of a journal, so its journal is on another device.
+        // This also holds for `has_journal`: the sample gives no journal inode, so its journal is on another device.
         assert_eq!(check(&superblock), Ok(MountMode::ReadWrite), "compatible bit {bit}");
     }
 }
@@ -423,7 +423,7 @@ fn the_largest_file_sizes_follow_map_and_block_count() {
     assert_eq!(superblock.max_indirect_file_size(), (12 + 1024 + 1024 * 1024 + 1024u64.pow(3)) * 4096);
     let small = with(|raw| raw.s_feature_ro_compat = U32::new(0)).unwrap();
     assert_eq!(small.max_extent_file_size(), ((1 << 29) - 1) * 4096);
-    // 2^29 - 1 blocks of 4 KiB to count, about one in 1024 of them indirect.
+    // There are 2^29 - 1 blocks of 4 KiB to count, and about one in 1024 of them is indirect.
     let limit = small.max_indirect_file_size();
     assert!((2194719883264u64..2u64 << 40).contains(&limit), "{limit}");
 }

@@ -1,14 +1,15 @@
-//! The superblock's note that a repair is being written, and which file undoes it.
+//! The superblock's note that a repair is being written, with the file that undoes it.
 //!
 //! Main functions: [`RawSuperBlock::note_repair`], [`RawSuperBlock::repair_under_way`].
 //!
-//! While a repair is written block by block, the superblock is not clean, and has a note in its reserved bytes, which
-//! other programs preserve. The note has a checksum over the whole superblock: once another program has written the
-//! superblock, the note means nothing.
+//! While a repair is written block by block, the superblock is marked as not clean, and its reserved bytes, which other
+//! programs preserve, contain a note. The note has a checksum over the whole superblock: after another program has
+//! written the superblock, the note is invalid.
 //!
-//! A disk writes the two sectors of a superblock one by one. The note lies in the second, with a second checksum for
-//! the first sector of the superblock before the repair. So the note can come and go while the first sector is the old
-//! one, and no cut leaves the new first sector, which may say where the file system ends, with the old second one.
+//! A disk writes the two sectors of a superblock separately. The note is in the second sector. It also contains a
+//! checksum of the first sector before the repair. So the note can be written and removed while the first sector is
+//! still the old one. An interrupted write never combines the new first sector, which may contain the new size of the
+//! file system, with the old second one.
 //!
 //! # Locking
 //! None.
@@ -21,21 +22,21 @@ use zerocopy::little_endian::U32;
 use super::{FsState, RawSuperBlock};
 use crate::csum::crc32c;
 
-/// The beginning of the note's checksum.
+/// The start of the data that the note's checksum covers.
 const NOTE: &[u8] = b"Extant: repair under way";
-/// Words before the name: the checksum and the name's length.
+/// The number of words before the name: the checksum and the length of the name.
 const HEAD_WORDS: usize = 2;
-/// The word with the checksum for the old first sector; 0: there is none.
+/// The index of the word with the checksum for the old first sector; the word is 0 if there is none.
 const OLD_SUM: usize = 93;
-/// Bytes of a sector.
+/// The size of a sector in bytes.
 const SECTOR: usize = 512;
-/// Bytes of a name.
+/// The maximum length of a name in bytes.
 const NAME_MAX: usize = 360;
 
 impl RawSuperBlock {
-    /// Records that a repair is being written which `file` undoes, and marks the file system as damaged. Of a name that
-    /// is too long, the end is stored. `old`: the superblock before the repair, whose first sector has the note, too.
-    /// Must be the last change but that of the superblock's own checksum.
+    /// Records that a repair is being written and that `file` undoes it, and marks the file system as damaged. If the
+    /// name is too long, its end is stored. `old` is the superblock before the repair; with its first sector, the note
+    /// is valid, too. This must be the last change, except for the superblock's own checksum.
     pub fn note_repair(&mut self, file: &[u8], old: &RawSuperBlock) {
         let file = &file[file.len().saturating_sub(NAME_MAX)..];
         let state = FsState::from_bits_retain(self.s_state.get());
@@ -49,7 +50,7 @@ impl RawSuperBlock {
         self.s_reserved[OLD_SUM] = U32::new(sums[1]);
     }
 
-    /// The superblock with the first sector of another one.
+    /// Returns the superblock with the first sector of another one.
     pub fn with_first_sector(&self, other: &RawSuperBlock) -> RawSuperBlock {
         let mut raw = *self;
         raw.as_mut_bytes()[..SECTOR].copy_from_slice(&other.as_bytes()[..SECTOR]);

@@ -22,16 +22,16 @@ struct RawHeader {
     h_reserved: [U32; 3],
 }
 
-/// Bytes before the first entry.
+/// The size of the header in bytes.
 pub const HEADER_LEN: usize = 32;
 const _: () = assert!(size_of::<RawHeader>() == HEADER_LEN);
 const _: () = assert!(std::mem::offset_of!(RawHeader, h_checksum) == CHECKSUM_AT);
 const CHECKSUM_AT: usize = 16;
-/// No more inodes than this share a block (Linux: `EXT4_XATTR_REFCOUNT_MAX`).
+/// The maximum number of inodes that share a block (Linux: `EXT4_XATTR_REFCOUNT_MAX`).
 pub const REFCOUNT_MAX: u32 = 1024;
 
-/// `h_checksum`: over the block's number and its bytes with the checksum zeroed. No inode takes part, because inodes
-/// share the block; a block that moves needs a new checksum. `seed` is the file system's checksum seed.
+/// `h_checksum`: covers the block's number and its bytes, with the checksum zeroed. It depends on no inode, because
+/// inodes share the block, but a block that moves needs a new checksum. `seed` is the file system's checksum seed.
 pub fn block_checksum(seed: u32, nr: BlockNr, block: &[u8]) -> u32 {
     let (head, tail) = block.split_at(CHECKSUM_AT.min(block.len()));
     let sum = crc32c(crc32c(seed, &nr.0.to_le_bytes()), head);
@@ -41,11 +41,11 @@ pub fn block_checksum(seed: u32, nr: BlockNr, block: &[u8]) -> u32 {
 /// A decoded xattr block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XattrBlock<'a> {
-    /// How many inodes point here, at least 1.
+    /// The number of inodes that refer to the block, at least 1.
     pub refcount: u32,
-    /// `h_hash` as stored; 0 means "never share".
+    /// The stored `h_hash`; 0 means "never share".
     pub hash: u32,
-    /// In the order of the block.
+    /// The entries, in the order of the block.
     pub entries: Vec<EntryRef<'a>>,
 }
 
@@ -82,8 +82,8 @@ fn header_damage(block: &[u8], nr: BlockNr, seed: Option<u32>, sink: &mut impl F
     }
 }
 
-/// One walk over a block for a checker: every attribute without fatal damage, and every fault. Returns the header;
-/// without its magic number a block is no xattr block, and nothing is returned.
+/// Reads a block in one pass for the checker: reports every attribute without fatal damage, and every fault. Returns
+/// the header, or nothing if the magic number is missing, because the block is then no xattr block.
 pub fn scan_block<'a>(
     block: &'a [u8],
     nr: BlockNr,
@@ -97,7 +97,7 @@ pub fn scan_block<'a>(
 }
 
 impl<'a> XattrBlock<'a> {
-    /// Validates a block. `seed` is the checksum seed of a file system with metadata checksums, else None.
+    /// Validates a block. `seed` is the checksum seed of a file system with metadata checksums, otherwise `None`.
     ///
     /// # Errors
     /// `Corrupt` if the header, the checksum or an entry is wrong.
@@ -134,10 +134,10 @@ impl<'a> XattrBlock<'a> {
         block_hash(sorted.iter().map(super::Entry::hash))
     }
 
-    /// Writes `list`, sorted, as the whole content of the block, with hashes and (given a seed) checksum.
+    /// Writes `list`, sorted, as the whole content of the block, with hashes and (if there is a seed) the checksum.
     ///
     /// # Errors
-    /// [`NoSpace`] if the list does not fit the block: nothing is written then.
+    /// [`NoSpace`] if the list does not fit into the block. Nothing is written then.
     pub fn encode(
         list: &EntryList,
         refcount: u32,
@@ -169,7 +169,7 @@ impl<'a> XattrBlock<'a> {
     }
 }
 
-/// Updates the checksum of an attribute block. `seed`: that of the file system; without one nothing changes.
+/// Updates the checksum of an attribute block. `seed` is that of the file system; without it, nothing changes.
 pub fn seal_block(block: &mut [u8], nr: BlockNr, seed: Option<u32>) {
     seal(block, nr, seed);
 }
@@ -181,7 +181,7 @@ pub(super) fn seal(block: &mut [u8], nr: BlockNr, seed: Option<u32>) {
     }
 }
 
-/// How many inodes refer to a block, and by which hash its equals are found.
+/// The number of inodes that refer to a block, and the hash by which identical blocks are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct References {
     /// `h_refcount`.
@@ -194,7 +194,7 @@ impl References {
     /// Reads the references in the header of a block.
     ///
     /// # Errors
-    /// The header, or the block's checksum, is damaged.
+    /// The header or the block's checksum is damaged.
     pub fn read(block: &[u8], nr: BlockNr, seed: Option<u32>) -> Result<References> {
         let h = header(block, nr, seed)?;
         Ok(References { count: h.h_refcount.get(), hash: h.h_hash.get() })
@@ -212,8 +212,8 @@ impl References {
     }
 }
 
-/// Adds one inode's reference, in place, and returns the new state. `None`, without a change, for a block that no
-/// other inode may reference.
+/// Adds one inode's reference in place, and returns the new state. Returns `None`, without a change, for a block that
+/// no other inode may refer to.
 ///
 /// # Errors
 /// Those of [`References::read`].
@@ -222,8 +222,8 @@ pub fn add_reference(block: &mut [u8], nr: BlockNr, seed: Option<u32>) -> Result
     Ok(now.may_grow().then(|| References { count: now.count + 1, ..now }.write(block, nr, seed)))
 }
 
-/// Removes one inode's reference, in place, and returns the new state. At 0 the block is unchanged, and the caller
-/// frees and revokes it.
+/// Removes one inode's reference in place, and returns the new state. If that is 0, the block does not change, and the
+/// caller frees and revokes it.
 ///
 /// # Errors
 /// Those of [`References::read`].

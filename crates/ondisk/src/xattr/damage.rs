@@ -1,7 +1,7 @@
-//! Damage of attributes.
+//! Faults of attributes.
 //!
-//! Main types: [`XattrDamage`], [`XattrContext`] (facts that the bytes do not contain). The checker counts how many
-//! inodes share a block, and checks the inodes of values.
+//! Main types: [`XattrDamage`], [`XattrContext`] (facts that the bytes do not contain). The checker counts the inodes
+//! that share a block, and checks the inodes that contain values.
 //!
 //! # Locking
 //! None.
@@ -17,107 +17,107 @@ pub enum XattrDamage {
     /// The block has no room for its header.
     #[error("{found} bytes, shorter than its header")]
     Length {
-        /// Bytes.
+        /// The number of bytes.
         found: u32,
     },
-    /// `h_magic`.
+    /// `h_magic` is wrong.
     #[error("magic is {found:#x}, not {MAGIC:#x}")]
     Magic {
-        /// As stored.
+        /// The stored value.
         found: u32,
     },
-    /// `h_blocks`.
+    /// `h_blocks` is not 1.
     #[error("h_blocks is {found}, not 1")]
     Blocks {
-        /// As stored.
+        /// The stored value.
         found: u32,
     },
     /// `h_refcount` is 0.
     #[error("in use with a refcount of 0")]
     NoReferences,
-    /// The checksum does not fit the bytes.
+    /// The checksum does not match the bytes.
     #[error("checksum is {found:#010x}, not {expected:#010x}")]
     Checksum {
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Of the bytes.
+        /// The checksum of the bytes.
         expected: u32,
     },
-    /// No zero word ends the names.
+    /// There is no zero word after the names.
     #[error("the attribute names are not terminated")]
     Unterminated,
     /// The bytes end inside an entry.
     #[error("attribute entry at {at} is cut off")]
     EntryCut {
-        /// Where the entry starts.
+        /// The offset of the entry.
         at: u32,
     },
     /// The bytes end inside a name.
     #[error("attribute name of {len} bytes at {at} is cut off")]
     NameCut {
-        /// Where the entry starts.
+        /// The offset of the entry.
         at: u32,
         /// `e_name_len`.
         len: u8,
     },
-    /// Neither prefix nor name.
+    /// There is neither a prefix nor a name.
     #[error("attribute at {at} has no name")]
     NoName {
-        /// Where the entry starts.
+        /// The offset of the entry.
         at: u32,
     },
-    /// A name without a prefix.
+    /// The name has no prefix.
     #[error("attribute at {at} has a name index of 0")]
     NoIndex {
-        /// Where the entry starts.
+        /// The offset of the entry.
         at: u32,
     },
-    /// A name with a NUL.
+    /// The name contains a NUL.
     #[error("attribute name at {at} contains NUL")]
     NameByte {
-        /// Where the entry starts.
+        /// The offset of the entry.
         at: u32,
     },
-    /// A value ends behind the bytes.
+    /// A value ends after the end of the bytes.
     #[error("attribute value of {size} bytes at {start} is past the end")]
     ValuePastEnd {
-        /// Where its entry starts.
+        /// The offset of its entry.
         at: u32,
-        /// Where the value starts.
+        /// The offset of the value.
         start: u32,
         /// `e_value_size`.
         size: u32,
     },
-    /// A value lies on the names or on another value.
+    /// A value overlaps the names or another value.
     #[error("attribute value at {start} overlaps bytes that end at {end}")]
     Overlap {
-        /// Where the value starts.
+        /// The offset of the value.
         start: u32,
         /// The end of the preceding value.
         end: u32,
     },
-    /// `e_hash` does not fit name and value.
+    /// `e_hash` does not match the name and the value.
     #[error("attribute at {at} has hash {found:#010x}, computed {expected:#010x}")]
     Hash {
-        /// Where the entry starts.
+        /// The offset of the entry.
         at: u32,
-        /// As stored.
+        /// The stored value.
         found: u32,
-        /// Of name and value.
+        /// The hash of the name and the value.
         expected: u32,
     },
-    /// A value in an inode of its own without `ea_inode`.
+    /// A value is in a separate inode without `ea_inode`.
     #[error("attribute at {at} has its value in {inode} without ea_inode")]
     ValueInodeFeature {
-        /// Where the entry starts.
+        /// The offset of the entry.
         at: u32,
         /// `e_value_inum`.
         inode: InodeNr,
     },
-    /// A value in an inode that does not exist or cannot have it.
+    /// A value is in an inode that does not exist or cannot contain it.
     #[error("attribute at {at} has its value in {inode}, which cannot be")]
     ValueInode {
-        /// Where the entry starts.
+        /// The offset of the entry.
         at: u32,
         /// `e_value_inum`.
         inode: InodeNr,
@@ -131,19 +131,19 @@ impl Damage for XattrDamage {
     }
 }
 
-/// Facts about their file system that attributes do not contain.
+/// Facts about the file system that the attributes do not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct XattrContext {
-    /// The file system's checksum seed under `metadata_csum`; for blocks.
+    /// The file system's checksum seed with `metadata_csum`; used for blocks.
     pub seed: Option<u32>,
-    /// Whether values may lie in inodes of their own.
+    /// Whether values may be stored in separate inodes.
     pub ea_inode: bool,
-    /// The first inode that is not reserved, and the highest.
+    /// The first inode that is not reserved, and the last inode.
     pub inodes: (u32, u32),
 }
 
 impl XattrContext {
-    /// For a decoder, which refuses only fatal damage.
+    /// The context for a decoder, which rejects only fatal damage.
     pub(super) fn decoding(seed: Option<u32>) -> XattrContext {
         XattrContext { seed, ea_inode: true, inodes: (0, u32::MAX) }
     }

@@ -1,4 +1,4 @@
-//! One entry in the bytes: validation while reading, layout while writing.
+//! One entry in the bytes: validation for reading, layout for writing.
 
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -23,43 +23,43 @@ pub(super) struct RawEntry {
 
 pub(super) const ENTRY_LEN: usize = 16;
 const _: () = assert!(size_of::<RawEntry>() == ENTRY_LEN);
-/// The zero word behind the last entry.
+/// The size of the zero word after the last entry, in bytes.
 pub(super) const TERMINATOR_LEN: usize = 4;
 
 /// One attribute, as a view of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryRef<'a> {
-    /// As stored: an index for the prefix, and the rest.
+    /// The stored name: an index for the prefix, and the rest.
     pub name: Name<'a>,
-    /// Empty where the value is [`EntryRef::outside`].
+    /// The value; empty if it is [`EntryRef::outside`].
     pub value: &'a [u8],
-    /// The inode that holds the value, and its bytes (`ea_inode`).
+    /// The inode that contains the value, and the value's size in bytes (`ea_inode`).
     pub outside: Option<(InodeNr, u32)>,
-    /// `e_hash` as stored; 0 means "not computed".
+    /// The stored `e_hash`; 0 means "not computed".
     pub hash: u32,
 }
 
 impl EntryRef<'_> {
-    /// The value in an inode of its own, if it is there.
+    /// The value, if it is in a separate inode.
     pub fn outside(&self) -> Option<Outside> {
         self.outside.map(|(inode, len)| Outside { inode, len, hash: self.hash })
     }
 }
 
-/// The place of entries, and the base of their value offsets.
+/// Where the entries are, and the base of their value offsets.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub structure: Structure,
     pub number: u64,
-    /// Start of the first entry.
+    /// The offset of the first entry.
     pub first: usize,
     /// The base of `e_value_offs`.
     pub value_base: usize,
-    /// Which hashes a checker compares.
+    /// Which hashes the checker compares.
     pub hashes: Hashes,
 }
 
-/// Which stored hashes of entries must fit.
+/// Which stored hashes of entries are checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hashes {
     /// All.
@@ -70,8 +70,8 @@ pub(super) enum Hashes {
     Ignored,
 }
 
-/// Reads and validates all entries of `bytes`. The bytes bound the number of entries, and values do not overlap, so
-/// the result uses at most a small multiple of the size of `bytes`.
+/// Reads and validates all entries of `bytes`. The size of `bytes` limits the number of entries, and values do not
+/// overlap, so the size of the result is at most a small multiple of the size of `bytes`.
 pub(super) fn parse<'a>(bytes: &'a [u8], place: &Place) -> Result<Vec<EntryRef<'a>>> {
     let mut entries = Vec::new();
     let place = Place { hashes: Hashes::Ignored, ..*place };
@@ -84,9 +84,9 @@ pub(super) fn parse<'a>(bytes: &'a [u8], place: &Place) -> Result<Vec<EntryRef<'
     Ok(entries)
 }
 
-/// Gives inodes that store values other numbers. `entries`: from the first entry on; `number` returns the new number
-/// of one that changes. The hashes stay: none of them covers a number. Returns whether anything changed; entries behind
-/// one that is cut off stay as they are.
+/// Changes the numbers of the inodes that contain values. `entries` begins at the first entry; `number` returns the new
+/// number of an inode, if it changes. The hashes do not change, because none of them covers a number. Returns whether
+/// anything changed. Entries after one that is cut off do not change.
 pub fn renumber_values(entries: &mut [u8], mut number: impl FnMut(u32) -> Option<u32>) -> bool {
     let (mut at, mut is_changed) = (0, false);
     while let Some(rest) = entries.get_mut(at..).filter(|rest| !rest.starts_with(&[0; TERMINATOR_LEN])) {
@@ -100,8 +100,8 @@ pub fn renumber_values(entries: &mut [u8], mut number: impl FnMut(u32) -> Option
     is_changed
 }
 
-/// One walk over the entries: each without fatal damage, and everything that is wrong, in the order of the bytes;
-/// values that overlap come last. Where an entry is cut off, the walk ends.
+/// Reads the entries in one pass: reports each entry without fatal damage, and every fault, in the order of the bytes,
+/// except that values that overlap come last. The pass ends at an entry that is cut off.
 pub(super) fn scan<'a>(
     bytes: &'a [u8],
     place: &Place,
@@ -139,7 +139,7 @@ pub(super) fn scan<'a>(
     }
 }
 
-/// One entry with a complete name, and the place of its value, if that is valid and here.
+/// Checks one entry with a complete name. Returns it with the range of its value, if that is valid and is here.
 fn entry<'a>(
     bytes: &'a [u8],
     raw: &RawEntry,
@@ -155,7 +155,7 @@ fn entry<'a>(
         sink(Err(damage));
     };
     if raw.e_name_index == 0 {
-        // Written again without a value and without a name it would end the list, and hide the following entries.
+        // If it were written again without a value and a name, it would end the list and hide the following entries.
         note(if suffix.is_empty() { XattrDamage::NoName { at } } else { XattrDamage::NoIndex { at } });
     }
     if suffix.contains(&0) {
@@ -187,7 +187,7 @@ fn entry<'a>(
         Hashes::Ignored => false,
     };
     if compared && outside.is_none() && (size == 0 || range.is_some()) {
-        // The bytes that fill up the last word count, too, and need not be zero.
+        // The hash covers the padding of the last word, too, which need not be zero.
         let words = range.as_ref().and_then(|at| bytes.get(at.start..at.start + pad4(value.len()))).unwrap_or(value);
         let expected = entry_hash(suffix, words);
         if found != expected && found != entry_hash_signed(suffix, words) {
@@ -200,8 +200,8 @@ fn entry<'a>(
     range
 }
 
-/// Writes `list` into `bytes` from `place.first` on; everything between names and values is zeroed. `hash` gives each
-/// entry's `e_hash`. Nothing is written when the list does not fit.
+/// Writes `list` into `bytes` from `place.first` on, and zeroes everything between names and values. `hash` returns the
+/// `e_hash` of an entry. If the list does not fit, nothing is written.
 pub(super) fn lay_out(
     list: &EntryList,
     bytes: &mut [u8],
@@ -226,7 +226,8 @@ pub(super) fn lay_out(
         let raw = RawEntry {
             e_name_len: entry.suffix.len() as u8,
             e_name_index: entry.index,
-            // An area is at most one block, 64 KiB, and a value takes at least 4 bytes of it: below 65536.
+            // An area is at most one block of 64 KiB, and a value takes at least 4 bytes of it, so the offset is below
+            // 65536.
             e_value_offs: U16::new(offset as u16),
             e_value_inum: U32::new(entry.outside.map_or(0, |outside| outside.inode.0)),
             e_value_size: U32::new(entry.outside.map_or(entry.value.len() as u32, |outside| outside.len)),

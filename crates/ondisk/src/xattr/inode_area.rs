@@ -13,7 +13,7 @@ use super::{EntryList, MAGIC, Name, NoSpace};
 use crate::inode::GOOD_OLD_INODE_SIZE;
 use crate::{InodeNr, Result};
 
-/// The magic number.
+/// The size of the magic number in bytes.
 const HEADER_LEN: usize = 4;
 
 fn place(ino: InodeNr) -> Place {
@@ -38,7 +38,7 @@ pub fn usable(len: usize) -> bool {
     len >= HEADER_LEN + TERMINATOR_LEN
 }
 
-/// The attributes in `area`; none when the magic number is missing, as in a fresh inode.
+/// The attributes in `area`; none if the magic number is missing, as in a new inode.
 ///
 /// # Errors
 /// `Corrupt` if an entry breaks a rule of the format or lies outside `area`.
@@ -49,8 +49,8 @@ pub fn parse_area(area: &[u8], ino: InodeNr) -> Result<Vec<EntryRef<'_>>> {
     parse(area, &place(ino))
 }
 
-/// One walk over an area for a checker: every attribute without fatal damage, and everything that is wrong. Nothing
-/// comes where the magic number is missing.
+/// Reads an area in one pass for the checker: reports every attribute without fatal damage, and every fault. Reports
+/// nothing if the magic number is missing.
 pub fn scan_area<'a>(
     area: &'a [u8],
     context: &XattrContext,
@@ -61,18 +61,18 @@ pub fn scan_area<'a>(
     }
 }
 
-/// As [`parse_area`], as an editable list.
+/// Decodes an area to an editable list.
 ///
 /// # Errors
-/// As [`parse_area`].
+/// The same as [`parse_area`].
 pub fn decode(area: &[u8], ino: InodeNr) -> Result<EntryList> {
     Ok(EntryList::from_refs(&parse_area(area, ino)?))
 }
 
-/// Replaces the whole of `area`; an empty list leaves it zeroed, without the magic number, as the kernel does.
+/// Replaces the whole content of `area`. An empty list leaves it zeroed, without the magic number, as in the kernel.
 ///
 /// # Errors
-/// [`NoSpace`] if the list does not fit `area`: nothing is written then.
+/// [`NoSpace`] if the list does not fit into `area`. Nothing is written then.
 pub fn encode(list: &EntryList, area: &mut [u8]) -> std::result::Result<(), NoSpace> {
     if list.is_empty() {
         area.fill(0);
@@ -81,14 +81,14 @@ pub fn encode(list: &EntryList, area: &mut [u8]) -> std::result::Result<(), NoSp
     if !usable(area.len()) {
         return Err(NoSpace { needed: list.stored_len(), available: 0 });
     }
-    // The kernel stores the hash of a value outside here, too, and compares it.
+    // The kernel stores the hash of a value in a separate inode here, too, and compares it.
     lay_out(list, area, &place(InodeNr(0)), |entry| entry.outside.map_or(0, |outside| outside.hash))?;
     area[..HEADER_LEN].copy_from_slice(&MAGIC.to_le_bytes());
     Ok(())
 }
 
-/// The longest value that `name` may have in an area of `len` bytes beside the other attributes of `list`; `None`: not
-/// even an empty one (Linux: `get_max_inline_xattr_value_size`).
+/// The maximum length of a value that `name` can have in an area of `len` bytes, together with the other attributes of
+/// `list`; `None` if not even an empty value fits (Linux: `get_max_inline_xattr_value_size`).
 pub fn value_room(list: &EntryList, name: Name<'_>, len: usize) -> Option<usize> {
     let mut with = list.clone();
     if !usable(len) || !with.set(name, b"") {

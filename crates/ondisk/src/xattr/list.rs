@@ -1,10 +1,10 @@
-//! The decoded list of attributes that is edited and written back whole.
+//! The decoded list of attributes, which is edited and then written back as a whole.
 
 use super::entry::{ENTRY_LEN, EntryRef, TERMINATOR_LEN};
 use super::{NAME_LEN_MAX, Name, entry_hash, pad4};
 use crate::InodeNr;
 
-/// A value in an inode of its own, as its entry names it.
+/// A value in a separate inode, as its entry describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Outside {
     /// `e_value_inum`.
@@ -20,16 +20,16 @@ pub struct Outside {
 pub struct Entry {
     /// The prefix, as a number of [`super::index`].
     pub index: u8,
-    /// The name behind its prefix, at most [`NAME_LEN_MAX`] bytes.
+    /// The name after its prefix, at most [`NAME_LEN_MAX`] bytes.
     pub suffix: Vec<u8>,
-    /// Any bytes, and as many as fit. Empty if the value is outside.
+    /// The value, which can be any bytes, and as many as fit. Empty if the value is outside.
     pub value: Vec<u8>,
-    /// The inode that has the value.
+    /// The inode that contains the value.
     pub outside: Option<Outside>,
 }
 
 impl Entry {
-    /// Prefix and rest.
+    /// The prefix and the rest.
     pub fn name(&self) -> Name<'_> {
         Name { index: self.index, suffix: &self.suffix }
     }
@@ -39,7 +39,7 @@ impl Entry {
         self.outside.map_or_else(|| entry_hash(&self.suffix, &self.value), |outside| outside.hash)
     }
 
-    /// Bytes that name and value take on disk.
+    /// The number of bytes that name and value take on disk.
     fn stored_len(&self) -> usize {
         pad4(ENTRY_LEN + self.suffix.len()) + pad4(self.value.len())
     }
@@ -52,7 +52,7 @@ pub struct EntryList {
 }
 
 impl EntryList {
-    /// Without attributes.
+    /// A list without attributes.
     pub fn new() -> EntryList {
         EntryList::default()
     }
@@ -68,12 +68,12 @@ impl EntryList {
         EntryList { entries: refs.iter().map(owned).collect() }
     }
 
-    /// In the order in which they are stored.
+    /// The attributes, in the order in which they are stored.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()
     }
 
-    /// How many attributes.
+    /// The number of attributes.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -83,29 +83,29 @@ impl EntryList {
         self.entries.is_empty()
     }
 
-    /// An attribute.
+    /// Returns the attribute with this name.
     pub fn find(&self, name: Name<'_>) -> Option<&Entry> {
         self.entries.iter().find(|e| e.name() == name)
     }
 
-    /// The value of an attribute; `None` also if it is outside.
+    /// The value of an attribute; also `None` if the value is outside.
     pub fn get(&self, name: Name<'_>) -> Option<&[u8]> {
         self.find(name).filter(|e| e.outside.is_none()).map(|e| e.value.as_slice())
     }
 
-    /// The values in inodes of their own, in the order in which they are stored.
+    /// The values in separate inodes, in the order in which they are stored.
     pub fn outside(&self) -> impl Iterator<Item = Outside> {
         self.entries.iter().filter_map(|e| e.outside)
     }
 
-    /// Sets an attribute, in place when it exists; duplicates of a damaged image disappear. False, and no change, when
-    /// the name is longer than [`NAME_LEN_MAX`].
+    /// Sets an attribute, in place if it exists. Duplicates from a damaged image are removed. Returns false, without a
+    /// change, if the name is longer than [`NAME_LEN_MAX`].
     #[must_use]
     pub fn set(&mut self, name: Name<'_>, value: &[u8]) -> bool {
         self.put(name, value, None)
     }
 
-    /// The same for a value in an inode of its own.
+    /// The same as [`EntryList::set`], for a value in a separate inode.
     #[must_use]
     pub fn set_outside(&mut self, name: Name<'_>, outside: Outside) -> bool {
         self.put(name, &[], Some(outside))
@@ -130,24 +130,24 @@ impl EntryList {
         true
     }
 
-    /// Removes an attribute; whether it was there.
+    /// Removes an attribute. Returns whether it existed.
     pub fn remove(&mut self, name: Name<'_>) -> bool {
         let before = self.entries.len();
         self.entries.retain(|e| e.name() != name);
         self.entries.len() != before
     }
 
-    /// Puts the entries into the order that a block needs.
+    /// Sorts the entries in the order that a block requires.
     pub fn sort_for_block(&mut self) {
         self.entries.sort_by(|a, b| a.name().block_order().cmp(&b.name().block_order()));
     }
 
-    /// Bytes that the values take.
+    /// The number of bytes that the values take.
     pub fn values_len(&self) -> usize {
         self.entries.iter().map(|e| pad4(e.value.len())).sum()
     }
 
-    /// Bytes that names, values and terminator take, without a header.
+    /// The number of bytes that names, values and terminator take, without a header.
     pub fn stored_len(&self) -> usize {
         self.entries.iter().map(Entry::stored_len).sum::<usize>() + TERMINATOR_LEN
     }

@@ -1,7 +1,7 @@
-//! Attributes mended where they lie: the entries that can be used stay, the others go.
+//! Repairs attributes in place: the usable entries are kept, the others are removed.
 //!
-//! Main type: [`Fate`]. Main functions: [`mend_area`], [`mend_block`]. Values do not move, and those in inodes of their
-//! own stay named.
+//! Main type: [`Fate`]. Main functions: [`mend_area`], [`mend_block`]. Values do not move, and references to values in
+//! separate inodes are kept.
 //!
 //! # Locking
 //! None.
@@ -15,14 +15,14 @@ use super::entry::{ENTRY_LEN, EntryRef, RawEntry, TERMINATOR_LEN};
 use super::{MAGIC, Name, XattrContext, block_hash, entry_hash, entry_hash_signed, pad4};
 use crate::{BlockNr, InodeNr};
 
-/// The fate of an attribute that can be used.
+/// The decision about a usable attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes.
+    /// The attribute is removed.
     Goes,
-    /// It stays. Its hash is corrected if its value lies beside it.
+    /// The attribute is kept. If its value is in the same area or block, its hash is corrected.
     Stays,
-    /// It stays. Its value lies in an inode, and gives it this hash.
+    /// The attribute is kept. Its value is in a separate inode, and has this hash.
     StaysWith {
         /// The value of `e_hash`.
         hash: u32,
@@ -33,17 +33,18 @@ pub enum Fate {
 struct Found {
     name: Range<usize>,
     value: Option<Range<usize>>,
-    /// Its hash fits.
+    /// The stored hash is correct.
     fits: bool,
 }
 
-/// The attributes in an inode, from their magic number on. `keep` decides about each that can be used. Returns how many
-/// are dropped.
+/// Repairs the attributes in an inode, from their magic number on. `keep` decides about each usable attribute. Returns
+/// the number of attributes that are removed.
 pub fn mend_area(area: &mut [u8], context: &XattrContext, keep: &mut dyn FnMut(&EntryRef<'_>) -> Fate) -> usize {
     mend(area, 4, 4, context, keep).0
 }
 
-/// An attribute block, which gets a valid header. Returns how many attributes are dropped, and how many stay.
+/// Repairs an attribute block, which gets a valid header. Returns how many attributes are removed, and how many are
+/// kept.
 pub fn mend_block(
     block: &mut [u8],
     nr: BlockNr,
@@ -80,10 +81,10 @@ fn mend(
         found.push(entry);
     }
     let names_end = (at + TERMINATOR_LEN).min(bytes.len());
-    // Of entries whose values overlap, those stay whose hashes fit.
+    // Of entries whose values overlap, those with correct hashes are kept.
     let mut order: Vec<usize> = (0..found.len()).collect();
     order.sort_by_key(|i| !found[*i].fits);
-    // A value may lie neither among the names nor in the header.
+    // A value may be neither among the names nor in the header.
     let mut taken: Vec<Range<usize>> = Vec::from([Range { start: 0, end: names_end }]);
     let mut stay = vec![Fate::Goes; found.len()];
     for i in order {
@@ -110,7 +111,7 @@ fn mend(
     (count - hashes.len(), hashes)
 }
 
-/// The entry at this byte; `None`: its name is cut off.
+/// Reads the entry at this byte offset; `None` if its name is cut off.
 fn look(bytes: &[u8], at: usize, value_base: usize) -> Option<Found> {
     let (raw, _) = RawEntry::ref_from_prefix(bytes.get(at..)?).ok()?;
     let suffix = bytes.get(at + ENTRY_LEN..at + ENTRY_LEN + usize::from(raw.e_name_len))?;
@@ -121,7 +122,7 @@ fn look(bytes: &[u8], at: usize, value_base: usize) -> Option<Found> {
     let size = raw.e_value_size.get() as usize;
     let inside = raw.e_value_inum.get() == 0 && size > 0;
     let start = value_base + usize::from(raw.e_value_offs.get());
-    // A value that reaches behind the end is one that overlaps everything.
+    // A value that extends past the end counts as overlapping everything.
     let value = inside.then_some(start..start.saturating_add(pad4(size)));
     let words = value.clone().map_or(Some(&[][..]), |value| bytes.get(value));
     let hash = raw.e_hash.get();
@@ -149,7 +150,7 @@ fn usable(bytes: &[u8], entry: &Found, context: &XattrContext, keep: &mut dyn Fn
     keep(&EntryRef { name, value, outside, hash: raw.e_hash.get() })
 }
 
-/// Corrects the hash of the entry at this byte. In an inode it may be 0.
+/// Corrects the hash of the entry at this byte offset. In an inode, it may be 0.
 fn rehash(bytes: &mut [u8], at: usize, entry: &Found, fate: Fate, in_block: bool) -> u32 {
     let Ok((raw, rest)) = RawEntry::ref_from_prefix(&bytes[at..]) else { return 0 };
     let mut raw = *raw;
@@ -216,7 +217,7 @@ mod tests {
         }
     }
 
-    /// A small generator, because this crate has none.
+    /// A small random number generator, because this crate has none.
     fn small_rng(mut state: u32) -> impl FnMut() -> u32 {
         move || {
             state ^= state << 13;
@@ -229,7 +230,7 @@ mod tests {
     #[test]
     fn an_overlapping_value_goes_and_the_rest_stays() {
         let mut bad = block(&["a", "bc", "def"]);
-        // The second entry's value: that of the first.
+        // The second entry gets the value of the first.
         let first = [bad[34], bad[35]];
         bad[32 + 20 + 2..32 + 20 + 4].copy_from_slice(&first);
         assert_eq!(mend_block(&mut bad, BlockNr(90), 2, &context(), &mut |_| Fate::Stays), (1, 2));

@@ -1,12 +1,12 @@
-//! Extended attributes as bytes: the area behind an inode's fixed fields, and the xattr block.
+//! The encoding of extended attributes: the area after an inode's fixed fields, and the xattr block.
 //!
 //! Main types: [`EntryRef`] (one attribute in the bytes), [`EntryList`] (the decoded, editable list), [`inode_area`]
 //! and [`XattrBlock`] (the two places where a list is stored), [`Name`] (the table of prefixes), [`XattrDamage`] (one
 //! fault).
 //!
-//! Both places contain the same entries (Linux: `struct ext4_xattr_entry`, fs/ext4/xattr.h): names grow from the
-//! front, values are packed from the end, four zero bytes end the names. They differ in the header, in the base of
-//! value offsets, in sorting, and in whether hashes are stored:
+//! Both places contain the same entries (Linux: `struct ext4_xattr_entry`, fs/ext4/xattr.h): names grow from the front,
+//! values grow from the end, and four zero bytes end the names. They differ in the header, in the base of value
+//! offsets, in the order of entries, and in whether hashes are stored:
 //!
 //! | | inode area | xattr block |
 //! |---|---|---|
@@ -15,15 +15,15 @@
 //! | order | any | (index, name length, name) |
 //! | `e_hash` | 0 allowed, and always written | computed; `h_hash` combines them |
 //!
-//! Reading is strict about bounds and overlaps (the bytes are hostile) and lenient about order, duplicates and
-//! unknown name indexes: unknown entries are preserved and rewritten unchanged, as in the kernel. Editing always
+//! Reading is strict about bounds and overlaps, because the bytes may be hostile. It is lenient about order, duplicates
+//! and unknown name indexes: unknown entries are preserved and rewritten unchanged, as in the kernel. Editing always
 //! rebuilds the whole area: decode, edit the list, encode.
 //!
-//! With `ea_inode`, an entry may name an inode that has the value ([`Outside`]). Such an inode has flags, a count of
-//! references and the value's hash in fields that mean other things elsewhere ([`crate::inode::InodeDesc`]).
+//! With `ea_inode`, an entry may refer to an inode that contains the value ([`Outside`]). Such an inode has flags, a
+//! reference count and the value's hash in fields that have other meanings elsewhere ([`crate::inode::InodeDesc`]).
 //!
-//! What it does not do: read or write those inodes, choose between the places, share blocks, or check permissions. All
-//! that is in `fs`.
+//! What it does not do: read or write those inodes, choose between the places, share blocks, or check permissions. The
+//! `fs` crate does all that.
 //!
 //! # Locking
 //! None.
@@ -52,34 +52,34 @@ pub use name::{Name, index};
 
 /// The magic number of both headers (Linux: `EXT4_XATTR_MAGIC`).
 pub const MAGIC: u32 = 0xEA02_0000;
-/// Longest name behind its prefix, in bytes: `e_name_len` is one byte.
+/// The maximum length of a name after its prefix, in bytes: `e_name_len` is one byte.
 pub const NAME_LEN_MAX: usize = 255;
-/// Largest value that the VFS passes, in bytes (Linux: `XATTR_SIZE_MAX`).
+/// The maximum size of a value that the VFS passes, in bytes (Linux: `XATTR_SIZE_MAX`).
 pub const VALUE_SIZE_MAX: usize = 65536;
 
-/// A larger value goes to an inode of its own at once, where it may: no block of this size has room for it beside a
-/// short name (Linux: `EXT4_XATTR_MIN_LARGE_EA_SIZE`).
+/// A larger value is stored in a separate inode immediately, if that is possible: no block of this size has room for it
+/// together with a short name (Linux: `EXT4_XATTR_MIN_LARGE_EA_SIZE`).
 pub const fn large_value(block_size: usize) -> usize {
     block_size - 20 - HEADER_LEN - 4
 }
 
-/// Bytes at the start of an xattr block that values leave to names where values may have inodes of their own (Linux:
-/// `EXT4_XATTR_BLOCK_RESERVE`).
+/// The number of bytes at the start of an xattr block that are kept free of values for more names, if values may be in
+/// separate inodes (Linux: `EXT4_XATTR_BLOCK_RESERVE`).
 pub const fn reserved_for_names(block_size: usize) -> usize {
     if block_size / 8 < 1024 { block_size / 8 } else { 1024 }
 }
 
-/// The attributes do not fit where they should go.
+/// The attributes do not fit into their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{needed} bytes of attributes do not fit into {available}")]
 pub struct NoSpace {
-    /// Bytes that names, values and the terminator take.
+    /// The number of bytes that names, values and the terminator take.
     pub needed: usize,
-    /// Bytes behind the header.
+    /// The number of bytes after the header.
     pub available: usize,
 }
 
-/// Rounds up to the four bytes to which names and values are padded (Linux: `EXT4_XATTR_SIZE`).
+/// Rounds up to a multiple of the four bytes to which names and values are padded (Linux: `EXT4_XATTR_SIZE`).
 pub(crate) const fn pad4(n: usize) -> usize {
     (n + 3) & !3
 }

@@ -2,25 +2,25 @@
 
 /// The values of `e_name_index` (Linux: `EXT4_XATTR_INDEX_*`).
 pub mod index {
-    /// `user.`: any owner's.
+    /// `user.`: for any owner.
     pub const USER: u8 = 1;
     /// `system.posix_acl_access`, the whole name: the ACL.
     pub const POSIX_ACL_ACCESS: u8 = 2;
-    /// `system.posix_acl_default`, the whole name: the ACL that a directory hands down.
+    /// `system.posix_acl_default`, the whole name: the ACL that new files in a directory inherit.
     pub const POSIX_ACL_DEFAULT: u8 = 3;
-    /// `trusted.`: the administrator's.
+    /// `trusted.`: for the administrator.
     pub const TRUSTED: u8 = 4;
-    /// Lustre's; preserved, not shown.
+    /// For Lustre; preserved, not shown.
     pub const LUSTRE: u8 = 5;
-    /// `security.`: labels and capabilities.
+    /// `security.`: for labels and capabilities.
     pub const SECURITY: u8 = 6;
-    /// Only `system.data`: the tail of an inline file. It must never leave the inode.
+    /// Only `system.data`: the end of an inline file. It must never be stored outside the inode.
     pub const SYSTEM: u8 = 7;
-    /// `system.richacl`, never in Linux; preserved, not shown.
+    /// `system.richacl`, which Linux never had; preserved, not shown.
     pub const RICHACL: u8 = 8;
     /// The context of fscrypt; preserved, not shown.
     pub const ENCRYPTION: u8 = 9;
-    /// `gnu.`, the Hurd's; preserved, not shown.
+    /// `gnu.`, for the Hurd; preserved, not shown.
     pub const HURD: u8 = 10;
 }
 
@@ -29,7 +29,7 @@ struct Row {
     index: u8,
     prefix: &'static [u8],
     whole: bool,
-    /// Reachable by the system calls; the others are preserved on disk and shown by inspection tools only.
+    /// Whether the system calls can access it. The others are preserved on disk, and only inspection tools show them.
     visible: bool,
 }
 
@@ -37,7 +37,7 @@ const fn row(index: u8, prefix: &'static [u8], whole: bool, visible: bool) -> Ro
     Row { index, prefix, whole, visible }
 }
 
-/// Longer prefixes come before their own beginnings.
+/// A longer prefix comes before its own beginning.
 static TABLE: [Row; 9] = [
     row(index::USER, b"user.", false, true),
     row(index::POSIX_ACL_ACCESS, b"system.posix_acl_access", true, true),
@@ -60,13 +60,13 @@ pub struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
-    /// Splits a full name as the system calls pass it. None: a prefix that ext4 does not offer, an empty rest, or a
-    /// NUL inside (`EOPNOTSUPP`/`EINVAL` to a caller).
+    /// Splits a full name as the system calls pass it. `None` for a prefix that ext4 does not have, an empty rest, or a
+    /// NUL in the name (`EOPNOTSUPP`/`EINVAL` for a caller).
     pub fn parse(full: &'a [u8]) -> Option<Name<'a>> {
         Name::split(full).filter(|(_, visible)| *visible).map(|(name, _)| name)
     }
 
-    /// As [`Name::parse`], and also the prefixes that only tools may see (`system.data`, `gnu.`, …).
+    /// The same as [`Name::parse`], but also for prefixes that only tools may see (`system.data`, `gnu.`, …).
     pub fn parse_any(full: &'a [u8]) -> Option<Name<'a>> {
         Name::split(full).map(|(name, _)| name)
     }
@@ -81,7 +81,7 @@ impl<'a> Name<'a> {
         })
     }
 
-    /// The full name; None for an index without a known prefix.
+    /// The full name; `None` for an index without a known prefix.
     pub fn full(&self) -> Option<Vec<u8>> {
         let row = TABLE.iter().find(|row| row.index == self.index)?;
         Some([row.prefix, self.suffix].concat())

@@ -1,4 +1,4 @@
-//! The codecs against a model, against damage, and against known numbers.
+//! Tests of the codecs with a model, with damage, and with known values.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ fn empty_and_full_inode_areas_round_trip() {
     let mut none: [u8; 0] = [];
     assert!(inode_area::encode(&list(&[(b"a", b"b")]), &mut none).is_err());
     assert!(inode_area::encode(&EntryList::new(), &mut none).is_ok());
-    // Exactly full, and one byte (so four) too many: 96 - 4 - 4 (terminator) - 20 (entry) = 68.
+    // First it is exactly full, then one byte (so four) too many: 96 - 4 - 4 (terminator) - 20 (entry) = 68.
     let mut area = [0xAA; 96];
     assert!(inode_area::encode(&list(&[(b"a", &[7; 69])]), &mut area).is_err());
     assert_eq!(area, [0xAA; 96], "nothing was written");
@@ -95,7 +95,7 @@ fn values_outside_or_overlapping_are_corrupt() {
     assert_eq!(kept.iter().next().unwrap().index, 77, "unknown indexes are preserved");
 }
 
-/// An entry whose value is outside comes back from both places, and its hash covers the value's.
+/// An entry whose value is outside can be read back from both places, and its hash covers the value's hash.
 #[test]
 fn entries_with_values_outside_keep_inode_length_and_hash() {
     let name = Name { index: index::USER, suffix: b"large" };
@@ -333,7 +333,7 @@ proptest! {
 
 #[test]
 fn an_entry_without_a_name_is_damage() {
-    // Its value offset distinguishes it from the end of the list; written again, it would be the end.
+    // Its value offset distinguishes it from the end of the list. Written again, it would be the end of the list.
     let mut area = vec![0; 96];
     area[..4].copy_from_slice(&MAGIC.to_le_bytes());
     area[4 + 3] = 0x0A;

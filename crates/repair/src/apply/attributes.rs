@@ -1,4 +1,4 @@
-//! Attributes: those that can be read stay.
+//! Attributes: keeps those that can be read.
 //!
 //! # Locking
 //! None.
@@ -14,7 +14,7 @@ use crate::error::{Done, Refusal};
 use crate::view::Image;
 use crate::view::inode::Inode;
 
-/// The offset of the count of references in an attribute block.
+/// The offset of the reference count in an attribute block.
 const REFERENCES_AT: usize = 4;
 /// The offset of the checksum.
 const CHECKSUM_AT: usize = 16;
@@ -25,11 +25,11 @@ fn context(image: &Image) -> XattrContext {
     XattrContext { seed, ea_inode: geo.ea_inode, inodes: (geo.first_ino, geo.inodes_count) }
 }
 
-/// The most bytes of a value (Linux: `XATTR_SIZE_MAX`).
+/// The maximum number of bytes of a value (Linux: `XATTR_SIZE_MAX`).
 const VALUE_MAX: u32 = 64 << 10;
 
-/// Whether an attribute can stay. If its value has an inode, that must be one for values, of the right size; the hash
-/// of the value's bytes counts, not the stored one.
+/// Whether an attribute can be kept. If its value is in an inode, that must be an inode for values and have the right
+/// size. The hash is that of the value's bytes, not the stored one.
 fn fate(image: &Image, entry: &EntryRef<'_>) -> Fate {
     let Some((ino, size)) = entry.outside else { return Fate::Stays };
     let value = image.inode(ino).ok().filter(|value| {
@@ -48,14 +48,14 @@ fn fate(image: &Image, entry: &EntryRef<'_>) -> Fate {
     Fate::StaysWith { hash: if fits { entry.hash } else { names[0] } }
 }
 
-/// Whether the value names an inode in use as its owner, as values of Lustre do (Linux: `ext4_xattr_inode_iget`). Such
+/// Whether the value stores an inode in use as its owner, like values of Lustre (Linux: `ext4_xattr_inode_iget`). Such
 /// a value has no hash.
 fn is_lustre(image: &Image, value: &Inode) -> bool {
     let owner = InodeNr(value.raw.i_mtime.get());
     image.inode(owner).is_ok_and(|owner| owner.links() > 0 && owner.generation() == value.generation())
 }
 
-/// The hash of a value's bytes; `None`: some of them cannot be read.
+/// The hash of a value's bytes; `None` if some of them cannot be read.
 fn value_hash(image: &Image, value: &Inode, size: u32) -> Option<u32> {
     let mapped = image.map(value);
     let mut bytes = Vec::new();
@@ -66,7 +66,7 @@ fn value_hash(image: &Image, value: &Inode, size: u32) -> Option<u32> {
     Some(image.geo.seed.checksum(&bytes[..size as usize]))
 }
 
-/// Rewrites the attributes of an inode, and those of its block if they name invalid values.
+/// Rewrites the attributes of an inode, and those of its block if they refer to invalid values.
 pub fn in_inode(image: &mut Image, ino: InodeNr) -> Done {
     image.touch(ino);
     let inode = image.inode(ino)?;
@@ -83,8 +83,8 @@ pub fn in_inode(image: &mut Image, ino: InodeNr) -> Done {
     }
 }
 
-/// Rewrites an attribute block with the attributes that can be read. `references`: the number of inodes that refer to
-/// it; 0: as stored.
+/// Rewrites an attribute block with the attributes that can be read. `references` is the number of inodes that refer to
+/// it, or 0 to keep the stored one.
 pub fn block(image: &mut Image, nr: BlockNr, references: u32) -> Done {
     let mut bytes = image.block(nr)?;
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -99,7 +99,7 @@ pub fn block(image: &mut Image, nr: BlockNr, references: u32) -> Done {
     if kept == 0 { drop_block(image, nr) } else { image.put_block(nr, &bytes) }
 }
 
-/// Writes an attribute block with a count of references and its checksum, which covers its place.
+/// Writes an attribute block with a reference count and its checksum, which also covers its place.
 pub fn write_block(image: &Image, nr: BlockNr, mut bytes: Vec<u8>, references: Option<u32>) -> Done {
     if let Some(count) = references {
         bytes[REFERENCES_AT..REFERENCES_AT + 4].copy_from_slice(&count.to_le_bytes());

@@ -1,6 +1,6 @@
-//! Whole contents of files that the file system makes itself.
+//! Whole contents of files that the file system itself owns.
 //!
-//! Main functions: [`blocks`] (the blocks for a content, in logical order), [`set_blocks`] (they become the map).
+//! Main functions: [`blocks`] (the blocks for a content, in logical order), [`set_blocks`] (makes them the map).
 //!
 //! # Locking
 //! None.
@@ -11,8 +11,8 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 use crate::error::Done;
 use crate::view::Image;
 
-/// `count` blocks in logical order: those of `own` first, then free ones. The blocks of a cluster stay at their places
-/// in it.
+/// Returns `count` blocks in logical order: those of `own` first, then free ones. The blocks of a cluster keep their
+/// places in it.
 pub fn blocks(image: &mut Image, own: Vec<BlockNr>, count: usize) -> Done<Vec<BlockNr>> {
     let mask = (1u64 << image.geo.cluster_bits) - 1;
     let mut blocks = own;
@@ -37,7 +37,7 @@ pub fn own(image: &Image, ino: InodeNr) -> Done<Vec<BlockNr>> {
             && !image.facts.is_metadata(*block)
             && !image.is_unreadable(*block, 1)
     };
-    // In a file system with clusters, a block behind a hole would lie at the place of another one.
+    // In a file system with clusters, a block after a hole would be at the place of another one.
     let whole = |(at, (lblk, _)): &(usize, (u64, BlockNr))| image.geo.cluster_bits == 0 || *at as u64 == *lblk;
     let all: Vec<(u64, BlockNr)> = image.map(&inode).blocks().collect();
     Ok(all.into_iter().enumerate().take_while(whole).map(|(_, (_, block))| block).filter(mine).collect())

@@ -1,7 +1,7 @@
-//! Directories: blocks and whole directories written again, single entries changed.
+//! Directories: rewrites blocks and whole directories, and changes single entries.
 //!
-//! Main functions: [`block`] (one block, with the entries that can be read), [`rebuild`] (all names, with an index
-//! where one belongs), [`insert`] (one more name).
+//! Main functions: [`block`] (one block, with the entries that can be read), [`rebuild`] (all names, with an index if
+//! the directory needs one), [`insert`] (one more name).
 //!
 //! # Locking
 //! None.
@@ -82,7 +82,7 @@ fn others(image: &Image, inode: &Inode, lblk: u32) -> Taken {
     taken
 }
 
-/// The names that a directory has, in the form in which it compares them.
+/// The names of a directory, in the form in which the directory compares them.
 pub struct Taken {
     is_folded: bool,
     names: BTreeSet<Vec<u8>>,
@@ -109,7 +109,7 @@ impl Taken {
     }
 }
 
-/// Writes `.` and `..` at the start of a block; its other bytes stay.
+/// Writes `.` and `..` at the start of a block. Its other bytes do not change.
 fn dots(image: &Image, inode: &Inode, bytes: &mut [u8]) {
     let parent = parent_of(image, inode);
     let kind = if image.geo.filetype { FileType::Directory.dirent_code() } else { 0 };
@@ -125,7 +125,7 @@ fn dots(image: &Image, inode: &Inode, bytes: &mut [u8]) {
     }
 }
 
-/// The parent of a directory: the one that has its name, else the one that its `..` names, else the root.
+/// The parent of a directory: the one that contains its name, otherwise the one of its `..`, otherwise the root.
 pub fn parent_of(image: &Image, inode: &Inode) -> InodeNr {
     if inode.ino == InodeNr::ROOT {
         return InodeNr::ROOT;
@@ -141,8 +141,8 @@ pub fn parent_of(image: &Image, inode: &Inode) -> InodeNr {
     named.or_else(said).or_else(stored).unwrap_or(InodeNr::ROOT)
 }
 
-/// The entries to rewrite: legal names, each once. A name that is there twice gets a number. An entry that was found
-/// behind damage counts if its inode lacks a name.
+/// The entries to rewrite: legal names, each once. A duplicate name gets a number. An entry that was found after damage
+/// is used if its inode lacks a name.
 fn usable(image: &Image, inode: &Inode, entries: Vec<Entry>, taken: &mut Taken) -> Vec<Named> {
     let encrypted = inode.has(InodeFlags::ENCRYPT);
     let strict = image.sb.strict_encoding() && taken.is_folded;
@@ -166,7 +166,7 @@ fn usable(image: &Image, inode: &Inode, entries: Vec<Entry>, taken: &mut Taken) 
     names
 }
 
-/// A name with dots in place of bytes that no name can have; `None`: nothing else is left.
+/// A name with dots in place of bytes that are not allowed in names; `None` if nothing else is left.
 fn legal(mut name: Vec<u8>, encrypted: bool) -> Option<Vec<u8>> {
     if encrypted {
         return (!name.is_empty()).then_some(name);
@@ -175,7 +175,7 @@ fn legal(mut name: Vec<u8>, encrypted: bool) -> Option<Vec<u8>> {
     (name_is_legal(&name) && name.iter().any(|byte| *byte != b'.')).then_some(name)
 }
 
-/// A name with dots in place of the bytes that are no text.
+/// A name with dots in place of the bytes that are not text.
 fn text(name: Vec<u8>) -> Vec<u8> {
     let mut out = Vec::new();
     for chunk in name.utf8_chunks() {
@@ -185,7 +185,7 @@ fn text(name: Vec<u8>) -> Vec<u8> {
     out
 }
 
-/// The name itself, or with the first number that makes it unique.
+/// The name itself, or the name with the first number that makes it unique.
 pub fn free_name(name: Vec<u8>, taken: &Taken) -> Vec<u8> {
     if !taken.has(&name) {
         return name;
@@ -219,7 +219,7 @@ pub fn reseal(image: &Image, inode: &Inode) -> Done {
     Ok(())
 }
 
-/// How names of a directory are hashed; `None`: it gets no index.
+/// The hash function for names of a directory; `None` if it gets no index.
 fn hasher(image: &Image, inode: &Inode) -> Option<Hasher> {
     let unknown = inode.has(InodeFlags::CASEFOLD | InodeFlags::ENCRYPT);
     if !image.geo.dir_index || unknown {
@@ -258,7 +258,7 @@ pub fn rebuild(image: &mut Image, ino: InodeNr, more: &[(Vec<u8>, InodeNr)]) -> 
     write(image, &inode, parent, &names, blocks, blocks_min)
 }
 
-/// Rewrites a directory of `old` in the form that `new` has.
+/// Rewrites a directory of `old` in the form that `new` requires.
 pub fn rewrite(old: &Image, new: &mut Image, ino: InodeNr) -> Done {
     let inode = old.inode(ino)?;
     if inode.has(InodeFlags::INLINE_DATA) {
@@ -271,7 +271,7 @@ pub fn rewrite(old: &Image, new: &mut Image, ino: InodeNr) -> Done {
     write(new, &inode, parent, &names, blocks, blocks_min)
 }
 
-/// Rewrites a directory of `old` with other names, which must have the same lengths and differ.
+/// Rewrites a directory of `old` with other names, which must have the same lengths and be distinct.
 pub fn rename_all(old: &Image, new: &mut Image, ino: InodeNr, mut name: impl FnMut(&[u8]) -> Vec<u8>) -> Done {
     let inode = old.inode(ino)?;
     let blocks: Vec<BlockNr> = old.map(&inode).blocks().map(|(_, block)| block).collect();
@@ -293,7 +293,7 @@ fn add(image: &Image, names: &mut Vec<Named>, taken: &mut Taken, more: &[(Vec<u8
     Ok(())
 }
 
-/// Writes a whole directory into its blocks, and more if it needs them.
+/// Writes a whole directory into its blocks, and into more if it needs them.
 fn write(
     image: &mut Image,
     inode: &Inode,
@@ -330,7 +330,7 @@ fn write(
     content::set_blocks(image, ino, &blocks, (blocks.len() * size) as u64)
 }
 
-/// Makes an inode a directory that is empty except for what can be found of it.
+/// Makes an inode a directory that contains only the entries that can be found.
 pub fn make(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[(Vec<u8>, InodeNr)]) -> Done {
     let inode = image.inode(ino)?;
     let named: Vec<Named> = names
@@ -343,7 +343,7 @@ pub fn make(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[(Vec<u8>,
     write(image, &inode, parent, &named, Vec::new(), 0)
 }
 
-/// Adds a name to a directory. `from`: the logical block to begin with; returns the one that has it now.
+/// Adds a name to a directory. `from` is the logical block to begin with. Returns the one that contains the name now.
 pub fn insert(image: &mut Image, dir: InodeNr, name: &[u8], target: InodeNr, from: u32) -> Done<u32> {
     let inode = image.inode(dir)?;
     let kind = image.inode(target)?.kind();
@@ -390,13 +390,13 @@ fn extend(image: &mut Image, inode: &Inode, name: &[u8], target: InodeNr) -> Don
     Ok(lblk as u32)
 }
 
-/// The block with an entry, for a directory whose entries do not lie in its inode.
+/// The block with an entry, for a directory whose entries are not in its inode.
 fn open(image: &Image, inode: &Inode, lblk: u32) -> Done<(BlockNr, Vec<u8>)> {
     let place = image.map(inode).place(lblk.into()).ok_or(Refusal::Lost("the entry has no place"))?;
     Ok((place, image.block(place)?))
 }
 
-/// The entry at this byte, if it leads to this inode: its length.
+/// The length of the entry at this offset, if it refers to this inode.
 fn length_at(bytes: &[u8], at: usize, ino: Option<InodeNr>) -> Done<usize> {
     let entry = StoredEntry::at(bytes, at).ok_or(Refusal::Lost("the entry is cut off"))?;
     if ino.is_some_and(|ino| ino.0 != entry.ino) {
@@ -449,7 +449,7 @@ pub fn entry_kind(image: &mut Image, dir: InodeNr, lblk: u32, offset: u32, kind:
     image.put_block(place, &bytes)
 }
 
-/// Changes an entry of a directory whose entries lie in its inode.
+/// Changes an entry of a directory whose entries are in its inode.
 fn inline_entry(image: &Image, inode: &Inode, lblk: u32, at: usize, change: impl FnOnce(&mut [u8])) -> Done {
     let lost = Refusal::Lost("the entry is cut off");
     if lblk == 0 {
@@ -478,8 +478,8 @@ pub fn set_parent(image: &mut Image, dir: InodeNr, parent: InodeNr) -> Done {
     image.put_block(place, &bytes)
 }
 
-/// Rewrites a directory in its inode with the entries that can be read: in the inode, or in blocks if they do not fit
-/// there, or if its own blocks can be found.
+/// Rewrites a directory in its inode with the entries that can be read. They are written to the inode, or to blocks if
+/// they do not fit there, or if the directory's own blocks can be found.
 pub fn inline(image: &mut Image, inode: &Inode, more: &[(Vec<u8>, InodeNr)]) -> Done {
     let ino = inode.ino;
     image.touch(ino);
@@ -502,7 +502,7 @@ pub fn inline(image: &mut Image, inode: &Inode, more: &[(Vec<u8>, InodeNr)]) -> 
     write(image, &inode, parent, &names, Vec::new(), 0)
 }
 
-/// Writes entries into an inode; `false`: they do not fit.
+/// Writes entries into an inode. Returns `false` if they do not fit.
 fn pack_inline(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[Named]) -> Done<bool> {
     let format = DirBlockFormat { has_csum: false, encrypted: true, ..image.dir_format(&image.inode(ino)?) };
     let mut dir = InlineDir::new(parent.0, InlineDir::rest_for(names.iter().map(|(name, _)| name.len())));

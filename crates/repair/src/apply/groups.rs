@@ -20,7 +20,7 @@ fn set_desc(image: &mut Image, group: GroupNr, desc: GroupDesc) -> Done {
     image.put_desc(group)
 }
 
-/// Rewrites a descriptor. Flags that need checksums are cleared where there are none; counts are those of the files.
+/// Rewrites a descriptor. Flags that need checksums are cleared if there are none; the counts are those of the files.
 pub fn descriptor(image: &mut Image, group: GroupNr) -> Done {
     if image.geo.desc_checksum == DescChecksum::None {
         clear_flags(image, group)?;
@@ -34,7 +34,7 @@ pub fn descriptor(image: &mut Image, group: GroupNr) -> Done {
     recount(image, group)
 }
 
-/// How many inodes at the end of a table are zero.
+/// The number of inodes at the end of a table that are zero.
 fn unused(image: &Image, group: GroupNr, known: &GroupDesc) -> u32 {
     let per_group = image.geo.inodes_per_group;
     let last = (1..=per_group).rev().find(|index| {
@@ -44,7 +44,7 @@ fn unused(image: &Image, group: GroupNr, known: &GroupDesc) -> u32 {
     if known.inode_table.0 == 0 { 0 } else { per_group - last.unwrap_or(0) }
 }
 
-/// Clears the flags and the count of unused inodes, which the encoder leaves alone without checksums.
+/// Clears the flags and the count of unused inodes, which the encoder does not change without checksums.
 pub fn clear_flags(image: &Image, group: GroupNr) -> Done {
     let (block, at) = image.geo.group_desc_block(group).ok_or(Refusal::Lost("the group has no descriptor"))?;
     let at = (block.0 << image.geo.block_bits) + at as u64;
@@ -57,7 +57,7 @@ pub fn clear_flags(image: &Image, group: GroupNr) -> Done {
     image.write(at, &bytes)
 }
 
-/// Moves the beginning of the unused part of a table behind this inode.
+/// Moves the beginning of the unused part of a table so that it follows this inode.
 pub fn open_table(image: &mut Image, ino: InodeNr) -> Done {
     let lost = Refusal::Lost("there is no such inode");
     let place = image.geo.inode_location(ino).map_err(|_| lost)?;
@@ -101,17 +101,17 @@ fn write_bitmap(image: &Image, place: BlockNr, bytes: &[u8]) -> Done {
     if image.block(place)? == bytes { Ok(()) } else { image.put_block(place, bytes) }
 }
 
-/// The block bitmap, from the layout alone, of a group whose own was never written.
+/// The initial block bitmap of a group whose bitmap was never written, computed from the layout.
 fn initial(image: &Image, group: GroupNr) -> Done<Vec<u8>> {
     let mut bytes = vec![0; image.geo.block_size as usize];
     bitmap::init_block_bitmap(&mut bytes, group, image.descs.iter(), &image.geo);
     Ok(bytes)
 }
 
-/// Writes the places that the check took from a backup. A place that is still unknown, or that other metadata has, is
-/// chosen again: where mke2fs puts it if that is free, else in a free block.
+/// Writes the places that the check took from a backup. A place that is still unknown, or that other metadata takes, is
+/// chosen again: the place of mke2fs if that is free, otherwise a free block.
 pub fn places(image: &mut Image, group: GroupNr) -> Done {
-    // Of two tables in one place, the one that is not where mke2fs puts it is in the wrong place.
+    // If two tables are in the same place, the one that mke2fs would not put there is in the wrong place.
     let astray = tables_astray(image, group);
     for other in &astray {
         own_places(image, *other)?;
@@ -119,15 +119,15 @@ pub fn places(image: &mut Image, group: GroupNr) -> Done {
     if astray.is_empty() {
         own_places(image, group)?;
     }
-    // A bitmap of another group on the table is moved: its content is known.
+    // A bitmap of another group on the table is moved, because its content is known.
     for other in bitmaps_on_table(image, group) {
         own_places(image, other)?;
     }
     Ok(())
 }
 
-/// Where mke2fs puts a group's bitmaps and table: of the places that its versions choose, those that agree with more of
-/// the descriptors nearby.
+/// The places in which mke2fs puts a group's bitmaps and table. Of the places that its versions choose, those that
+/// agree with more of the nearby descriptors are returned.
 fn usual_places(image: &Image, group: GroupNr) -> [BlockNr; 3] {
     const NEAR: u32 = 64;
     let [new, old] = image.geo.default_tables(group);
@@ -158,12 +158,12 @@ pub fn usual(image: &mut Image, group: GroupNr) -> Done {
     set_desc(image, group, known)
 }
 
-/// Whether a group's table lies where mke2fs puts it.
+/// Whether a group's table is where mke2fs puts it.
 fn is_usual(image: &Image, group: GroupNr, desc: &GroupDesc) -> bool {
     usual_places(image, group)[2] == desc.inode_table
 }
 
-/// The other groups whose tables lie on this group's table, if this one is in its usual place and theirs are not.
+/// The other groups whose tables overlap this group's table, if this one is in its usual place and theirs are not.
 fn tables_astray(image: &Image, group: GroupNr) -> Vec<GroupNr> {
     let len = u64::from(image.geo.inode_table_blocks);
     let Some(own) = image.descs.get(group.0 as usize).filter(|own| is_usual(image, group, own)) else {
@@ -222,7 +222,7 @@ fn stored_places(image: &Image, group: GroupNr) -> Done<[BlockNr; 3]> {
     Ok([stored.block_bitmap, stored.inode_bitmap, stored.inode_table])
 }
 
-/// Whether no file and no metadata has the blocks. Metadata may share a cluster.
+/// Whether neither a file nor metadata uses the blocks. Metadata may share a cluster.
 fn is_free(image: &Image, first: BlockNr, blocks: u64) -> bool {
     let bits = image.geo.cluster_bits;
     let is_metadata = |mut blocks: std::ops::Range<u64>| blocks.any(|block| image.facts.is_metadata(BlockNr(block)));
@@ -235,8 +235,8 @@ fn is_free(image: &Image, first: BlockNr, blocks: u64) -> bool {
         && image.facts.clusters(first, blocks).all(has_room)
 }
 
-/// Whether a piece of a group's metadata lies on another piece, or on copies of superblock and descriptors. `own`: the
-/// group's descriptor as it will be. A table stays where it is, and the bitmap on it is moved: its content is known.
+/// Whether a piece of a group's metadata overlaps another piece, or copies of superblock and descriptors. `own` is the
+/// group's future descriptor. A table is kept in its place and a bitmap on it is moved, because its content is known.
 fn overlaps(image: &Image, (group, which): (GroupNr, usize), own: &GroupDesc, (first, blocks): (BlockNr, u64)) -> bool {
     let end = first.0 + blocks;
     let meets = |start: u64, len: u64| start != 0 && first.0 < start + len && start < end;
@@ -257,7 +257,7 @@ fn overlaps(image: &Image, (group, which): (GroupNr, usize), own: &GroupDesc, (f
 }
 
 /// Makes the resize inode map the blocks that are reserved for descriptors, and their copies in the groups with
-/// backups, by one double indirect block (e2fsprogs: `ext2fs_create_resize_inode`).
+/// backups, through one double indirect block (e2fsprogs: `ext2fs_create_resize_inode`).
 pub fn resize_inode(image: &mut Image) -> Done {
     const DOUBLE: usize = 13;
     let (geo, ino) = (image.geo.clone(), InodeNr::RESIZE);
@@ -267,7 +267,7 @@ pub fn resize_inode(image: &mut Image) -> Done {
     let reserved = geo.reserved_gdt_blocks;
     let old = indirect::pointer(&image.inode(ino)?.raw.i_block, DOUBLE).map(|block| BlockNr(block.into()));
     let slot = |step: u32| ((geo.desc_blocks + step) % pointers) as usize;
-    // A block that leads to the first reserved one is that of the resize inode.
+    // A block that refers to the first reserved one belongs to the resize inode.
     let is_own = |block: &BlockNr| {
         let plain = image.can_have(*block, 1) && !image.facts.is_metadata(*block);
         let bytes = if plain { image.block(*block).ok() } else { None };
@@ -307,8 +307,8 @@ pub fn resize_inode(image: &mut Image) -> Done {
     })
 }
 
-/// Rewrites the block of multi-mount protection, which then says that no mount uses the file system: the present block,
-/// or a free one if that cannot be.
+/// Rewrites the block of multi-mount protection, which then says that no mount uses the file system: the current block,
+/// or a free one if that is impossible.
 pub fn multi_mount(image: &mut Image) -> Done {
     let stored = BlockNr(image.sb.raw().s_mmp_block.get());
     let block = match image.can_have(stored, 1) {

@@ -1,4 +1,4 @@
-//! Fields of inodes, and kinds that other structures show.
+//! Fields of inodes, and kinds that other structures imply.
 //!
 //! # Locking
 //! None.
@@ -13,7 +13,7 @@ use crate::error::{Done, Refusal};
 use crate::plan::InodeField;
 use crate::view::Image;
 
-/// Bytes of an inode before its extra fields.
+/// The number of bytes of an inode before its extra fields.
 const GOOD_OLD: usize = 128;
 
 /// Sets a field.
@@ -25,7 +25,7 @@ pub fn field(image: &mut Image, ino: InodeNr, field: InodeField, value: u64) -> 
     let hurd = image.geo.hurd;
     image.change_inode_bytes(ino, |bytes| {
         if matches!(field, InodeField::Frag | InodeField::Fsize) {
-            // Only the Hurd has them, in the bytes in which Linux has high halves.
+            // Only the Hurd has them, in bytes in which Linux has high halves.
             let at = if field == InodeField::Frag { 0x74 } else { 0x75 };
             if hurd {
                 bytes[at] = 0;
@@ -68,7 +68,7 @@ pub fn blocks(image: &mut Image, ino: InodeNr, blocks: u64) -> Done {
     })
 }
 
-/// Takes an inode back into use that has a name and was never deleted. Its links are counted later.
+/// Marks an inode as in use again if it has a name and was never deleted. Its links are counted later.
 pub fn revive(image: &mut Image, ino: InodeNr) -> Done {
     image.touch(ino);
     image.change_inode(ino, |raw| {
@@ -77,7 +77,7 @@ pub fn revive(image: &mut Image, ino: InodeNr) -> Done {
     })
 }
 
-/// Recreates an inode: a file of this kind without content.
+/// Recreates an inode as a file of this kind without content.
 pub fn fresh(image: &mut Image, ino: InodeNr, kind: FileType, permissions: u16, links: u16) -> Done {
     image.zero_inode(ino)?;
     let mut desc = InodeDesc::new(kind.mode_bits() | permissions, &image.geo);
@@ -91,12 +91,12 @@ pub fn fresh(image: &mut Image, ino: InodeNr, kind: FileType, permissions: u16, 
     }
     let geo = image.geo.clone();
     image.change_inode_bytes(ino, |bytes| {
-        // Its fields fit: they are those of an empty file.
+        // The fields are valid, because they are those of an empty file.
         let _ = desc.encode_into(bytes, ino, &geo);
     })
 }
 
-/// Sets the kind that the superblock, the content or the names of an inode show.
+/// Sets the kind of an inode according to the superblock, its content or its names.
 pub fn kind(image: &mut Image, ino: InodeNr) -> Done {
     let sb = image.sb.raw();
     let system = [
@@ -116,7 +116,7 @@ pub fn kind(image: &mut Image, ino: InodeNr) -> Done {
     image.touch(ino);
     image.set_kind(ino, kind)?;
     if kind == FileType::Directory {
-        // A file may have flags and a size that no directory has.
+        // A file may have flags and a size that no directory can have.
         image.change_inode(ino, |raw| raw.i_size_high.set(0))?;
     }
     Ok(())
@@ -135,7 +135,7 @@ fn shown_kind(image: &Image, ino: InodeNr) -> Done<FileType> {
     Ok(kinds.into_iter().find(|kind| *kind != FileType::Directory).unwrap_or(FileType::Regular))
 }
 
-/// Sets the size of the extra fields: attributes, where there are any, begin with their magic number.
+/// Sets the size of the extra fields. If there are attributes, they begin with their magic number.
 pub fn extra_isize(image: &mut Image, ino: InodeNr) -> Done {
     image.touch(ino);
     let most = image.geo.inode_size.saturating_sub(GOOD_OLD);
@@ -151,8 +151,8 @@ pub fn extra_isize(image: &mut Image, ino: InodeNr) -> Done {
 
 /// Repairs inline data without its attribute, or with flags that exclude each other.
 ///
-/// The bytes in `i_block` stay, with an empty attribute behind them, or in a block if the inode has no room for one.
-/// The bytes behind them are lost. If `i_block` may be a map of any form, nothing of the content is known.
+/// The bytes in `i_block` are kept, followed by an empty attribute, or in a block if the inode has no room for one. The
+/// bytes after them are lost. If `i_block` may be a map of any form, nothing of the content is known.
 pub fn inline(image: &mut Image, ino: InodeNr) -> Done {
     let inode = image.inode(ino)?;
     image.touch(ino);
@@ -168,7 +168,7 @@ pub fn inline(image: &mut Image, ino: InodeNr) -> Done {
     }
     let size = inode.size().min(inline::ROOM as u64);
     if inode.is_symlink() && size < inline::ROOM as u64 {
-        // Its target lies in `i_block` all the same.
+        // Its target is in `i_block` even so.
         return flags(image, ino, 0, InodeFlags::INLINE_DATA.bits());
     }
     image.set_size(ino, size)?;
@@ -182,7 +182,7 @@ pub fn inline(image: &mut Image, ino: InodeNr) -> Done {
     }
 }
 
-/// Gives an inode with inline data an empty map instead.
+/// Replaces the inline data of an inode with an empty map.
 pub fn without_content(image: &mut Image, ino: InodeNr) -> Done {
     let extents = image.geo.extents;
     image.change_inode(ino, |raw| {

@@ -1,4 +1,4 @@
-//! The journal: replayed beside the device, emptied, or made anew.
+//! The journal: replayed into the overlay, emptied, or recreated.
 //!
 //! Main functions: [`replay`], [`wipe`], [`renew`].
 //!
@@ -22,8 +22,8 @@ use super::content;
 use crate::error::{Done, Error, Refusal, Result};
 use crate::view::Image;
 
-/// Replays the log of a file system onto the changes of its device, as far as it is whole. Returns the number of
-/// transactions, and of fast commits, which are lost.
+/// Replays the readable part of a file system's log onto the changes of its device. Returns the number of transactions,
+/// and of fast commits, which are lost.
 pub fn replay(device: &Arc<CowDevice>) -> Result<(u32, usize)> {
     let shared: Arc<dyn BlockDevice> = device.clone();
     let sb = read_super(&*shared)?;
@@ -44,7 +44,7 @@ pub fn wipe(device: &Arc<CowDevice>) -> Result<()> {
     unmark(&*shared)
 }
 
-/// Clears needs_recovery: the log is empty now.
+/// Clears needs_recovery, because the log is empty now.
 fn unmark(device: &dyn BlockDevice) -> Result<()> {
     use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
     let mut sb = read_super(device)?;
@@ -57,11 +57,11 @@ fn unmark(device: &dyn BlockDevice) -> Result<()> {
     Ok(device.write_at(start, &[&bytes], BioFlags::META)?)
 }
 
-/// Takes the journal back into use, or recreates it.
+/// Restores the journal, or recreates it.
 ///
-/// The inode gets back what only its kind, its links or its map have lost: the superblock has a copy of the map. If
-/// that gives a journal whose log can be read, the log counts, and is replayed. Otherwise the journal is empty, in the
-/// blocks that it had as far as no other file has them.
+/// The inode gets back its kind, its links and its map if these are lost: the superblock has a copy of the map. If the
+/// result is a journal with a readable log, the log is replayed. Otherwise the journal is empty, and takes those of its
+/// old blocks that no other file uses.
 pub fn renew(image: &mut Image) -> Done {
     let ino = InodeNr::JOURNAL;
     let inode = image.inode(ino)?;
@@ -96,7 +96,7 @@ pub fn renew(image: &mut Image) -> Done {
 
 /// The copy of the journal's map in the superblock, and its size.
 pub fn stored_map(image: &Image) -> Option<([u8; 60], u64)> {
-    /// `s_jnl_backup_type`: there is a copy.
+    /// The value of `s_jnl_backup_type` if there is a copy.
     const BLOCKS: u8 = 1;
     let raw = image.sb.raw();
     let mut i_block = [0; 60];
@@ -105,7 +105,7 @@ pub fn stored_map(image: &Image) -> Option<([u8; 60], u64)> {
     (raw.s_jnl_backup_type == BLOCKS && size > 0 && i_block != [0; 60]).then_some((i_block, size))
 }
 
-/// Whether the journal can be opened and its log be read.
+/// Whether the journal can be opened and its log can be read.
 fn is_usable(image: &Image) -> bool {
     let device: Arc<dyn BlockDevice> = image.device.clone();
     let loaded = || {
@@ -152,7 +152,7 @@ fn note_map(image: &mut Image, i_block: [u8; 60], size: u64) -> Done {
     })
 }
 
-/// Makes a journal of `blocks` blocks, or as many as mke2fs gives it, for a file system without one.
+/// Creates a journal of `blocks` blocks, or of as many as mke2fs would choose, for a file system without one.
 pub fn create(image: &mut Image, blocks: Option<u32>) -> Done {
     let usual = jbd2::default_blocks(image.geo.blocks_count).unwrap_or(jbd2::MIN_LOG_BLOCKS);
     image.change_super(|raw| raw.s_journal_inum.set(InodeNr::JOURNAL.0))?;
@@ -160,8 +160,8 @@ pub fn create(image: &mut Image, blocks: Option<u32>) -> Done {
     make(image, InodeNr::JOURNAL, Vec::new(), blocks.unwrap_or(usual) as usize)
 }
 
-/// Makes an empty journal in the blocks that it had. Old blocks of a log in it are zeroed, so that none of them is ever
-/// taken for one of a new log.
+/// Creates an empty journal in its old blocks. Old blocks of a log in it are zeroed, so that none of them is ever
+/// mistaken for a block of a new log.
 fn empty(image: &mut Image, ino: InodeNr) -> Done {
     let own = match image.inode(ino)?.is_file() {
         true => content::own(image, ino)?,
@@ -172,7 +172,7 @@ fn empty(image: &mut Image, ino: InodeNr) -> Done {
     make(image, ino, own, count)
 }
 
-/// Makes an empty journal of `count` blocks, `own` first.
+/// Creates an empty journal of `count` blocks, `own` first.
 fn make(image: &mut Image, ino: InodeNr, own: Vec<BlockNr>, count: usize) -> Done {
     super::inodes::fresh(image, ino, FileType::Regular, 0o600, 1)?;
     let blocks = content::blocks(image, own, count)?;

@@ -12,7 +12,7 @@ use crate::view::Image;
 use crate::view::inode::{BAD_BLOCKS, Inode};
 use crate::view::map::Mapped;
 
-/// Directories end at 2 GiB where they cannot be larger.
+/// The maximum size of directories that must not be larger than 2 GiB, as a power of two.
 const DIR_BYTES_LOG2: u32 = 31;
 
 /// Rewrites a map with the part of it that can be used.
@@ -48,7 +48,7 @@ pub fn rewrite(image: &mut Image, ino: InodeNr) -> Done {
     if is_longer { image.set_size(ino, behind << bits) } else { Ok(()) }
 }
 
-/// The list of bad blocks without the primary superblock and descriptors: they have been read, and cannot be moved.
+/// The list of bad blocks without the primary superblock and descriptors, which have been read, and cannot be moved.
 fn without_primary(image: &Image, runs: &[Run]) -> Vec<Run> {
     let (first, descs) = (image.geo.super_location(GroupNr(0)).0.0, image.geo.desc_blocks);
     let behind = image.geo.first_meta_bg.map_or(descs, |first| first.min(descs));
@@ -64,7 +64,7 @@ fn without_primary(image: &Image, runs: &[Run]) -> Vec<Run> {
     single.filter(|run| !primary.contains(&run.pblk.0)).collect()
 }
 
-/// The map read as an extent tree: if it is damaged beyond use, its inode may have lost the flag.
+/// The map read as an extent tree: if the map cannot be used, its inode may have lost the flag.
 fn other_form(image: &Image, inode: &Inode) -> Mapped {
     match inode.form(image) {
         Form::Extents => Mapped::default(),
@@ -73,8 +73,8 @@ fn other_form(image: &Image, inode: &Inode) -> Mapped {
     }
 }
 
-/// One past the last logical block that is kept. Blocks behind a file's end belong to it if its size is wrong: then the
-/// bitmap has them in use, no other file does, and nothing shows that an entry points astray.
+/// One past the last logical block that is kept. Blocks after a file's end belong to it if its size is wrong. This is
+/// the case if the bitmap has them in use, no other file has them, and nothing shows that an entry is wrong.
 fn end_of(image: &mut Image, inode: &Inode, mapped: &Mapped) -> u64 {
     let bits = image.geo.block_bits;
     if inode.is_dir() {
@@ -105,12 +105,12 @@ fn end_of(image: &mut Image, inode: &Inode, mapped: &Mapped) -> u64 {
     last
 }
 
-/// In a file system with clusters, a logical block lies at its own place in a cluster, and all blocks of a logical
-/// cluster lie in one. Runs that do not are copied to new clusters.
+/// In a file system with clusters, the place of a logical block in its cluster is fixed, and all blocks of a logical
+/// cluster are in one cluster. Runs that break this are copied to new clusters.
 fn aligned(image: &mut Image, runs: &[Run]) -> Done<Vec<Run>> {
     let mask = (1u64 << image.geo.cluster_bits) - 1;
     let mut out: Vec<Run> = Vec::new();
-    // The last logical cluster, and where it lies.
+    // The last logical cluster, and its place.
     let mut last: Option<(u64, u64)> = None;
     for run in runs {
         for step in 0..run.len {

@@ -1,10 +1,10 @@
-//! Carries out steps, on the changes beside the device.
+//! Carries out steps on the overlay with the changes.
 //!
-//! Main function: [`apply`]. [`super_block`], [`groups`], [`inodes`], [`maps`], [`attributes`], [`shared`],
-//! [`directories`] and [`names`] have the actions, [`orphans`] and [`journal`] those of the log, [`content`] writes
+//! Main function: [`apply`]. The actions are in [`super_block`], [`groups`], [`inodes`], [`maps`], [`attributes`],
+//! [`shared`], [`directories`] and [`names`], those for the log in [`orphans`] and [`journal`]. [`content`] writes
 //! whole files.
 //!
-//! What it does not do: judge the result. The next check does.
+//! What it does not do: check the result. The next check does that.
 //!
 //! # Locking
 //! None.
@@ -29,7 +29,7 @@ use crate::view::Image;
 
 pub use shared::{Owners, Sharing};
 
-/// Carries out one action. Those that need a choice between candidates are carried out by [`crate::evidence`].
+/// Carries out one action. [`crate::evidence`] carries out those that need a choice between candidates.
 pub fn apply(image: &mut Image, action: &Action, owners: &mut Owners) -> Done {
     match *action {
         Action::Feature { word, set, clear } => super_block::feature(image, word, set, clear),

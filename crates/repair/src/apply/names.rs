@@ -15,7 +15,7 @@ use crate::view::Image;
 /// The directory for files whose names are lost.
 const LOST_FOUND: &[u8] = b"lost+found";
 
-/// Gives an inode a name in `/lost+found`. A directory in a circle loses its name there.
+/// Adds a name in `/lost+found` for an inode. A directory in a cycle loses its name there.
 pub fn attach(image: &mut Image, ino: InodeNr) -> Done {
     let inode = image.inode(ino)?;
     let home = lost_found(image)?;
@@ -34,7 +34,7 @@ pub fn attach(image: &mut Image, ino: InodeNr) -> Done {
     if inode.is_dir() { directories::set_parent(image, ino, home) } else { Ok(()) }
 }
 
-/// `/lost+found`, which is made if it is not there.
+/// Returns `/lost+found`, which is created if it does not exist.
 fn lost_found(image: &mut Image) -> Done<InodeNr> {
     let root = image.inode(InodeNr::ROOT)?;
     let entries = image.entries(&root);
@@ -58,7 +58,7 @@ fn lost_found(image: &mut Image) -> Done<InodeNr> {
     Ok(ino)
 }
 
-/// Restores the root: takes its inode back into use, or makes it from the blocks that can be found.
+/// Restores the root: marks its inode as in use again, or recreates it from the blocks that can be found.
 pub fn root(image: &mut Image) -> Done {
     let ino = InodeNr::ROOT;
     let inode = image.inode(ino)?;
@@ -77,7 +77,7 @@ pub fn root(image: &mut Image) -> Done {
     directories::rebuild(image, ino, &[])
 }
 
-/// Leaves a directory only one of several names: the one that its `..` confirms, or else the first.
+/// Removes all names of a directory except one: the one that its `..` confirms, or otherwise the first.
 pub fn one_name(image: &mut Image, ino: InodeNr) -> Done {
     let place = image.facts.directory(ino).ok_or(Refusal::Lost("it is no directory"))?;
     let names = image.names_of(|named| named == ino.0);

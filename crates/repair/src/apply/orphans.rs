@@ -1,4 +1,4 @@
-//! Orphans: inodes that a crash left to be deleted or truncated.
+//! Orphans: inodes that have to be deleted or truncated after a crash.
 //!
 //! Main functions: [`finish`] (all of them, and their lists), [`renew_file`] (an orphan file that cannot be used).
 //!
@@ -27,7 +27,7 @@ pub fn finish(image: &mut Image) -> Done {
     if image.sb.orphan_file().is_some() { renew_file(image) } else { Ok(()) }
 }
 
-/// Frees the inode; its blocks are free once the bitmaps are written.
+/// Frees the inode. Its blocks are free when the bitmaps are written.
 fn delete(image: &mut Image, inode: &Inode) -> Done {
     image.touch(inode.ino);
     let now = image.now.clamp(1, u32::MAX.into()) as u32;
@@ -44,7 +44,7 @@ fn delete(image: &mut Image, inode: &Inode) -> Done {
     })
 }
 
-/// Drops the blocks behind the size, and zeroes the end of the last one.
+/// Drops the blocks after the end of the file, and zeroes the rest of the last one.
 fn truncate(image: &mut Image, inode: &Inode) -> Done {
     image.change_inode(inode.ino, |raw| raw.i_dtime.set(0))?;
     if !inode.is_file() || !inode.has_map(image) {
@@ -74,7 +74,7 @@ fn truncate(image: &mut Image, inode: &Inode) -> Done {
     Ok(())
 }
 
-/// Recreates the orphan file: empty, in its own blocks as far as it has any.
+/// Recreates the orphan file: empty, in its own blocks if it has any.
 pub fn renew_file(image: &mut Image) -> Done {
     let ino = image.sb.orphan_file().ok_or(Refusal::Lost("there is no orphan file"))?;
     let inode = image.inode(ino)?;

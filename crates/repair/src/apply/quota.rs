@@ -1,6 +1,6 @@
-//! Quota files, made anew from the usage that the check has counted.
+//! Quota files, recreated from the usage that the check has counted.
 //!
-//! Main function: [`renew`]. Limits and grace times stay where an entry of the old file can be read.
+//! Main function: [`renew`]. Limits and grace times are kept if an entry of the old file can be read.
 //!
 //! # Locking
 //! None.
@@ -39,8 +39,8 @@ pub fn renew(image: &mut Image, ino: InodeNr) -> Done {
     content::write(image, ino, &whole(kind, grace, owners.into_values()))
 }
 
-/// The grace times and the limits of an old file, as far as its tree can be read. A block is descended once, so a tree
-/// in circles ends. Owners without limits are left out.
+/// The grace times and the limits in the readable part of an old file. A block is descended once, so that cycles in a
+/// tree end. Owners without limits are left out.
 fn old(image: &Image, ino: InodeNr, kind: QuotaKind) -> Done<([u32; 2], BTreeMap<u32, Limits>)> {
     let inode = image.inode(ino)?;
     let mapped = image.map(&inode);

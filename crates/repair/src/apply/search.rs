@@ -1,9 +1,9 @@
-//! Blocks that say whose they are, although no map leads to them any more.
+//! Finds blocks that identify their owner, although no map refers to them any more.
 //!
 //! Main functions: [`directory_blocks`] (the blocks of a directory whose map is lost), [`begins`].
 //!
 //! The first block of a directory begins with `.` and its inode. With metadata checksums, that of every leaf covers the
-//! inode and its generation, so a leaf belongs to that directory alone.
+//! inode and its generation, so a leaf belongs only to that directory.
 //!
 //! # Locking
 //! None.
@@ -14,14 +14,14 @@ use extant_ondisk::{BlockNr, InodeNr};
 use crate::view::Image;
 use crate::view::dir::has_tail;
 
-/// Whether a block begins as the first block of this directory does.
+/// Whether a block begins like the first block of this directory.
 pub fn begins(bytes: &[u8], ino: InodeNr) -> bool {
     let entry = |at, name: &[u8]| StoredEntry::at(bytes, at).filter(|entry| entry.name == name);
     let is_first = |dot: &StoredEntry<'_>| dot.ino == ino.0 && dot.rec_len == REC_LEN_MIN && dot.after == 0;
     entry(0, b".").is_some_and(|dot| is_first(&dot)) && entry(REC_LEN_MIN, b"..").is_some()
 }
 
-/// The blocks of a directory that the bitmaps have in use and that no file claims: the first one, and with checksums
+/// The blocks of a directory that are in use in the bitmaps and that no file claims: the first one and, with checksums,
 /// its leaves.
 pub fn directory_blocks(image: &mut Image, ino: InodeNr, generation: u32) -> Vec<BlockNr> {
     let seed = image.seed(ino, generation);

@@ -1,6 +1,6 @@
-//! Blocks that several files claim: every owner but one gets copies.
+//! Blocks that several files claim: every owner except one gets copies.
 //!
-//! Main type: [`Owners`] (which inode keeps which cluster).
+//! Main type: [`Owners`] (the inode that keeps each cluster).
 //!
 //! # Locking
 //! None.
@@ -13,10 +13,10 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 use crate::error::{Done, Refusal};
 use crate::view::Image;
 
-/// The fate of blocks that several files claim.
+/// The rule for blocks that several files claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// Every file gets a copy; without room, as `Winner`.
+    /// Every file gets a copy. If there is no room, the same as `Winner`.
     #[default]
     Copy,
     /// The file with the better evidence keeps them, the others get holes.
@@ -25,7 +25,7 @@ pub enum Sharing {
     Hole,
 }
 
-/// The inodes that keep clusters which several claim.
+/// The inodes that keep the clusters that several inodes claim.
 #[derive(Default)]
 pub struct Owners {
     /// The rule that applies.
@@ -34,17 +34,17 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Owners that are not decided yet.
+    /// Creates owners that are not decided yet.
     pub fn new(sharing: Sharing) -> Owners {
         Owners { sharing, keeps: None }
     }
 
-    /// Forgets the owners: a check has found others.
+    /// Forgets the owners, because a check has found others.
     pub fn forget(&mut self) {
         self.keeps = None;
     }
 
-    /// Gives each cluster to an owner: a block of a map or of attributes says what it is, so these come first, then
+    /// Assigns each cluster to an owner. Blocks of maps and attributes identify themselves, so they come first, then
     /// directories, then files by their numbers. The file system's own metadata has no owner here.
     fn decide(&mut self, image: &Image) -> &HashMap<u64, u32> {
         self.keeps.get_or_insert_with(|| {
@@ -71,22 +71,22 @@ impl Owners {
     }
 }
 
-/// Whether the file system itself has the cluster.
+/// Whether the cluster belongs to the file system itself.
 fn is_system(image: &Image, cluster: u64) -> bool {
     let bits = image.geo.cluster_bits;
     (cluster << bits..(cluster + 1) << bits).any(|block| image.facts.is_metadata(BlockNr(block)))
 }
 
-/// Gives an inode blocks of its own for those that another owner keeps.
+/// Gives an inode separate blocks for those that another owner keeps.
 pub fn own(image: &mut Image, ino: InodeNr, owners: &mut Owners) -> Done {
     let (sharing, inode) = (owners.sharing, image.inode(ino)?);
     let mapped = image.map(&inode);
     let bits = image.geo.cluster_bits;
     let keeps = owners.decide(image);
-    // The logical cluster for which each cluster was met first.
+    // The logical cluster in which each cluster was first met.
     let mut seen: HashMap<u64, u64> = HashMap::new();
     let mut runs: Vec<Run> = Vec::new();
-    // Logical and physical cluster of the copy that was made last.
+    // The logical and physical cluster of the last copy.
     let mut last: Option<(u64, u64, u64)> = None;
     let (mut changed, mut out_of_room) = (false, sharing != Sharing::Copy);
     for run in &mapped.runs {
@@ -96,7 +96,7 @@ pub fn own(image: &mut Image, ino: InodeNr, owners: &mut Owners) -> Done {
             let shared = image.facts.is_shared(cluster..cluster + 1);
             let logical = lblk >> bits;
             let mine = shared && keeps.get(&cluster) == Some(&ino.0) && sharing != Sharing::Hole;
-            // A second place of the same file gets a copy, too.
+            // A second place in the same file gets a copy, too.
             let again = mine && *seen.entry(cluster).or_insert(logical) != logical;
             let place = if !shared || (mine && !again) {
                 Some(block)
@@ -137,7 +137,7 @@ pub fn own(image: &mut Image, ino: InodeNr, owners: &mut Owners) -> Done {
     Ok(())
 }
 
-/// Copies a block to a cluster of its own. `None`: there is no room, or no copies are wanted.
+/// Copies a block to a separate cluster. `None` if there is no room, or no copies are wanted.
 fn copy(
     image: &mut Image,
     run: &Run,
@@ -161,7 +161,7 @@ fn copy(
     *last = Some((logical, cluster, base));
     let place = (base << bits) + (block - (cluster << bits));
     if !run.unwritten {
-        // Bytes that cannot be read stay zero in the copy.
+        // Bytes that cannot be read are zero in the copy.
         let bytes = image.block(BlockNr(block)).unwrap_or_else(|_| vec![0; image.geo.block_size as usize]);
         image.put_block(BlockNr(place), &bytes)?;
     }

@@ -40,7 +40,7 @@ pub fn field(image: &mut Image, field: SuperField, value: u64) -> Done {
     })
 }
 
-/// Forgets a journal on another device: the one in the image counts.
+/// Forgets a journal on another device, because the one in the image is used.
 pub fn forget_external_journal(image: &mut Image) -> Done {
     image.change_super(|raw| {
         raw.s_journal_uuid = [0; 16];
@@ -62,7 +62,7 @@ pub fn totals(image: &mut Image) -> Done {
     })
 }
 
-/// Records that the file system is sound and was checked: no error is known any more, and no mount since.
+/// Records that the file system is sound and was checked: there is no known error any more, and no mount since.
 pub fn mark_checked(image: &mut Image, is_sound: bool) -> Done {
     let now = image.now;
     image.change_super(|raw| checked(raw, now, is_sound))

@@ -1,12 +1,12 @@
-//! Older copies of damaged blocks in the log, which still holds them when everything in it is at home.
+//! Older copies of damaged blocks in the log, which still contains them after everything in it is home.
 //!
 //! Main functions: [`choose`] (the copies that leave fewer findings), [`take`] (puts one in its place). Main type:
 //! [`Copied`].
 //!
-//! A copy may be older than what was damaged, so it only counts if the check finds less wrong with it. Of a table, only
-//! damaged inodes are taken: their neighbours may be newer than the copy.
+//! A copy may be older than the damaged block, so it is used only if the check then finds less damage. Of a table, only
+//! damaged inodes are taken, because their neighbours may be newer than the copy.
 //!
-//! What it does not do: weigh the loss. The proof does, which knows what the repair without copies would lose.
+//! What it does not do: compare losses. The proof does, because it knows the losses of a repair without copies.
 //!
 //! # Locking
 //! None.
@@ -31,25 +31,25 @@ use crate::view::Image;
 use crate::view::inode::Inode;
 use crate::view::map::Mapped;
 
-/// The most copies that are tried: each costs a look at the log.
+/// The maximum number of copies that are tried, each of which requires reading the log.
 const CANDIDATES_MAX: usize = 4096;
-/// The most copies that are tried one by one, each with a check.
+/// The maximum number of copies that are tried one by one, each with a check.
 const SINGLE_MAX: usize = 16;
-/// How often copies are looked for: one that is put back may show more damage below it.
+/// The number of times that copies are searched, because one that is put back may show more damage below it.
 const PASSES_MAX: usize = 4;
-/// The most blocks of a map that one finding about its inode makes candidates.
+/// The maximum number of blocks of a map that become candidates because of one finding about the inode.
 const NODES_MAX: usize = 64;
 
-/// A block of the log that is taken, or an inode in it.
+/// A block of the log that is used, or an inode in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Copied {
-    /// The block whose copy it is.
+    /// The block of which it is a copy.
     pub block: BlockNr,
-    /// The inode in it that is taken; `None`: the whole block.
+    /// The inode in it that is used; `None` for the whole block.
     pub ino: Option<InodeNr>,
 }
 
-/// The log of a file system; `None`: it has none that can be read.
+/// The log of a file system; `None` if there is none or it cannot be read.
 pub fn history(image: &Image) -> Option<Newest> {
     let shared: Arc<dyn BlockDevice> = image.device.clone();
     let open = || open_journal(shared.clone(), &read_super(&*shared).ok()?).ok()?;
@@ -97,9 +97,9 @@ struct Candidates<'a> {
     image: &'a Image,
     history: &'a Newest,
     found: BTreeSet<Copied>,
-    /// The map of the directory that was asked for last: findings about one follow each other.
+    /// The map of the last directory, because findings about one directory follow each other.
     last: Option<(InodeNr, Mapped)>,
-    /// Inodes whose maps have been looked at.
+    /// Inodes whose maps have been examined.
     seen: BTreeSet<u32>,
 }
 
@@ -128,13 +128,13 @@ impl Candidates<'_> {
         let Some(copy) = self.history.read(block).ok().flatten() else { return };
         let inside = (at - (block.0 << self.image.geo.block_bits)) as usize;
         let Some(then) = copy.get(inside..inside + self.image.geo.inode_size) else { return };
-        // An inode that was free then says nothing.
+        // An inode that was free then gives no information.
         if then.iter().any(|byte| *byte != 0) && self.image.inode(ino).is_ok_and(|now| now.bytes != then) {
             self.found.insert(one);
         }
     }
 
-    /// Adds the structures that a finding names.
+    /// Adds the structures in a finding.
     fn direct(&mut self, finding: &Finding) {
         use extant_check::Place;
         match finding.place {
@@ -148,7 +148,7 @@ impl Candidates<'_> {
                 } else {
                     self.block(node)
                 }
-                // The node may be right, and what it leads to wrong.
+                // The node may be right, and the block to which it refers wrong.
                 self.block(block);
             }
             Place::Attributes { ino, block } => {
@@ -164,7 +164,7 @@ impl Candidates<'_> {
                 self.inode(ino);
             }
             Place::Inode(ino) => {
-                // One finding for a run of inodes.
+                // This is one finding for a run of inodes.
                 let count = if finding.problem == P::InodeUnused { finding.found.clamp(1, 64) as u32 } else { 1 };
                 (ino.0..ino.0.saturating_add(count)).for_each(|ino| self.inode(InodeNr(ino)));
             }
@@ -182,8 +182,8 @@ impl Candidates<'_> {
         place.into_iter().for_each(|block| self.block(block));
     }
 
-    /// Adds the possible causes of a finding about an inode: the blocks of its map, the first of a directory or
-    /// symlink.
+    /// Adds the possible causes of a finding about an inode: the blocks of its map, and the first block of a directory
+    /// or symlink.
     fn related(&mut self, finding: &Finding) {
         let fresh = finding.place.ino().filter(|ino| self.seen.insert(ino.0));
         let Some(inode) = fresh.and_then(|ino| self.image.inode(ino).ok()) else { return };
@@ -196,7 +196,7 @@ impl Candidates<'_> {
     }
 }
 
-/// The candidates for a report: those that its findings name, and those that may be the cause of them.
+/// The candidates for a report: the structures in its findings, and those that may be the cause of them.
 fn candidates(image: &Image, report: &Report, history: &Newest) -> [BTreeSet<Copied>; 2] {
     let is_damage = |finding: &&Finding| finding.problem.severity() == Severity::Damage;
     let mut all = Candidates { image, history, found: BTreeSet::new(), last: None, seen: BTreeSet::new() };
@@ -214,7 +214,7 @@ struct Trial {
     checked: Option<(Image, Report)>,
 }
 
-/// Puts copies in their places beside `device`, and checks.
+/// Puts copies in their places in an overlay over `device`, and checks the result.
 fn tried<'a>(
     device: &Arc<CowDevice>,
     image: &Image,
@@ -225,7 +225,7 @@ fn tried<'a>(
     let over = Arc::new(options.layers.over(device.clone()));
     let mut changed = image.with(over.clone());
     for one in copies {
-        // A copy that cannot be taken changes nothing.
+        // A copy that cannot be used changes nothing.
         let _ = take(&mut changed, history, *one);
     }
     let shared: Arc<dyn BlockDevice> = over.clone();
@@ -234,8 +234,8 @@ fn tried<'a>(
     Ok(Trial { device: over.clone(), damage, checked: Image::new(over, checked, options.now) })
 }
 
-/// The copies with which the check of `image` finds less: all that findings name at once, if nothing is wrong then, and
-/// otherwise each that makes a difference.
+/// The copies with which the check of `image` finds less: all structures in findings at once, if nothing is wrong then,
+/// and otherwise each copy that makes a difference.
 ///
 /// # Errors
 /// Those of the devices.
@@ -267,7 +267,7 @@ pub fn choose(image: &Image, report: &Report, history: &Newest, options: &Option
     Ok(chosen)
 }
 
-/// Takes each copy that leaves fewer findings than those before it.
+/// Uses each copy that leaves fewer findings than those before it.
 fn one_by_one<'a>(
     now: &Trial,
     image: &Image,

@@ -1,5 +1,5 @@
-//! Choices that only a check can make: candidates are tried beside the device, and the one with the fewest findings
-//! wins; of equals, the first.
+//! Choices that only a check can make: candidates are tried in an overlay, and the one with the fewest findings is
+//! used; the first if several are equal.
 //!
 //! Main functions: [`super_block`], [`unmentioned_log`], [`is_doubtful`], [`places`], [`log::choose`].
 //!
@@ -23,7 +23,7 @@ use crate::view::Image;
 
 pub use super_block::choose as super_block;
 
-/// How bad an image is: damage that was found; more than any number if the rest could not be checked.
+/// A measure of the damage of an image: the number of findings, or the maximum if the rest could not be checked.
 pub fn damage(report: &Report) -> u64 {
     let counts = report.counts.iter().filter(|(problem, _)| problem.severity() == Severity::Damage);
     let sum = counts.map(|(_, count)| *count).sum();
@@ -36,7 +36,7 @@ pub fn judged(candidate: &Arc<CowDevice>, options: &Options) -> u64 {
     check(&device, options).map_or(u64::MAX, |report| damage(&report))
 }
 
-/// Whether so many checksums are wrong that the superblock, from which they all start, may be.
+/// Whether so many checksums are wrong that the superblock, from which they are all derived, may be wrong.
 pub fn is_doubtful(report: &Report) -> bool {
     const FEW: u64 = 24;
     let of = [
@@ -54,8 +54,8 @@ pub fn is_doubtful(report: &Report) -> bool {
     wrong > FEW.max(report.totals.inodes_used / 8)
 }
 
-/// The groups whose descriptors name places where nothing makes sense: with the places that mke2fs chooses, the check
-/// finds less. Only a few groups can be wrong; where many are elsewhere, another program has made the file system.
+/// The groups with wrong places in their descriptors: with the places that mke2fs chooses, the check finds less. Only a
+/// few groups can be wrong; if many places differ, another program has created the file system.
 ///
 /// # Errors
 /// Those of the devices.
@@ -91,8 +91,8 @@ pub fn places(image: &Image, report: &Report, options: &prove::Options) -> Resul
     Ok(if judged(&over, &options.check) < damage(report) { groups } else { Vec::new() })
 }
 
-/// A log that the superblock does not mention is replayed if that leaves fewer findings than emptying it, which is what
-/// a mount does.
+/// Whether to replay a log that the superblock does not mention: if that leaves fewer findings than emptying it, which
+/// is the behaviour of a mount.
 ///
 /// # Errors
 /// Those of the devices.

@@ -1,4 +1,4 @@
-//! Which superblock is right: the primary with other fields, or a backup.
+//! Chooses the right superblock: the primary with other fields, or a backup.
 //!
 //! Main function: [`choose`].
 //!
@@ -21,10 +21,10 @@ use crate::error::Result;
 use crate::prove::Layers;
 use crate::view::seal_super;
 
-/// Backups that are tried.
+/// The number of backups that are tried.
 const BACKUPS_MAX: usize = 3;
 
-/// Takes the candidate for the superblock with the fewest findings, if there are fewer than with the present one.
+/// Uses the candidate for the superblock with the fewest findings, if there are fewer than with the current one.
 /// Returns whether there is one.
 ///
 /// # Errors
@@ -36,12 +36,12 @@ pub fn choose(device: &Arc<CowDevice>, report: &Report, layers: &Layers, options
         Note::BackupSuperblock { offset } => Some(*offset),
         _ => None,
     });
-    // The check of a backup says nothing about the primary.
+    // The check of a backup does not check the primary.
     if used.is_some() {
         least = u64::MAX;
     }
     let plain = Options { superblock: None, block_size: None, ..options.clone() };
-    // If the caller has named a backup, it wins over equals.
+    // If the caller has specified a backup, it is preferred to equal ones.
     let named = used.filter(|_| options.superblock.is_some());
     for candidate in candidates(&**device, report, named)? {
         let over = Arc::new(layers.over(device.clone()));
@@ -79,8 +79,8 @@ fn write(device: &dyn BlockDevice, raw: &RawSuperBlock) -> Result<()> {
     Ok(device.write_at(start, &[&bytes], BioFlags::META)?)
 }
 
-/// The candidates: the primary with the values that its findings expect; with the fields of each backup that never
-/// change; each backup as a whole. The one at byte `named` comes first.
+/// The candidates: the primary with the values that its findings expect; the primary with the constant fields of each
+/// backup; each backup as a whole. The one at byte `named` comes first.
 fn candidates(device: &dyn BlockDevice, report: &Report, named: Option<u64>) -> Result<Vec<RawSuperBlock>> {
     let mut all = Vec::new();
     let primary = read(device, SUPERBLOCK_OFFSET);
@@ -102,8 +102,8 @@ fn candidates(device: &dyn BlockDevice, report: &Report, named: Option<u64>) -> 
     Ok(all)
 }
 
-/// The primary with the values that its findings expect, and a right checksum. `first_meta_bg`: the first metagroup, if
-/// the stored one is impossible.
+/// The primary with the values that its findings expect, and a correct checksum. `first_meta_bg` is the first
+/// metagroup, if the stored one is impossible.
 fn mended(primary: &RawSuperBlock, report: &Report, first_meta_bg: u32) -> RawSuperBlock {
     let mut raw = *primary;
     for finding in &report.findings {
@@ -123,7 +123,7 @@ fn mended(primary: &RawSuperBlock, report: &Report, first_meta_bg: u32) -> RawSu
     raw
 }
 
-/// The backups that a layout can be derived from, each content once.
+/// The backups from which a layout can be derived, without duplicates.
 fn backups(device: &dyn BlockDevice, primary: Option<&RawSuperBlock>) -> Vec<RawSuperBlock> {
     let context = SuperContext { device_bytes: Some(device.size_bytes()), now: None };
     let layout = primary.and_then(|raw| SuperBlock::parse(raw.as_bytes(), &context, &mut |_| {}));
@@ -155,7 +155,7 @@ fn backups(device: &dyn BlockDevice, primary: Option<&RawSuperBlock>) -> Vec<Raw
     found
 }
 
-/// A backup in the place of the primary.
+/// A backup as it would be stored in place of the primary.
 fn as_primary(backup: &RawSuperBlock) -> RawSuperBlock {
     let mut raw = *backup;
     raw.s_block_group_nr.set(0);

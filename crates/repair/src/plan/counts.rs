@@ -84,7 +84,7 @@ fn orphans(finding: &Finding) -> Option<Answer> {
     }
 }
 
-/// Adds steps for findings beyond the number that a report stores, where facts have them all.
+/// Adds steps for findings beyond the number that a report stores, if the facts contain all of them.
 pub fn complete(of: &Planner<'_>, add: &mut dyn FnMut(Layer, Action, &Finding)) {
     let facts = &of.image.facts;
     let is_cut = |problem| of.report.count(problem) > KEPT_MAX as u64;

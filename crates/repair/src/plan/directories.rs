@@ -41,7 +41,7 @@ fn fields(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         P::BadCharDev | P::BadBlockDev | P::BadFifo | P::BadSocket => {
             flags(finding, 0, (F::EXTENTS | F::INLINE_DATA | F::INDEX | F::IMMUTABLE | F::APPEND).bits())
         }
-        // A symlink without a target is no symlink.
+        // A symlink without a target is not a symlink.
         P::InvalidSymlink if of.without.contains_key(&Action::Target(ino(finding))) => {
             act(Layer::Inodes, Action::Clear(ino(finding)))
         }
@@ -111,7 +111,7 @@ fn entries(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     let dots = lblk == 0 && of.image.is_dots(dir, offset);
     let drop = Some(Answer::Act(Layer::Entries, Action::DropEntry { dir, lblk, offset, ino }));
     match finding.problem {
-        // `.` is mended with its block, and `..` when the parent is known.
+        // `.` is repaired with its block, and `..` when the parent is known.
         P::BadIno | P::UnusedInode | P::LinkDot | P::LinkRoot | P::EaInodeDirLink if dots => Some(Answer::Follows),
         P::UnusedInode if of.has(P::ZeroDtime, ino) && of.image.inode(ino).is_ok_and(|one| one.kind().is_some()) => {
             Some(Answer::Follows)
@@ -140,7 +140,7 @@ fn tree(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         P::UnconnectedDir if one == InodeNr::ROOT => Some(Answer::Follows),
         P::UnconnectedDir | P::LoopedDir => act(Layer::Names, Action::Attach(one)),
         P::NoLfDir | P::LpfNotdir | P::LpfInlineData | P::LpfEncrypted => Some(Answer::Leave),
-        // Only entries have these.
+        // Only entries can have these problems.
         P::BadIno | P::UnusedInode | P::LinkDot | P::LinkDir | P::LinkRoot | P::DupDot | P::DupDotDot => {
             Some(Answer::Follows)
         }

@@ -64,8 +64,8 @@ fn is_map_wrong(of: &Planner<'_>, finding: &Finding) -> bool {
     is_settled || of.image.is_astray(&inode, &mapped)
 }
 
-/// Whether an inode without links was never deleted: it has no time of deletion, the bitmap has it in use, and a name
-/// leads to it.
+/// Whether an inode without links was never deleted: it has no deletion time, the bitmap has it in use, and a name
+/// refers to it.
 fn is_alive(of: &Planner<'_>, ino: InodeNr) -> bool {
     let named = |finding: &Finding| {
         finding.problem == P::UnusedInode && matches!(finding.place, Place::Entry { ino: to, .. } if to == ino)
@@ -87,7 +87,7 @@ fn kinds(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         P::InodeIsGarbage if of.has(P::InodeOnlyCsumInvalid, one) && !is_plausible(of, one) => {
             act(Layer::Inodes, Action::Clear(one))
         }
-        // Its other findings say what is wrong with it.
+        // Its other findings show the damage.
         P::InodeIsGarbage => Some(Answer::Follows),
         P::BbConflict | P::IbConflict | P::ItableConflict => {
             group(finding).map(|group| Answer::Act(Layer::Groups, Action::Places(group)))
@@ -96,7 +96,7 @@ fn kinds(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     }
 }
 
-/// Whether an inode with a wrong checksum may be a file all the same: its kind exists and its map leads somewhere.
+/// Whether an inode with a wrong checksum may still be a file: its kind is valid and its map refers to blocks.
 fn is_plausible(of: &Planner<'_>, ino: InodeNr) -> bool {
     let Ok(inode) = of.image.inode(ino) else { return false };
     let has_blocks = !inode.has_map(of.image) || !of.image.map(&inode).runs.is_empty() || inode.size() == 0;
@@ -126,7 +126,7 @@ fn maps(finding: &Finding) -> Option<Answer> {
         P::CollapseDblock | P::ZeroLengthDir => act(Layer::Directories, Action::Directory(ino(finding))),
         P::UnsetExtentFl => flags(finding, F::EXTENTS.bits(), 0),
         P::FastSymlinkExtentFl => flags(finding, 0, F::EXTENTS.bits()),
-        // All owners are known: `sharers` has the steps.
+        // All owners are known, and `sharers` has the steps.
         P::DupBlock => Some(Answer::Follows),
         P::HtreeBadroot | P::HtreeHashv | P::HtreeIncompat | P::HtreeDepth => {
             act(Layer::Directories, Action::Directory(ino(finding)))
@@ -166,14 +166,14 @@ fn attributes(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
             let set = Incompat::EA_INODE.bits();
             act(Layer::Volume, Action::Feature { word: Word::Incompat, set, clear: 0 })
         }
-        // Only blocks have these.
+        // Only blocks can have these problems.
         (P::BadEaBlock | P::ExtattrRefcount | P::EaMultiBlock | P::EaAllocCollision, None) => Some(Answer::Follows),
         (P::EaBadName | P::EaBadValue | P::EaBlockOnlyCsumInvalid, None) => Some(Answer::Follows),
         _ => None,
     }
 }
 
-/// Whether an inode that an attribute names as its value can be one: a file without a name.
+/// Whether an inode to which an attribute refers can be a value: a file without a name.
 fn is_value(of: &Planner<'_>, ino: InodeNr) -> bool {
     let is_file = of.image.inode(ino).is_ok_and(|inode| inode.is_file() && inode.links() > 0);
     is_file && of.image.facts.inode(ino).names() == 0
@@ -185,7 +185,7 @@ fn inline(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         |set: Incompat| act(Layer::Volume, Action::Feature { word: Word::Incompat, set: set.bits(), clear: 0 });
     match finding.problem {
         P::ExtentFeature => incompat(Incompat::EXTENTS),
-        // If trees show that the feature is missing, the flags are right.
+        // If trees show that the feature is missing, the flags are correct.
         P::ExtentsSet if of.any(P::ExtentFeature) => Some(Answer::Follows),
         P::ExtentsSet => flags(finding, 0, F::EXTENTS.bits()),
         P::InlineDataFeature => incompat(Incompat::INLINE_DATA),
@@ -195,7 +195,7 @@ fn inline(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
         P::ClearInlineDataForExtent => flags(finding, 0, F::INLINE_DATA.bits()),
         P::ClearExtentForInlineData => flags(finding, 0, F::EXTENTS.bits()),
         P::ClearExtentInlineDataFlags => flags(finding, 0, (F::EXTENTS | F::INLINE_DATA).bits()),
-        // Without the flag, there is no inline data that lacks an attribute.
+        // Without the flag, there is no inline data that could lack an attribute.
         P::InlineDataNoAttr if of.has(P::ClearInlineDataForExtent, ino(finding)) => Some(Answer::Follows),
         P::ClearExtentInlineDataInode | P::InlineDataNoAttr => act(Layer::Inodes, Action::Inline(ino(finding))),
         _ => None,
@@ -208,7 +208,7 @@ pub fn attribute_feature() -> Option<Answer> {
     act(Layer::Volume, Action::Feature { word: Word::Compat, set, clear: 0 })
 }
 
-/// All inodes that share blocks which they may not share, each with a finding that shows it.
+/// All inodes that share blocks that they must not share, each with a finding that shows this.
 pub fn sharers<'a>(of: &Planner<'a>) -> Vec<(InodeNr, &'a Finding)> {
     let mut shown: BTreeMap<u32, &Finding> = BTreeMap::new();
     for finding in of.report.findings.iter().filter(|finding| finding.problem == P::DupBlock) {

@@ -1,8 +1,8 @@
 //! The plan: an answer to each finding.
 //!
-//! Main types: [`Step`] (what to do, and why), [`Action`], [`Layer`], [`Answer`], [`Plan`]. [`volume`], [`inodes`],
-//! [`directories`] and [`counts`] answer the problems of the check's passes. Every problem of the table has an answer,
-//! or a reason why there is none. [`preen`] tells which steps need no person.
+//! Main types: [`Step`] (the change, and its cause), [`Action`], [`Layer`], [`Answer`], [`Plan`]. [`volume`],
+//! [`inodes`], [`directories`] and [`counts`] answer the problems of the check's passes. Every problem of the table has
+//! an answer, or a reason why there is none. [`preen`] decides which steps need no confirmation.
 //!
 //! What it does not do: change anything.
 //!
@@ -33,7 +33,7 @@ pub enum Answer {
     Act(Layer, Action),
     /// Another finding has the same cause, and its step repairs both.
     Follows,
-    /// It is no damage, or one that the owner may want.
+    /// It is no damage, or something that the owner may want.
     Leave,
     /// There is no repair, for this reason.
     Refuse(&'static str),
@@ -44,7 +44,7 @@ pub enum Answer {
 pub struct Plan {
     /// The steps by layer, and within a layer by action.
     pub steps: Vec<Step>,
-    /// Damage that no step repairs, and why.
+    /// Damage that no step repairs, with the reason.
     pub refused: Vec<(Finding, String)>,
 }
 
@@ -52,7 +52,7 @@ pub struct Plan {
 pub struct Planner<'a> {
     pub image: &'a Image,
     pub report: &'a Report,
-    /// Actions that were declined or could not be carried out, and why.
+    /// Actions that were declined or could not be carried out, with the reason.
     pub without: &'a BTreeMap<Action, String>,
 }
 
@@ -78,7 +78,7 @@ impl Planner<'_> {
     }
 }
 
-/// The inode of a finding; 0: it has none.
+/// The inode of a finding; 0 if it has none.
 pub fn ino(finding: &Finding) -> InodeNr {
     finding.place.ino().unwrap_or(InodeNr(0))
 }
@@ -101,7 +101,7 @@ pub fn flags(finding: &Finding, set: u32, clear: u32) -> Option<Answer> {
     Some(Answer::Act(Layer::Inodes, Action::InodeFlags { ino: ino(finding), set, clear }))
 }
 
-/// The rule where a block cannot be read. Names, maps and inodes in it still count: nothing is freed, and no count
+/// The rule if a block cannot be read: names, maps and inodes in it still count, so nothing is freed, and no count
 /// becomes smaller.
 struct Blind {
     /// Groups whose bitmaps have bits set that nothing readable uses.
@@ -109,7 +109,7 @@ struct Blind {
 }
 
 impl Blind {
-    /// `None`: everything that was needed could be read.
+    /// Returns `None` if everything necessary could be read.
     fn of(planner: &Planner<'_>, without: &BTreeMap<Action, String>) -> Option<Blind> {
         if !planner.any(Problem::Unreadable) && !without.values().any(|why| why == UNREADABLE) {
             return None;
@@ -129,7 +129,7 @@ impl Blind {
                 finding.expected < finding.found
             }
             Action::AttributeBlock { references, .. } => *references != 0 && finding.expected < finding.found,
-            // Its name may be in what cannot be read.
+            // Its name may be in an unreadable block.
             Action::Clear(_) => finding.problem == Problem::UnattachedInode,
             Action::Quota(_) => true,
             _ => false,
@@ -137,7 +137,7 @@ impl Blind {
     }
 }
 
-/// Plans the repair of everything in a report. `without`: actions that were declined or could not be carried out.
+/// Plans the repair of everything in a report. `without` are actions that were declined or could not be carried out.
 pub fn plan(image: &Image, report: &Report, without: &BTreeMap<Action, String>) -> Plan {
     let planner = Planner { image, report, without };
     let mut plan = Plan::default();
@@ -182,7 +182,7 @@ pub fn plan(image: &Image, report: &Report, without: &BTreeMap<Action, String>) 
 mod tests {
     use super::*;
 
-    /// Every problem of the table has an answer or a reason for having none, wherever it is found.
+    /// Every problem of the table has an answer or a reason for having none, regardless of where it is found.
     #[test]
     fn every_problem_has_an_answer() {
         let (image, report) = crate::view::tests::small();

@@ -1,7 +1,7 @@
-//! Which steps need no person: the decision of `-p`.
+//! Decides which steps need no confirmation (`-p`).
 //!
-//! Main function: [`is_safe`]. The table of problems says what `e2fsck -p` repairs by itself. The exceptions here are
-//! those that its runs show (1.47.0, `tests/table.rs`), where a later pass of it decides otherwise.
+//! Main function: [`is_safe`]. The table of problems specifies what `e2fsck -p` repairs by itself. The exceptions here
+//! were found in its runs (1.47.0, `tests/table.rs`), in which a later pass decides otherwise.
 //!
 //! # Locking
 //! None.
@@ -15,7 +15,7 @@ use extant_ondisk::superblock::DescChecksum;
 use super::Action;
 use crate::view::Image;
 
-/// Whether `-p` may take an action that answers this finding.
+/// Whether `-p` may carry out an action that answers this finding.
 pub fn is_safe(image: &Image, action: &Action, cause: &Finding) -> bool {
     match cause.problem {
         // Their content is known without the damaged part.
@@ -33,7 +33,7 @@ pub fn is_safe(image: &Image, action: &Action, cause: &Finding) -> bool {
             Action::Clear(ino) => image.facts.inode(ino).has(InodeState::EMPTY),
             _ => cause.problem.preen() == Preen::Fix,
         },
-        // Where blocks have checksums, a wrong index has a right one: some program has written it so.
+        // If blocks have checksums and that of a wrong index is correct, some program has written the index so.
         P::HtreeSet
         | P::HtreeHashv
         | P::HtreeIncompat
@@ -49,7 +49,7 @@ pub fn is_safe(image: &Image, action: &Action, cause: &Finding) -> bool {
         }
         // The name may be right, and the end of the used part of the table wrong.
         P::UnusedInode if matches!(*action, Action::DropEntry { ino, .. } if is_never_used(image, ino)) => false,
-        // Descriptors with checksums came with extents.
+        // Descriptors have had checksums since there have been extents.
         P::ExtentFeature if image.geo.desc_checksum != DescChecksum::None => true,
         // The list of bad blocks is dropped.
         P::InvalidBadInode => false,
@@ -59,7 +59,7 @@ pub fn is_safe(image: &Image, action: &Action, cause: &Finding) -> bool {
     }
 }
 
-/// Whether an inode lies in the part of its table that was never used.
+/// Whether an inode is in the part of its table that was never used.
 fn is_never_used(image: &Image, ino: InodeNr) -> bool {
     let Ok(place) = image.geo.inode_location(ino) else { return false };
     let behind = |desc: &GroupDesc| {

@@ -11,8 +11,8 @@ use extant_check::Finding;
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
-/// The structure that a step repairs. Lower layers come first: the next check no longer finds what only followed from
-/// them.
+/// The structure that a step repairs. Lower layers come first, so that the next check no longer finds their
+/// consequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Layer {
     /// The superblock and the journal.
@@ -33,7 +33,7 @@ pub enum Layer {
     Entries,
     /// `..` of directories.
     Parents,
-    /// Files and directories that no name leads to.
+    /// Files and directories without a name.
     Names,
     /// Link counts, counts of blocks, reference counts.
     Links,
@@ -101,7 +101,7 @@ pub enum SuperField {
 /// A number in an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum InodeField {
-    /// Time of deletion.
+    /// The deletion time.
     Dtime,
     /// Size in bytes.
     Size,
@@ -119,14 +119,14 @@ pub enum InodeField {
     AclHigh,
     /// The attribute block.
     Acl,
-    /// References to the value of an attribute.
+    /// The number of references to the value of an attribute.
     References,
 }
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
-    /// The superblock gets another content: the candidate with the fewest findings.
+    /// The superblock is replaced by the candidate with the fewest findings.
     SuperBlock,
     /// Feature bits are set and cleared.
     Feature {
@@ -141,13 +141,13 @@ pub enum Action {
     SuperField(SuperField, u64),
     /// The journal is recreated.
     NewJournal,
-    /// The log, which the image does not mention, is replayed or emptied, whichever leaves fewer findings.
+    /// The log, which the image does not mention, is replayed or emptied, depending on which leaves fewer findings.
     UnmentionedLog,
-    /// A damaged block, or an inode in it, gets the bytes of its newest copy in the log.
+    /// A damaged block, or an inode in it, is replaced by its newest copy in the log.
     LogCopy {
-        /// The block whose copy it is.
+        /// The block of which it is a copy.
         block: BlockNr,
-        /// The inode; `None`: the whole block.
+        /// The inode; `None` for the whole block.
         ino: Option<InodeNr>,
     },
     /// The place of a journal on another device is forgotten.
@@ -160,13 +160,13 @@ pub enum Action {
     MultiMount,
     /// A group's descriptor is rewritten, with its checksum.
     Descriptor(GroupNr),
-    /// Places of a group's bitmaps or table that are lost or taken are chosen again.
+    /// Places of a group's bitmaps or table that are lost, or that something else uses, are chosen again.
     Places(GroupNr),
-    /// The unused part of a group's inode table begins behind this inode.
+    /// The unused part of a group's inode table begins after this inode.
     Table(InodeNr),
-    /// Bitmaps and table of a group are where mke2fs puts them.
+    /// Bitmaps and table of a group are set to the places that mke2fs chooses.
     UsualPlaces(GroupNr),
-    /// The resize inode maps the reserved blocks again.
+    /// The resize inode is changed to map the reserved blocks again.
     ResizeInode,
     /// A field of an inode is set.
     InodeField(InodeNr, InodeField, u64),
@@ -181,34 +181,34 @@ pub enum Action {
     },
     /// An inode's checksum is updated.
     InodeSeal(InodeNr),
-    /// The kind in an inode's mode is set to what entries and content show.
+    /// The kind in an inode's mode is set according to its entries and content.
     Kind(InodeNr),
     /// The size of an inode's extra fields is set.
     ExtraIsize(InodeNr),
     /// An inode is cleared.
     Clear(InodeNr),
-    /// An inode that was never deleted, and has a name, is in use again.
+    /// An inode that was never deleted, and has a name, is marked as in use again.
     Revive(InodeNr),
     /// The root directory is recreated, from its old blocks if they can be found.
     Root,
-    /// An inode's map is rewritten with the part that can be used.
+    /// An inode's map is rewritten with its usable part.
     Map(InodeNr),
-    /// The size of a symlink follows from its target.
+    /// The size of a symlink is set according to its target.
     Target(InodeNr),
-    /// Inline data gets the flag, the attribute or the form that fits it.
+    /// Inline data gets the flag, the attribute or the form that it needs.
     Inline(InodeNr),
-    /// An inode's attributes are rewritten, as far as they can be read.
+    /// An inode's readable attributes are rewritten.
     Attributes(InodeNr),
     /// An attribute block is rewritten with the attributes that can be read.
     AttributeBlock {
         /// The attribute block.
         block: BlockNr,
-        /// The number of inodes that refer to it; 0: it is not changed.
+        /// The number of inodes that refer to it; 0 if it does not change.
         references: u32,
     },
     /// No inode refers to this attribute block any more.
     DropAttributeBlock(BlockNr),
-    /// An inode gets blocks of its own for those that it shares.
+    /// An inode gets separate blocks for those that it shares.
     Own(InodeNr),
     /// A block of a directory is rewritten with the entries that can be read.
     DirBlock(InodeNr, u32),
@@ -218,20 +218,20 @@ pub enum Action {
     DropEntry {
         /// The directory.
         dir: InodeNr,
-        /// Its logical block.
+        /// The logical block.
         lblk: u32,
-        /// The entry's first byte in the block.
+        /// The offset of the entry in the block, in bytes.
         offset: u32,
-        /// The inode that it leads to.
+        /// The inode to which it refers.
         ino: InodeNr,
     },
     /// The file type in an entry is set.
     EntryKind {
         /// The directory.
         dir: InodeNr,
-        /// Its logical block.
+        /// The logical block.
         lblk: u32,
-        /// The entry's first byte in the block.
+        /// The offset of the entry in the block, in bytes.
         offset: u32,
         /// The number of the type.
         kind: u8,
@@ -250,14 +250,14 @@ pub enum Action {
     Recount(GroupNr),
     /// The totals in the superblock are set.
     Totals,
-    /// A quota file is recreated; limits stay where they can be read.
+    /// A quota file is recreated; its readable limits are kept.
     Quota(InodeNr),
 }
 
 /// An action, and the finding that caused it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The layer, which decides when the step comes.
+    /// The layer, which determines when the step is carried out.
     pub layer: Layer,
     /// The change.
     pub action: Action,
@@ -265,7 +265,7 @@ pub struct Step {
     pub cause: Finding,
     /// The number of findings that it answers.
     pub findings: u64,
-    /// Whether `-p` may take it.
+    /// Whether `-p` may carry it out.
     pub is_safe: bool,
 }
 

@@ -21,7 +21,7 @@ fn super_field(field: SuperField, value: u64) -> Option<Answer> {
     act(Layer::Volume, Action::SuperField(field, value))
 }
 
-/// Extra bytes of inodes that mke2fs chooses.
+/// The number of extra bytes of inodes that mke2fs chooses.
 const EXTRA_ISIZE: u64 = 32;
 
 /// The answer to a problem below 0x010000.
@@ -50,7 +50,7 @@ pub fn answer(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     }
 }
 
-/// The number of a quota's inode. The inodes of users and groups are reserved for them.
+/// Sets the number of a quota's inode. The inodes for users and groups are reserved.
 fn quota_number(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
     let (field, own) = match finding.place {
         Place::Field("s_usr_quota_inum") => (SuperField::UserQuota, 3),
@@ -100,7 +100,7 @@ fn journal(of: &Planner<'_>, finding: &Finding) -> Option<Answer> {
 }
 
 fn rest(problem: P) -> Option<Answer> {
-    // This is no damage: the owner may want it, or it changes nothing.
+    // This is no damage: the owner may want it, or it has no effect.
     let is_advice = [
         P::HurdClearFiletype,
         P::FsRevLevel,
@@ -111,7 +111,7 @@ fn rest(problem: P) -> Option<Answer> {
         P::Bit64WithoutExtents,
         P::CsumSeedWithoutMetaCsum,
     ];
-    // These findings name a group.
+    // These findings contain a group.
     let of_groups = [
         P::BbNotGroup,
         P::IbNotGroup,

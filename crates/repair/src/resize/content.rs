@@ -1,4 +1,4 @@
-//! The blocks of all inodes, read before anything moves.
+//! The blocks of all inodes, read before anything is moved.
 //!
 //! Main type: [`Content`].
 //!
@@ -24,19 +24,19 @@ pub struct Content {
 }
 
 impl Content {
-    /// Whether a block of data or of the map lies behind the end.
+    /// Whether a block of data or of the map is after the end.
     pub fn has_map_behind(&self, end: u64) -> bool {
         let is_behind = |run: &Run| run.pblk.0 + u64::from(run.len) > end;
         self.mapped.runs.iter().any(is_behind) || self.mapped.nodes.iter().any(|block| block.0 >= end)
     }
 
-    /// Whether any of its blocks lies behind the end.
+    /// Whether any of its blocks is after the end.
     pub fn is_behind(&self, end: u64) -> bool {
         self.attributes.is_some_and(|block| block.0 >= end) || self.has_map_behind(end)
     }
 }
 
-/// The inodes with blocks behind the end, but for the one that reserves blocks for descriptors.
+/// The inodes with blocks after the end, except for the one that reserves blocks for descriptors.
 pub fn behind(old: &Image, end: u64) -> Done<Vec<Content>> {
     let mut all = Vec::new();
     for group in old.geo.groups() {

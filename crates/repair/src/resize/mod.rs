@@ -1,15 +1,15 @@
 //! Growth and shrinking of a file system, proved before it is written.
 //!
-//! Main functions: [`grow`] (makes the grown file system beside the device and checks it; [`crate::commit`] writes it),
+//! Main functions: [`grow`] (creates the larger file system in an overlay and checks it; [`crate::commit`] writes it),
 //! [`shrink()`]. Main types: [`Growth`], [`CannotGrow`], [`Smaller`], [`CannotShrink`]. The layout of a larger file
 //! system is in [`extant_ondisk::growth`].
 //!
-//! Blocks behind the old end, and those that nothing claims, belong to no file system until the change is written. They
-//! go home first; the others are one transaction of the journal, or have an undo file. So a cut leaves the old size or
-//! the new one.
+//! Blocks after the old end, and those that nothing claims, belong to no file system until the change is written, so
+//! they are written home first. The others are one transaction of the journal, or have an undo file. So an interruption
+//! leaves the old size or the new one.
 //!
-//! What it does not do: make a file or a partition longer or shorter. A file system
-//! grows as far as its descriptors have room: reserved blocks of the resize inode, or `meta_bg`.
+//! What it does not do: make a file or a partition longer or shorter. A file system grows at most as far as its
+//! descriptors have room: reserved blocks of the resize inode, or `meta_bg`.
 //!
 //! # Locking
 //! None of its own.
@@ -36,7 +36,7 @@ use crate::error::{Error, Refusal};
 use crate::prove::{Fresh, Outcome};
 use crate::sound::{Sound, Unsound, prove};
 
-/// Why a file system does not grow. Nothing was written.
+/// The reason why a file system does not grow. Nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub enum CannotGrow {
     /// No such file system exists.
@@ -45,9 +45,9 @@ pub enum CannotGrow {
     /// The device ends before the file system would.
     #[error("the device has {there} bytes, and {needed} are needed")]
     DeviceSize {
-        /// Bytes of the device.
+        /// The size of the device in bytes.
         there: u64,
-        /// Bytes of the grown file system.
+        /// The size of the larger file system in bytes.
         needed: u64,
     },
     /// It is damaged.
@@ -56,13 +56,13 @@ pub enum CannotGrow {
         /// The first finding of the check.
         first: String,
     },
-    /// The check cannot see all of it.
+    /// The check cannot check all of it.
     #[error("it cannot be checked: {why}")]
     Unchecked {
         /// The reason.
         why: String,
     },
-    /// The check of the grown file system found damage: a fault of this program.
+    /// The check of the larger file system found damage, which is a fault of this program.
     #[error("the grown file system would be damaged, which is a fault of extant: {first}")]
     Unproved {
         /// The first finding.
@@ -97,21 +97,22 @@ impl From<Refusal> for CannotGrow {
 
 /// The result of [`grow`] and of [`shrink()`].
 pub struct Growth {
-    /// The changes beside the device, for [`crate::commit`].
+    /// The changes in an overlay, for [`crate::commit`].
     pub outcome: Outcome,
     /// The layout before.
     pub before: Geometry,
     /// The layout after.
     pub after: Geometry,
-    /// How many inodes have another number.
+    /// The number of inodes that have a new number.
     pub renumbered: usize,
 }
 
-/// Grows the file system on `device`, to which the changes go, to at most `bytes` bytes, and checks the result. The
-/// check's time becomes that of the last write. `None`: it has this size already, and nothing changed.
+/// Grows the file system on `device`, to which the changes are written, to at most `bytes` bytes, and checks the
+/// result. The check's time becomes that of the last write. `None` if the file system already has this size, and
+/// nothing changed.
 ///
 /// # Errors
-/// [`CannotGrow`]; the changes count for nothing then.
+/// [`CannotGrow`]; the changes must then not be used.
 pub fn grow(device: Arc<CowDevice>, check: &Options, bytes: u64) -> Result<Option<Growth>, CannotGrow> {
     let Sound { image: old, report, replayed } = Sound::open(&device, check)?;
     let sb = target(&old.sb, bytes, Backups::Move)?;

@@ -1,10 +1,10 @@
-//! The new places of everything that lies behind the new end.
+//! The new places of everything that is after the new end.
 //!
 //! Main type: [`Plan`]. Main functions: [`plan`], [`fits`].
 //!
-//! Data fills the free clusters in ascending order, so the pieces of a file become no smaller than the gaps are. First
-//! come the clusters of bitmaps, tables and descriptors whose groups go. Blocks of maps and attributes come from the
-//! rest: the old metadata is not read as a map. A block keeps its place in its cluster.
+//! Data fills the free clusters in ascending order, so the pieces of a file do not become smaller than the gaps. The
+//! clusters of bitmaps, tables and descriptors of removed groups come first. Blocks of maps and attributes are taken
+//! from the rest, because old metadata must not be read as a map. A block keeps its place in its cluster.
 //!
 //! # Locking
 //! None.
@@ -24,17 +24,17 @@ use crate::view::Image;
 
 /// The new places.
 pub struct Plan {
-    /// The map of each content that changes: its index, and runs by logical block.
+    /// The map of each content that changes: its index, and its runs by logical block.
     pub maps: Vec<(usize, Vec<Run>)>,
-    /// The clusters for data that were free before, ascending.
+    /// The clusters used for data that were free before, ascending.
     pub taken: Vec<Range<u64>>,
 }
 
 /// Free clusters in the order in which data fills them.
 struct Gaps {
-    /// The ranges that metadata leaves, then those that were free.
+    /// The ranges that metadata leaves free, then those that were free before.
     ranges: Vec<Range<u64>>,
-    /// How many of the ranges metadata leaves.
+    /// The number of ranges that metadata leaves free.
     left_by_metadata: usize,
     at: usize,
 }
@@ -53,13 +53,13 @@ impl Gaps {
         Gaps { ranges, left_by_metadata, at: 0 }
     }
 
-    /// Clusters that were free and still are.
+    /// The number of clusters that were free and still are.
     fn free(&self) -> u64 {
         let rest = self.ranges.iter().skip(self.at.max(self.left_by_metadata));
         rest.map(|range| range.end - range.start).sum()
     }
 
-    /// Takes at most `most` clusters that lie side by side.
+    /// Takes at most `most` adjacent clusters.
     fn take(&mut self, most: u64) -> Option<(u64, u64)> {
         while self.ranges.get(self.at)?.is_empty() {
             self.at += 1;
@@ -72,7 +72,7 @@ impl Gaps {
     }
 }
 
-/// Clusters before the new end that have metadata now and will not.
+/// Clusters before the new end that contain metadata now and will not contain it any more.
 fn left_by_metadata(old: &Image, new: &Geometry) -> Vec<Range<u64>> {
     let stays = metadata(new, &old.descs[..new.group_count as usize]);
     let mut left = Vec::new();
@@ -123,7 +123,7 @@ pub fn fits(old: &Image, new: &Geometry, contents: &[Content]) -> bool {
     walk(old, new, contents, |_, _| {}).is_some()
 }
 
-/// Plans the new places; `None`: not everything fits before the end of `new`.
+/// Plans the new places; `None` if not everything fits before the end of `new`.
 pub fn plan(old: &Image, new: &Geometry, contents: &[Content]) -> Option<Plan> {
     let mut maps = Vec::new();
     let gaps = walk(old, new, contents, |index, runs| maps.push((index, runs)))?;
@@ -133,12 +133,12 @@ pub fn plan(old: &Image, new: &Geometry, contents: &[Content]) -> Option<Plan> {
     Some(Plan { maps, taken })
 }
 
-/// Gives every content its places.
+/// Assigns places to every content.
 fn walk(old: &Image, new: &Geometry, contents: &[Content], mut each: impl FnMut(usize, Vec<Run>)) -> Option<Gaps> {
     let end = new.blocks_count;
     let mut gaps = Gaps::new(old, new);
     let mut attributes = BTreeSet::new();
-    // The block that the resize inode's map needs, should its own lie behind the end.
+    // The block that the resize inode's map needs if its own is after the end.
     let mut others = u64::from(old.sb.compat().contains(Compat::RESIZE_INODE));
     others += u64::from(mmp_behind(old, end).is_some());
     for (index, content) in contents.iter().enumerate() {
@@ -152,7 +152,7 @@ fn walk(old: &Image, new: &Geometry, contents: &[Content], mut each: impl FnMut(
         let kept = content.mapped.nodes.iter().filter(|block| block.0 < end).count() as u64;
         let needed = match content.form {
             Form::Extents => nodes(&runs, new.block_size),
-            // They depend on the logical blocks alone.
+            // They depend only on the logical blocks.
             Form::Indirect => content.mapped.nodes.len() as u64,
         };
         others += needed.saturating_sub(kept);
@@ -161,10 +161,10 @@ fn walk(old: &Image, new: &Geometry, contents: &[Content], mut each: impl FnMut(
     (others <= gaps.free()).then_some(gaps)
 }
 
-/// The runs of a content, with those behind the end in gaps. The blocks of a cluster belong to neighbouring runs.
+/// The runs of a content, with those after the end moved to gaps. The blocks of a cluster may belong to adjacent runs.
 fn moved(runs: &[Run], end: u64, cluster_bits: u32, gaps: &mut Gaps) -> Option<Vec<Run>> {
     let mut out: Vec<Run> = Vec::with_capacity(runs.len());
-    // The last cluster that moved: from, to.
+    // The last cluster that was moved: from, to.
     let mut last = None;
     for run in runs {
         let stays = end.saturating_sub(run.pblk.0).min(run.len.into()) as u32;
@@ -190,7 +190,7 @@ fn moved(runs: &[Run], end: u64, cluster_bits: u32, gaps: &mut Gaps) -> Option<V
     Some(out)
 }
 
-/// The blocks of an extent tree that is packed.
+/// The number of blocks of an extent tree that is packed.
 fn nodes(runs: &[Run], block_size: u32) -> u64 {
     let joins = |one: &Run, next: &Run, len: u32| {
         one.lblk.0 + one.len == next.lblk.0

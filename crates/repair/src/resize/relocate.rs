@@ -1,4 +1,4 @@
-//! Moves blocks of files, maps and attributes to where a plan puts them.
+//! Moves blocks of files, maps and attributes to the places of a plan.
 //!
 //! Main function: [`relocate`].
 //!
@@ -17,10 +17,10 @@ use crate::apply::journal;
 use crate::error::Done;
 use crate::view::Image;
 
-/// Blocks that are copied at once.
+/// The number of blocks that are copied at once.
 const COPIED_BLOCKS: u32 = 64;
 
-/// Moves everything behind the new end. The inodes have their new numbers already.
+/// Moves everything after the new end. The inodes have their new numbers already.
 pub fn relocate(old: &Image, new: &mut Image, contents: &[Content], plan: Plan, numbers: &Numbers) -> Done {
     new.set_aside(plan.taken);
     let mut attributes = BTreeMap::new();
@@ -69,7 +69,7 @@ fn move_map(old: &Image, new: &mut Image, content: &Content, ino: InodeNr, runs:
             copy(old, new, from, run)?;
         }
     }
-    // Values of attributes in inodes of their own count for an inode, too.
+    // Values of attributes in separate inodes count for an inode, too.
     let (stored, before) = (new.desc(&inode)?.blocks, old.sectors(&inode, &content.mapped));
     new.set_map(ino, runs)?;
     let after = new.inode(ino)?;
@@ -84,7 +84,7 @@ fn move_map(old: &Image, new: &mut Image, content: &Content, ino: InodeNr, runs:
     Ok(())
 }
 
-/// Copies the blocks of a run, which lie side by side in their old places, too.
+/// Copies the blocks of a run, which are also adjacent in their old places.
 fn copy(old: &Image, new: &Image, from: BlockNr, run: &Run) -> Done {
     let bits = new.geo.block_bits;
     for first in (0..run.len).step_by(COPIED_BLOCKS as usize) {
@@ -95,7 +95,7 @@ fn copy(old: &Image, new: &Image, from: BlockNr, run: &Run) -> Done {
     Ok(())
 }
 
-/// Updates the checksums of the orphan file's blocks, which cover their places and its number.
+/// Updates the checksums of the orphan file's blocks, which also cover their places and the inode number.
 pub fn seal_orphan_file(image: &Image, ino: InodeNr) -> Done {
     let inode = image.inode(ino)?;
     let seed = image.seed(ino, inode.generation());

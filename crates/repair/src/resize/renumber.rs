@@ -1,11 +1,11 @@
-//! Gives the inodes of groups that go numbers in groups that stay.
+//! Assigns new numbers in the remaining groups to the inodes of removed groups.
 //!
 //! Main type: [`Numbers`]. Main functions: [`Numbers::new`] (chooses them), [`carry_out`] (moves the inodes, and
-//! changes everything that names them).
+//! changes everything that refers to them).
 //!
-//! An inode's number is in its names, in `.` and in `..` of its children, in attributes whose values it stores, and in
-//! the superblock. It is also the start of the checksums of the inode itself, of the nodes of its extent tree, and of
-//! the blocks of a directory and of the orphan file.
+//! An inode's number is in its names, in `.` and in `..` of its children, in attributes whose values it contains, and
+//! in the superblock. The checksums of the inode itself, of the nodes of its extent tree, and of the blocks of a
+//! directory and of the orphan file also begin with it.
 //!
 //! What it does not do: move blocks. Reserved inodes keep their numbers, and so does every inode of a file system whose
 //! encryption depends on them (`stable_inodes`).
@@ -35,14 +35,14 @@ use crate::view::Image;
 use crate::view::dir::I_BLOCK_AT;
 use crate::view::inode::Inode;
 
-/// Bytes of an attribute area before its first entry.
+/// The number of bytes in an attribute area before its first entry.
 const AREA_HEADER_LEN: usize = 4;
 
 /// The new numbers of the inodes that get one.
 pub struct Numbers(BTreeMap<u32, u32>);
 
 impl Numbers {
-    /// Chooses numbers for the inodes of the groups that `new` does not have: the lowest that are free.
+    /// Chooses numbers for the inodes of the groups that `new` does not have: the lowest free ones.
     pub fn new(old: &Image, new: &Geometry) -> Result<Numbers, CannotShrink> {
         let going = (new.group_count..old.geo.group_count).map(GroupNr);
         let used = going.flat_map(|group| old.facts.inodes_of(group).collect::<Vec<_>>());
@@ -63,12 +63,12 @@ impl Numbers {
         Ok(Numbers(numbers))
     }
 
-    /// The number that an inode has now.
+    /// The current number of an inode.
     pub fn of(&self, ino: InodeNr) -> InodeNr {
         InodeNr(self.get(ino.0).unwrap_or(ino.0))
     }
 
-    /// How many inodes get another number.
+    /// The number of inodes that get a new number.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -78,7 +78,7 @@ impl Numbers {
     }
 }
 
-/// The numbers of free inodes in the groups that stay, ascending.
+/// The numbers of free inodes in the remaining groups, ascending.
 fn free<'a>(old: &'a Image, new: &'a Geometry) -> impl Iterator<Item = u32> + 'a {
     new.groups().flat_map(|group| {
         let (used, _) = old.facts.inode_bitmap(group);
@@ -88,7 +88,7 @@ fn free<'a>(old: &'a Image, new: &'a Geometry) -> impl Iterator<Item = u32> + 'a
     })
 }
 
-/// Moves the inodes and changes what names them. Blocks are still in their old places.
+/// Moves the inodes and changes the references to them. Blocks are still in their old places.
 pub fn carry_out(old: &Image, new: &mut Image, numbers: &Numbers) -> Done {
     if numbers.0.is_empty() {
         return Ok(());
@@ -126,7 +126,7 @@ pub fn carry_out(old: &Image, new: &mut Image, numbers: &Numbers) -> Done {
     }
 }
 
-/// Copies an inode. The part of a table that was never used begins behind its new place.
+/// Copies an inode. The unused part of the table then begins after its new place.
 fn move_inode(old: &Image, new: &mut Image, from: InodeNr, to: InodeNr) -> Done {
     let lost = Refusal::Lost("an inode has no place in a table");
     let place = new.geo.inode_location(to).map_err(|_| lost.clone())?;
@@ -144,7 +144,7 @@ fn move_inode(old: &Image, new: &mut Image, from: InodeNr, to: InodeNr) -> Done 
     new.change_inode_bytes(to, |now| now.copy_from_slice(&bytes))
 }
 
-/// Changes the numbers in a directory, and the checksums of one that has moved.
+/// Changes the numbers in a directory, and the checksums of a directory that has moved.
 fn directory(old: &Image, new: &Image, dir: InodeNr, numbers: &Numbers) -> Done {
     let ino = numbers.of(dir);
     let inode = new.inode(ino)?;
@@ -179,7 +179,7 @@ fn number(bytes: &mut [u8], numbers: &Numbers) -> bool {
     true
 }
 
-/// Changes the number of the parent, the entries behind it, and those in the attribute with the rest.
+/// Changes the number of the parent, the entries after it, and those in the attribute with the rest.
 fn inline_directory(new: &Image, inode: &Inode, numbers: &Numbers) -> Done {
     let mut bytes = inode.bytes.clone();
     let block = &mut bytes[I_BLOCK_AT..I_BLOCK_AT + inline::ROOM];
@@ -209,7 +209,7 @@ fn inline_directory(new: &Image, inode: &Inode, numbers: &Numbers) -> Done {
     Ok(())
 }
 
-/// Changes the numbers of inodes that store values, in all attributes.
+/// Changes the numbers of inodes that contain values, in all attributes.
 fn values(old: &Image, new: &Image, numbers: &Numbers) -> Done {
     let seed = new.geo.metadata_csum.then(|| new.geo.seed.raw());
     let mut shared = BTreeSet::new();

@@ -1,9 +1,9 @@
-//! A smaller file system: what lies behind the new end moves, and the groups there go.
+//! A smaller file system: everything after the new end is moved, and the groups there are removed.
 //!
 //! Main function: [`shrink`]. Main types: [`Smaller`], [`CannotShrink`].
 //!
-//! Inodes of the groups that go get other numbers; blocks behind the new end are copied to free blocks before it.
-//! Bitmaps and counts are then made from what a check of the result finds.
+//! Inodes of the removed groups get new numbers; blocks after the new end are copied to free blocks before it. Bitmaps
+//! and counts are then created from the results of a check.
 //!
 //! # Locking
 //! None.
@@ -31,7 +31,7 @@ use crate::tune::reseal;
 use crate::view::inode::BAD_BLOCKS;
 use crate::view::{Image, seal_super};
 
-/// The fewest blocks for files that the last group may have.
+/// The minimum number of blocks for files in the last group.
 const LAST_GROUP_FREE_MIN: u64 = 50;
 
 /// The size of a smaller file system.
@@ -39,25 +39,25 @@ const LAST_GROUP_FREE_MIN: u64 = 50;
 pub enum Smaller {
     /// At most this many bytes.
     To(u64),
-    /// The least that its files fit into, with their inodes and the tables of its groups.
+    /// The smallest size for its files, with their inodes and the tables of its groups.
     Least,
 }
 
-/// Why a file system does not shrink. Nothing was written.
+/// The reason why a file system does not shrink. Nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub enum CannotShrink {
     /// It is damaged, or cannot be checked.
     #[error(transparent)]
     Unsound(#[from] Unsound),
-    /// The groups that stay have too few free inodes.
+    /// The remaining groups have too few free inodes.
     #[error("{moving} files would get other inodes, and the groups that stay have {there} that are free")]
     Inodes {
-        /// Inodes of the groups that go.
+        /// The number of inodes of the removed groups.
         moving: usize,
-        /// Free inodes of the groups that stay.
+        /// The number of free inodes in the remaining groups.
         there: usize,
     },
-    /// Something that is not moved lies behind the new end.
+    /// Something that cannot be moved is after the new end.
     #[error("{0}")]
     Fixed(&'static str),
     /// The content does not fit.
@@ -66,7 +66,7 @@ pub enum CannotShrink {
     /// The numbers break a rule of the format.
     #[error("the smaller layout is not valid: {0}")]
     Layout(extant_ondisk::Error),
-    /// The check of the result found damage: a fault of this program.
+    /// The check of the result found damage, which is a fault of this program.
     #[error("the smaller file system would be damaged, which is a fault of extant: {first}")]
     Unproved {
         /// The first finding.
@@ -91,10 +91,10 @@ impl From<Refusal> for CannotShrink {
 }
 
 /// Makes the file system on `device` smaller, and checks the result. The check's time becomes that of the last write.
-/// `None`: it is no larger, and nothing changed.
+/// `None` if it is not larger than that, and nothing changed.
 ///
 /// # Errors
-/// [`CannotShrink`]; the changes count for nothing then.
+/// [`CannotShrink`]; the changes must then not be used.
 pub fn shrink(device: Arc<CowDevice>, check: &Options, size: Smaller) -> Result<Option<Growth>, CannotShrink> {
     let Sound { image: old, report, replayed } = Sound::open(&device, check)?;
     let (sb, contents) = match size {
@@ -102,7 +102,7 @@ pub fn shrink(device: Arc<CowDevice>, check: &Options, size: Smaller) -> Result<
             let Some(sb) = target(&old, bytes, false)? else { return Ok(None) };
             refuse(&old)?;
             let contents = behind(&old, sb.blocks_count)?;
-            // The least size, given as a number, fits if no more stays reserved than in [`Smaller::Least`].
+            // The smallest size, given as a number, fits if at most as much is reserved as with [`Smaller::Least`].
             let narrow = if fits(&old, sb.geometry(), &contents) { None } else { target(&old, bytes, true)? };
             (narrow.unwrap_or(sb), contents)
         }
@@ -123,7 +123,7 @@ pub fn shrink(device: Arc<CowDevice>, check: &Options, size: Smaller) -> Result<
     Ok(Some(Growth { outcome, before, after, renumbered }))
 }
 
-/// Moves inodes and blocks, and writes the smaller layout. Returns how many inodes have other numbers.
+/// Moves inodes and blocks, and writes the smaller layout. Returns how many inodes have a new number.
 fn make(old: &Image, device: &Arc<CowDevice>, sb: SuperBlock, contents: &[Content]) -> Result<usize, CannotShrink> {
     let mut new = old.with(device.clone());
     (new.geo, new.sb) = (sb.geometry().clone(), sb);
@@ -146,20 +146,20 @@ fn make(old: &Image, device: &Arc<CowDevice>, sb: SuperBlock, contents: &[Conten
     Ok(numbers.len())
 }
 
-/// The block of multi-mount protection, if it lies behind the end.
+/// The block of multi-mount protection, if it is after the end.
 pub fn mmp_behind(old: &Image, end: u64) -> Option<BlockNr> {
     let block = BlockNr(old.sb.raw().s_mmp_block.get());
     (old.sb.incompat().contains(Incompat::MMP) && block.0 >= end).then_some(block)
 }
 
-/// Makes usage, bitmaps and counts from what a check finds.
+/// Creates usage, bitmaps and counts from the results of a check.
 fn count(device: &Arc<CowDevice>, check: &Options) -> Result<(), CannotShrink> {
     let lost = || CannotShrink::Step("the changed superblock cannot be read".to_owned());
     let seen =
         || -> Result<_, CannotShrink> { Image::new(device.clone(), look(device, check)?, check.now).ok_or_else(lost) };
     let (mut fresh, report) = seen()?;
     if report.findings.iter().any(|finding| finding.problem == Problem::UpdateQuotas) {
-        // Maps that were packed again have fewer blocks or more.
+        // Maps that were packed again may have fewer or more blocks.
         let raw = fresh.sb.raw();
         let files = [raw.s_usr_quota_inum.get(), raw.s_grp_quota_inum.get(), fresh.facts.project_quota()];
         for ino in files.into_iter().filter(|ino| *ino != 0) {
@@ -167,7 +167,7 @@ fn count(device: &Arc<CowDevice>, check: &Options) -> Result<(), CannotShrink> {
         }
         (fresh, _) = seen()?;
     }
-    // Every implementation writes the bitmap of the last group, whose end is not that of its bits.
+    // All implementations write the bitmap of the last group, because its end is not the end of its bits.
     if let Some(desc) = fresh.descs.last_mut() {
         desc.flags.remove(GroupFlags::BLOCK_UNINIT);
     }
@@ -179,7 +179,7 @@ fn count(device: &Arc<CowDevice>, check: &Options) -> Result<(), CannotShrink> {
     write_copies(&fresh)
 }
 
-/// Refuses a file system that cannot shrink at all.
+/// Rejects a file system that cannot shrink at all.
 fn refuse(old: &Image) -> Result<(), CannotShrink> {
     if !old.facts.orphans().is_empty() {
         return Err(CannotShrink::Fixed(
@@ -193,9 +193,9 @@ fn refuse(old: &Image) -> Result<(), CannotShrink> {
     Ok(())
 }
 
-/// The superblock of the smallest file system; `None`: that is the present one.
+/// The superblock of the smallest file system; `None` if that is the current one.
 ///
-/// With as many groups as are needed, the last of them gets as short as it can.
+/// With as many groups as are needed, the last of them is made as short as possible.
 fn least(old: &Image, contents: &[Content]) -> Option<SuperBlock> {
     let geo = &old.geo;
     let made = |blocks: u64| {
@@ -205,7 +205,7 @@ fn least(old: &Image, contents: &[Content]) -> Option<SuperBlock> {
         is_enough.then_some(sb)
     };
     let end_of = |groups: u64| (geo.first_data_block + groups * u64::from(geo.blocks_per_group)).min(geo.blocks_count);
-    // The present number of groups is enough.
+    // The current number of groups is enough.
     let (mut few, mut groups) = (0, u64::from(geo.group_count));
     while few + 1 < groups {
         let half = few.midpoint(groups);
@@ -215,7 +215,7 @@ fn least(old: &Image, contents: &[Content]) -> Option<SuperBlock> {
         }
     }
     let mut found = if groups < u64::from(geo.group_count) { made(end_of(groups)) } else { None };
-    // The search goes by clusters.
+    // The search counts clusters.
     let bits = geo.cluster_bits;
     let (mut short, mut enough) = (end_of(groups - 1) >> bits, ((end_of(groups) - 1) >> bits) + 1);
     while short + 1 < enough {
@@ -229,8 +229,8 @@ fn least(old: &Image, contents: &[Content]) -> Option<SuperBlock> {
     found
 }
 
-/// The superblock of the smaller file system; `None`: it has that size. `is_least`: it reserves no more blocks for
-/// descriptors than mke2fs does.
+/// The superblock of the smaller file system; `None` if it has that size. `is_least` means that it reserves no more
+/// blocks for descriptors than mke2fs does.
 fn target(old: &Image, bytes: u64, is_least: bool) -> Result<Option<SuperBlock>, CannotShrink> {
     let geo = &old.geo;
     let per_group = u64::from(geo.blocks_per_group);
@@ -268,7 +268,7 @@ fn target(old: &Image, bytes: u64, is_least: bool) -> Result<Option<SuperBlock>,
     }
     let is_meta_bg = old.sb.incompat().contains(Incompat::META_BG);
     if old.sb.compat().contains(Compat::RESIZE_INODE) && !is_meta_bg {
-        // Blocks of descriptors that go are reserved, so that those behind them stay where they are.
+        // Blocks of descriptors that are removed become reserved, so that those after them keep their places.
         let gone = geo.desc_blocks - groups.div_ceil(geo.descs_per_block());
         let most = if is_least { usual_reserve(geo, blocks) } else { u32::MAX };
         let reserved = (geo.reserved_gdt_blocks + gone).min(geo.block_size / 4).min(most);
@@ -278,7 +278,7 @@ fn target(old: &Image, bytes: u64, is_least: bool) -> Result<Option<SuperBlock>,
         .map(|group| geo.base_metadata(GroupNr(group)).blocks() + 2 + u64::from(geo.inode_table_blocks))
         .sum();
     let overhead = u64::from(raw.s_overhead_clusters.get());
-    // With clusters 0, so that a mount counts them: groups share clusters.
+    // With clusters it is 0, so that a mount counts them, because groups share clusters.
     raw.s_overhead_clusters.set(if geo.cluster_bits == 0 { overhead.saturating_sub(lost) as u32 } else { 0 });
     raw.s_wtime.set(old.now as u32);
     raw.s_wtime_hi = (old.now >> 32) as u8;
@@ -286,8 +286,8 @@ fn target(old: &Image, bytes: u64, is_least: bool) -> Result<Option<SuperBlock>,
     SuperBlock::decode(raw.as_bytes(), SUPERBLOCK_OFFSET).map(Some).map_err(CannotShrink::Layout)
 }
 
-/// The blocks that mke2fs reserves for descriptors: with them, a file system can get 1024 times as large (e2fsprogs:
-/// `calc_reserved_gdt_blocks`).
+/// The number of blocks that mke2fs reserves for descriptors: with them, a file system can grow to 1024 times its size
+/// (e2fsprogs: `calc_reserved_gdt_blocks`).
 fn usual_reserve(geo: &Geometry, blocks: u64) -> u32 {
     let descriptors = |blocks: u64| {
         let groups = (blocks - geo.first_data_block).div_ceil(geo.blocks_per_group.into());
@@ -296,7 +296,7 @@ fn usual_reserve(geo: &Geometry, blocks: u64) -> u32 {
     descriptors(blocks.saturating_mul(1024).min(u32::MAX.into())) - descriptors(blocks)
 }
 
-/// Refuses a size that would cut off what is not moved.
+/// Rejects a size that would cut off something that cannot be moved.
 fn check_fixed(old: &Image, new: &Geometry) -> Result<(), CannotShrink> {
     let end = new.blocks_count;
     let table = u64::from(old.geo.inode_table_blocks);
@@ -315,7 +315,7 @@ fn write_super(new: &Image) -> Done {
     new.write(SUPERBLOCK_OFFSET, &bytes)
 }
 
-/// Writes the superblock on the device to its copies, too.
+/// Also writes the superblock on the device to its copies.
 fn write_copies(image: &Image) -> Result<(), CannotShrink> {
     let bytes = image.bytes(SUPERBLOCK_OFFSET, size_of::<RawSuperBlock>())?;
     let sb = SuperBlock::decode(&bytes, SUPERBLOCK_OFFSET).map_err(CannotShrink::Layout)?;

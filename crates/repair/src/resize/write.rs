@@ -1,7 +1,7 @@
-//! Writes the structures of a larger file system beside the device.
+//! Writes the structures of a larger file system to an overlay.
 //!
-//! Main function: [`enlarge`]: the old last group gets longer, new groups get bitmaps, tables and descriptors, and the
-//! copies of superblock and descriptors and the resize inode follow.
+//! Main function: [`enlarge`]: makes the old last group longer, creates bitmaps, tables and descriptors of new groups,
+//! and updates the copies of superblock and descriptors and the resize inode.
 //!
 //! # Locking
 //! None.
@@ -17,7 +17,7 @@ use super::CannotGrow;
 use crate::error::{Done, Refusal};
 use crate::view::Image;
 
-/// Bytes of an inode table that are zeroed at once.
+/// The number of bytes of an inode table that are zeroed at once.
 const ZERO_BYTES: u64 = 1 << 20;
 
 /// Writes the file system of `old` with the layout of `sb` to the changes of its device.
@@ -39,7 +39,7 @@ pub fn enlarge(old: &Image, sb: SuperBlock) -> Result<(), CannotGrow> {
 }
 
 /// Clears the bits of the blocks that the last group gets, and of a backup that moves to the new last group. Returns
-/// how many clusters that backup had.
+/// the number of clusters of that backup.
 fn lengthen_last(old: &Image, new: &mut Image) -> Done<u64> {
     let group = GroupNr(old.geo.group_count - 1);
     let (was, is) = (old.geo.clusters_in_group(group), new.geo.clusters_in_group(group));
@@ -71,7 +71,7 @@ fn lengthen_last(old: &Image, new: &mut Image) -> Done<u64> {
     Ok(freed)
 }
 
-/// Makes the new groups, all but their descriptors on the device. Returns the clusters that they take.
+/// Creates the new groups, except for their descriptors on the device. Returns the number of clusters that they take.
 fn add_groups(new: &mut Image, first_new: u32, tables: &[Tables]) -> Done<u64> {
     let geo = new.geo.clone();
     let has_flags = geo.desc_checksum != DescChecksum::None;
@@ -105,7 +105,7 @@ fn table_bytes(geo: &Geometry, desc: &GroupDesc) -> std::ops::Range<u64> {
     start..start + (u64::from(geo.inode_table_blocks) << geo.block_bits)
 }
 
-/// Whether the device is known to have nothing but zeros in the place of an inode table.
+/// Whether the device is known to contain only zeros in the place of an inode table.
 fn is_zero(new: &Image, desc: &GroupDesc) -> Done<bool> {
     let table = table_bytes(&new.geo, desc);
     Ok(new.device.base().next_data(table.start)?.is_none_or(|data| data >= table.end))
@@ -134,7 +134,7 @@ fn write_descs(old: &Image, new: &Image) -> Done {
         let place = geo.desc_table_block(index).ok_or(Refusal::Lost("the descriptors have no place"))?;
         let mut bytes = match index < old.geo.desc_blocks {
             true => new.block(place)?,
-            // A reserved block has pointers of the resize inode in it.
+            // A reserved block contains pointers of the resize inode.
             false => vec![0; geo.block_size as usize],
         };
         let groups = index * per_block..(index + 1).saturating_mul(per_block).min(geo.group_count);

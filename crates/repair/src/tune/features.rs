@@ -1,4 +1,4 @@
-//! Features that come and go.
+//! Adding and removing features.
 //!
 //! Main type: [`Plan`] (the other changes that new feature words need). Main functions: [`apply`], [`recount`].
 //!
@@ -18,15 +18,15 @@ use crate::apply::{content, directories, groups, inodes, journal, super_block};
 use crate::error::Done;
 use crate::view::Image;
 
-/// The first inode of files, and the bytes of an inode, in the first revision of the format.
+/// The first inode of files in the first revision of the format; the size of an inode in it follows.
 const FIRST_INO_GOOD_OLD: u32 = 11;
 const INODE_SIZE_GOOD_OLD: u16 = 128;
-/// `s_checksum_type`.
+/// The value of `s_checksum_type`.
 const CRC32C: u8 = 1;
 /// The encryption of data and of names (fscrypt: AES-256-XTS, AES-256-CTS).
 const ENCRYPT_ALGOS: [u8; 4] = [1, 4, 0, 0];
 
-/// Features that are a bit and no more, or that this module can add.
+/// Features that are only a bit, or that this module can add.
 const CAN_COME: (Compat, Incompat, RoCompat) = (
     Compat::HAS_JOURNAL
         .union(Compat::DIR_INDEX)
@@ -76,12 +76,12 @@ enum Directories {
     All,
 }
 
-/// The changes of the other metadata that a new superblock needs.
+/// The changes of the other metadata that a new superblock requires.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     come: Words,
     go: Words,
-    /// The seed of checksums changes, or checksums are new.
+    /// Whether the seed of checksums changes, or checksums are new.
     reseal: bool,
     directories: Directories,
     /// The checksum of descriptors before and after.
@@ -96,14 +96,14 @@ struct Words {
 }
 
 impl Plan {
-    /// Compares the superblock with the wanted one, completes the latter, and refuses what cannot be done.
+    /// Compares the superblock with the wanted one, completes the latter, and rejects impossible changes.
     pub fn of(before: &SuperBlock, raw: &mut RawSuperBlock) -> Result<Plan, CannotTune> {
         let old = features(before.raw());
         if raw.s_feature_ro_compat.get() & RoCompat::METADATA_CSUM.bits() != 0 {
             // The stronger checksum replaces the weaker one.
             set_feature(raw, Feature::RoCompat(RoCompat::GDT_CSUM), false);
         } else if old.2.contains(RoCompat::METADATA_CSUM) {
-            // As tune2fs: flags of groups stay valid.
+            // This is as in tune2fs: flags of groups stay valid.
             set_feature(raw, Feature::RoCompat(RoCompat::GDT_CSUM), true);
             set_feature(raw, Feature::Incompat(Incompat::CSUM_SEED), false);
         }
@@ -142,7 +142,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether the superblock and its copies are all that changes.
+    /// Whether only the superblock and its copies change.
     pub fn is_plain(&self) -> bool {
         let files = Compat::HAS_JOURNAL.union(Compat::RESIZE_INODE).union(Compat::ORPHAN_FILE);
         !self.reseal
@@ -233,7 +233,7 @@ impl Plan {
     }
 }
 
-/// Changes the metadata of `old` into that of `new`, whose superblock is on the device.
+/// Changes the metadata of `old` to that of `new`, whose superblock is on the device.
 pub fn apply(old: &Image, new: &mut Image, plan: &Plan, journal_blocks: Option<u32>) -> Result<(), CannotTune> {
     let sb = &old.sb;
     if plan.reseal && new.geo.metadata_csum && sb.incompat().contains(Incompat::EA_INODE) && has_values(old) {
@@ -312,18 +312,18 @@ fn clusters_of(image: &Image, ino: InodeNr) -> Done<u32> {
     Ok((blocks >> image.geo.cluster_bits) as u32)
 }
 
-/// Whether an attribute has an inode of its own.
+/// Whether an attribute has a separate inode.
 fn has_values(image: &Image) -> bool {
     use extant_check::InodeState;
     image.geo.groups().any(|group| image.facts.inodes_of(group).any(|(_, state)| state.has(InodeState::VALUE)))
 }
 
-/// Frees the inode of a file that only the superblock names. Its blocks are free once they are counted again.
+/// Frees the inode of a file to which only the superblock refers. Its blocks are free when they are counted again.
 fn remove_file(image: &mut Image, ino: InodeNr) -> Done {
     image.zero_inode(ino)
 }
 
-/// The blocks of an orphan file (e2fsprogs: `ext2fs_default_orphan_file_blocks`).
+/// The number of blocks in an orphan file (e2fsprogs: `ext2fs_default_orphan_file_blocks`).
 fn orphan_blocks(image: &Image) -> usize {
     let blocks: u64 = match image.geo.blocks_count {
         0..0x2_0000 => 32,
@@ -333,7 +333,7 @@ fn orphan_blocks(image: &Image) -> usize {
     blocks.next_multiple_of(1 << image.geo.cluster_bits) as usize
 }
 
-/// Empties the orphan file, and clears its blocks' checksums: e2fsck compares all bytes.
+/// Empties the orphan file, and clears the checksums of its blocks, because e2fsck compares all bytes.
 fn clear_orphan_file(image: &Image) -> Done {
     let Some(ino) = image.sb.orphan_file() else { return Ok(()) };
     for (_, block) in image.map(&image.inode(ino)?).blocks() {
@@ -359,13 +359,13 @@ fn create_orphan_file(image: &mut Image) -> Done {
     image.change_super(|raw| raw.s_orphan_file_inum.set(ino.0))
 }
 
-/// Gives descriptors another checksum. Without one, nothing says that a bitmap or a table was never written.
+/// Changes the checksum of descriptors. Without one, nothing says that a bitmap or a table was never written.
 fn checksums_of_descriptors(image: &mut Image, (was, is): (DescChecksum, DescChecksum)) -> Done {
     for group in image.geo.groups() {
         let at = group.0 as usize;
         match (was, is) {
             (DescChecksum::None, _) => {
-                // Tables were zeroed when the file system was made.
+                // Tables were zeroed when the file system was created.
                 image.descs[at].flags = GroupFlags::INODE_ZEROED;
                 image.descs[at].itable_unused = 0;
             }
@@ -408,7 +408,7 @@ fn zero_unused(image: &Image, group: GroupNr) -> Done {
     Ok(())
 }
 
-/// Sets bitmaps, counts and totals by the present files.
+/// Sets bitmaps, counts and totals according to the current files.
 pub fn recount(image: &mut Image, plan: &Plan) -> Done {
     if plan.descs.is_some_and(|(_, is)| is == DescChecksum::None) {
         image.descs.iter_mut().for_each(|desc| desc.flags = GroupFlags::empty());

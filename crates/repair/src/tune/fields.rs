@@ -10,10 +10,10 @@ use extant_ondisk::superblock::{FsState, RawSuperBlock, SuperBlock, SuperFlags};
 
 use super::{CannotTune, Change, Feature};
 
-/// The largest part of the blocks that root alone may take, in percent (as tune2fs).
+/// The maximum part of the blocks that only root may use, in percent (as in tune2fs).
 const RESERVED_PERCENT_MAX: f64 = 50.0;
 
-/// Makes one change in the superblock. `before`: the superblock as it is.
+/// Makes one change in the superblock. `before` is the current superblock.
 pub fn apply(raw: &mut RawSuperBlock, before: &SuperBlock, change: &Change) -> Result<(), CannotTune> {
     let blocks = before.blocks_count;
     match change {
@@ -85,7 +85,7 @@ fn refuse(why: String) -> Result<(), CannotTune> {
     Err(CannotTune::Value(why))
 }
 
-/// Puts bytes into a field with zeros behind, of which `least` must stay.
+/// Stores bytes in a field, followed by zeros, of which at least `least` must be left.
 fn put_text(field: &mut [u8], text: &[u8], what: &str, least: usize) -> Result<(), CannotTune> {
     let most = field.len() - least;
     if text.len() > most {

@@ -1,13 +1,14 @@
-//! Changes of a file system's identity, limits and features that are proved before they are written.
+//! Changes a file system's identity, limits and features. The changes are proved before they are written.
 //!
-//! Main function: [`tune`] (makes the changes beside the device and checks them; [`crate::commit`] writes them). Main
+//! Main function: [`tune`] (makes the changes in an overlay and checks them; [`crate::commit`] writes them). Main
 //! types: [`Change`], [`Feature`], [`CannotTune`].
 //!
-//! Most changes are fields of the superblock and of its copies (`fields`). A feature may need more (`features`): a file
-//! that comes or goes, directories in another form, descriptors with other checksums. If the seed of the checksums
-//! changes, all metadata follows (`reseal`).
+//! Most changes are fields of the superblock and of its copies (`fields`). A feature may require more (`features`):
+//! adding or removing a file, directories in another form, descriptors with other checksums. If the seed of the
+//! checksums changes, all metadata is updated (`reseal`).
 //!
-//! What it does not do: change sizes of inodes or blocks, or what is a new layout (`64bit`, `flex_bg`, `bigalloc`).
+//! What it does not do: change sizes of inodes or blocks, or features that require a new layout (`64bit`, `flex_bg`,
+//! `bigalloc`).
 //!
 //! # Locking
 //! None of its own.
@@ -42,7 +43,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// The feature of this name, as e2fsprogs has it.
+    /// The feature with this name in e2fsprogs.
     pub fn by_name(name: &str) -> Option<Feature> {
         let lower = name.to_ascii_lowercase();
         let name = match lower.as_str() {
@@ -57,7 +58,7 @@ impl Feature {
         compat.or_else(incompat).or_else(|| RoCompat::by_name(name).map(Feature::RoCompat))
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(self) -> String {
         let names = match self {
             Feature::Compat(bits) => bits.names(),
@@ -68,20 +69,20 @@ impl Feature {
     }
 }
 
-/// One requested change. Later ones win.
+/// One requested change. If there are several, the last one is used.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// The label: at most 16 bytes.
     Label(Vec<u8>),
     /// The UUID.
     Uuid([u8; 16]),
-    /// The part of the blocks that root alone may take, in percent.
+    /// The part of the blocks that only root may use, in percent.
     ReservedPercent(f64),
-    /// The number of blocks that root alone may take.
+    /// The number of blocks that only root may use.
     ReservedBlocks(u64),
-    /// The user that may take the reserved blocks, too.
+    /// The user that may use the reserved blocks, too.
     ReservedUser(u16),
-    /// The group that may take the reserved blocks, too.
+    /// The group that may use the reserved blocks, too.
     ReservedGroup(u16),
     /// The reaction to an error: 1 continue, 2 read-only, 3 panic.
     Errors(u16),
@@ -92,31 +93,31 @@ pub enum Change {
         /// The bits to set.
         set: u32,
     },
-    /// Options of each mount as text: at most 63 bytes.
+    /// Options for each mount as text: at most 63 bytes.
     MountText(Vec<u8>),
-    /// Mounts after which a check is due; -1 or 0: never.
+    /// The number of mounts after which a check is due; -1 or 0 for never.
     MaxMounts(i16),
-    /// Mounts since the last check.
+    /// The number of mounts since the last check.
     Mounts(u16),
-    /// Seconds after which a check is due; 0: never.
+    /// The number of seconds after which a check is due; 0 for never.
     Interval(u32),
     /// The time of the last check, in seconds since 1970.
     LastCheck(i64),
-    /// Where it was mounted last: at most 63 bytes.
+    /// The directory of the last mount: at most 63 bytes.
     LastMounted(Vec<u8>),
     /// The hash of new directory indexes: 0 legacy, 1 half MD4, 2 TEA.
     Hash(u8),
-    /// Blocks on one disk of a RAID.
+    /// The number of blocks on one disk of a RAID.
     Stride(u16),
-    /// Blocks on all data disks of a RAID.
+    /// The number of blocks on all data disks of a RAID.
     StripeWidth(u32),
-    /// Seconds between two updates of the block of multi-mount protection by a mount.
+    /// The interval in which a mount updates the block of multi-mount protection, in seconds.
     MmpInterval(u16),
-    /// The block of multi-mount protection says that no mount uses the file system.
+    /// The block of multi-mount protection is changed to say that no mount uses the file system.
     ClearMmp,
-    /// The next e2fsck checks it.
+    /// The next e2fsck checks the file system.
     ForceCheck,
-    /// Whether it is made for development code.
+    /// Whether it is marked as created for development code.
     TestFs(bool),
     /// A journal on another device, which names this file system as its user, is added.
     ExternalJournal {
@@ -136,13 +137,13 @@ pub enum Change {
     },
 }
 
-/// Why a file system is not changed. Nothing was written.
+/// The reason why a file system is not changed. Nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub enum CannotTune {
     /// It is damaged, or cannot be checked.
     #[error(transparent)]
     Unsound(#[from] Unsound),
-    /// A value does not fit.
+    /// A value is invalid or too long.
     #[error("{0}")]
     Value(String),
     /// The feature cannot be added or removed in place.
@@ -150,15 +151,15 @@ pub enum CannotTune {
     Feature {
         /// Its name.
         feature: String,
-        /// Whether it was to be added.
+        /// Whether it should be added.
         on: bool,
         /// The reason.
         why: &'static str,
     },
-    /// Orphans would be deleted by a mount, and must be gone before their metadata is rewritten.
+    /// Orphans would be deleted by a mount, and must be removed before their metadata is rewritten.
     #[error("it has files that were deleted while they were open, which a mount or 'extant fsck -p' removes first")]
     Orphans,
-    /// The checksums of values of attributes depend on the UUID.
+    /// The checksums of attribute values depend on the UUID.
     #[error(
         "it has attributes with an inode of their own, whose checksums depend on the UUID; \
          '-O metadata_csum_seed' makes all checksums independent of it"
@@ -167,7 +168,7 @@ pub enum CannotTune {
     /// The superblock would break a rule of the format.
     #[error("the superblock would not be valid: {0}")]
     Layout(extant_ondisk::Error),
-    /// The check of the result found damage: a feature is in use, or this program has a fault.
+    /// The check of the result found damage, because a feature is in use, or this program has a fault.
     #[error("the change would leave damage, and was not made: {first}")]
     Unproved {
         /// The first finding.
@@ -192,7 +193,7 @@ impl From<Refusal> for CannotTune {
 
 /// The result of [`tune`].
 pub struct Tuned {
-    /// The changes beside the device, for [`crate::commit`].
+    /// The changes in an overlay, for [`crate::commit`].
     pub outcome: Outcome,
     /// The superblock before.
     pub before: SuperBlock,
@@ -200,11 +201,11 @@ pub struct Tuned {
     pub after: SuperBlock,
 }
 
-/// Makes the changes beside the file system on `device`, and checks the result. `journal_blocks`: the size of an added
-/// journal. The check's time becomes that of the last write.
+/// Makes the changes in an overlay over the file system on `device`, and checks the result. `journal_blocks` is the
+/// size of an added journal. The check's time becomes that of the last write.
 ///
 /// # Errors
-/// [`CannotTune`]; the changes count for nothing then.
+/// [`CannotTune`]; the changes must then not be used.
 pub fn tune(
     device: Arc<CowDevice>,
     check: &Options,
@@ -260,14 +261,14 @@ fn with_super(old: &Image, raw: &RawSuperBlock) -> Result<Image, CannotTune> {
     Ok(new)
 }
 
-/// The file system as it is now beside the device.
+/// The current file system in the overlay.
 fn reread(device: &Arc<CowDevice>, check: &Options) -> Result<Image, CannotTune> {
     let checked = look(device, check)?;
     let lost = || CannotTune::Step("the changed superblock cannot be read".to_owned());
     Ok(Image::new(device.clone(), checked, check.now).ok_or_else(lost)?.0)
 }
 
-/// Writes the superblock on the device to its copies, too.
+/// Also writes the superblock on the device to its copies.
 fn write_copies(image: &Image) -> Result<SuperBlock, CannotTune> {
     let bytes = image.bytes(SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE)?;
     let sb = SuperBlock::decode(&bytes, SUPERBLOCK_OFFSET).map_err(CannotTune::Layout)?;

@@ -1,4 +1,4 @@
-//! All checksums of a file system's metadata, computed with the seed that the superblock now has.
+//! Recomputes all checksums of a file system's metadata with the seed that the superblock now has.
 //!
 //! Main functions: [`everything`], [`descriptors`].
 //!
@@ -34,7 +34,7 @@ pub fn everything(image: &mut Image) -> Done {
     descriptors(image)
 }
 
-/// The inodes of a group whose part of the table was ever used.
+/// The inodes of a group in the part of the table that was ever used.
 fn inodes(image: &Image, group: GroupNr) -> impl Iterator<Item = InodeNr> + use<> {
     let per_group = image.geo.inodes_per_group;
     let desc = &image.descs[group.0 as usize];
@@ -67,7 +67,7 @@ fn table(image: &Image, group: GroupNr) -> Done {
     Ok(())
 }
 
-/// Recomputes the checksums in the blocks of one inode. `shared`: the blocks of attributes that are done.
+/// Recomputes the checksums in the blocks of one inode. `shared` are the blocks of attributes that are done.
 fn content(image: &mut Image, ino: InodeNr, shared: &mut BTreeSet<u64>) -> Done {
     let inode = image.inode(ino)?;
     if inode.links() == 0 {
@@ -102,7 +102,7 @@ fn content(image: &mut Image, ino: InodeNr, shared: &mut BTreeSet<u64>) -> Done 
     Ok(())
 }
 
-/// Recomputes the checksums of bitmaps, which lie in the descriptors.
+/// Recomputes the checksums of bitmaps, which are in the descriptors.
 fn bitmaps(image: &mut Image) -> Done {
     let geo = image.geo.clone();
     for at in 0..image.descs.len() {

@@ -1,4 +1,4 @@
-//! Maps of deleted files, and whether the blocks still have their content.
+//! Maps of deleted files, and whether their blocks still have the old content.
 //!
 //! Main function: [`judge`].
 //!
@@ -21,16 +21,16 @@ use crate::error::Result;
 use crate::view::Image;
 use crate::view::map::{Mapped, data_clusters};
 
-/// How often the blocks of the file system may be mapped by deleted files before the rest is left out.
+/// The number of times that deleted files may map the blocks of the file system before the rest is left out.
 const MAPPED_MAX: u64 = 64;
 
-/// Blocks that were given to another file, with the transaction.
+/// Blocks that were later allocated to another file, with the transaction.
 struct Reuse {
     /// The runs of bits, by group: first bit, end, order.
     set: BTreeMap<u32, Vec<(u32, u32, i32)>>,
 }
 
-/// Judges all versions of files and symbolic links.
+/// Examines all versions of files and symbolic links.
 pub fn judge(
     image: &mut Image,
     journal: &JournalFile,
@@ -39,7 +39,7 @@ pub fn judge(
     names: &Names,
 ) -> Result<Vec<Deleted>> {
     let reuse = Reuse::read(image, journal, past)?;
-    // Of two files with the same blocks, the newer one may be whole.
+    // Of two files with the same blocks, only the newer one may be whole.
     versions.sort_by_key(|version| (std::cmp::Reverse(version.order), version.inode.ino.0));
     let mut taken: BTreeSet<u64> = BTreeSet::new();
     let mut files = Vec::new();
@@ -54,7 +54,7 @@ pub fn judge(
         let mapped_blocks: u64 = mapped.runs.iter().map(|run| u64::from(run.len)).sum();
         budget = budget.saturating_sub(mapped_blocks);
         if mapped_blocks > image.geo.blocks_count || budget == 0 {
-            // No file system wrote such maps.
+            // No file system has written such maps.
             continue;
         }
         let mut lost_blocks = 0;
@@ -112,8 +112,8 @@ pub fn judge(
     Ok(files)
 }
 
-/// Whether blocks of a file lie in a hole of the image file, where they were punched out when the file was deleted. A
-/// device shows no holes: there, a file whose runs all begin with zeros counts as discarded.
+/// Whether blocks of a file are in a hole of the image file, because they were punched out when the file was deleted. A
+/// device shows no holes, so there a file whose runs all begin with zeros counts as discarded.
 fn is_discarded(image: &Image, runs: &[Run]) -> Result<bool> {
     let (bits, mut is_zero, mut written) = (image.geo.block_bits, true, false);
     for run in runs.iter().filter(|run| !run.unwritten) {
@@ -129,7 +129,7 @@ fn is_discarded(image: &Image, runs: &[Run]) -> Result<bool> {
     Ok(written && is_zero)
 }
 
-/// Content that lies in the inode itself.
+/// The content in the inode itself.
 fn inline(image: &Image, version: &Version, kind: FileType) -> Option<Vec<u8>> {
     let (inode, size) = (&version.inode, version.desc.size as usize);
     let has_data = inode.has(InodeFlags::INLINE_DATA);
@@ -144,7 +144,7 @@ fn inline(image: &Image, version: &Version, kind: FileType) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Whether the map leads to as many blocks as the inode counts.
+/// Whether the map has as many blocks as the inode counts.
 fn is_complete(image: &Image, version: &Version, mapped: &Mapped) -> bool {
     let clusters = data_clusters(&mapped.runs, &image.geo)
         + mapped.nodes.len() as u64
@@ -152,7 +152,7 @@ fn is_complete(image: &Image, version: &Version, mapped: &Mapped) -> bool {
     (clusters << image.geo.cluster_bits) << (image.geo.block_bits - 9) == version.desc.blocks
 }
 
-/// The map of a version, and the blocks of it that are not copies from the log.
+/// The map of a version, and those of its blocks that are not copies from the log.
 fn map(image: &Image, journal: &JournalFile, past: &History, version: &Version) -> (Mapped, Vec<BlockNr>) {
     let inode = &version.inode;
     if !inode.has_map(image) {
@@ -184,7 +184,7 @@ fn map(image: &Image, journal: &JournalFile, past: &History, version: &Version) 
     (mapped, from_home.into_inner())
 }
 
-/// Whether a node has the checksum that it should have.
+/// Whether the checksum of a node is correct.
 fn is_sealed(bytes: &[u8], seed: u32) -> bool {
     let mut copy = bytes.to_vec();
     let Ok(mut node) = NodeMut::parse(&mut copy, 0) else { return false };
@@ -192,14 +192,14 @@ fn is_sealed(bytes: &[u8], seed: u32) -> bool {
     copy == bytes
 }
 
-/// Whether the log has a copy of the block that is newer: it was metadata since.
+/// Whether the log has a newer copy of the block, so that it has been metadata since.
 fn is_logged_since(past: &History, block: BlockNr, order: i32) -> bool {
     let newest = past.copies.get(&block).and_then(|copies| copies.last());
     newest.is_some_and(|copy| past.order(copy.tid) > order)
 }
 
 impl Reuse {
-    /// Follows the block bitmaps through the log: bits that were clear and are set later.
+    /// Follows the block bitmaps through the log, to find bits that were clear and are set later.
     fn read(image: &Image, journal: &JournalFile, past: &History) -> Result<Reuse> {
         let mut set: BTreeMap<u32, Vec<(u32, u32, i32)>> = BTreeMap::new();
         for group in image.geo.groups() {
@@ -218,7 +218,7 @@ impl Reuse {
         Ok(Reuse { set })
     }
 
-    /// Whether the block was given to a file in a transaction after this one.
+    /// Whether the block was allocated to a file in a transaction after this one.
     fn is_newer(&self, image: &Image, block: BlockNr, order: i32) -> bool {
         let Some((GroupNr(group), index)) = image.geo.group_of_block(block) else { return true };
         let bit = index >> image.geo.cluster_bits;
@@ -253,7 +253,7 @@ fn came(before: &[u8], now: &[u8], mut each: impl FnMut(u32, u32)) {
 }
 
 impl Image {
-    /// Whether neither a file nor a bitmap has the block.
+    /// Whether the block is used neither by a file nor in a bitmap.
     fn is_free_now(&mut self, block: BlockNr) -> bool {
         !self.facts.is_claimed(self.facts.clusters(block, 1)) && !self.is_marked(block)
     }

@@ -1,16 +1,17 @@
-//! Deleted files, found again by older versions of metadata that the journal still has.
+//! Finds deleted files by older versions of metadata that are still in the journal.
 //!
 //! Main function: [`search`]. Main types: [`Found`] (all files, and the way to read them), [`Deleted`] (one file),
 //! [`Chance`] (whether it is whole).
 //!
-//! A deletion empties an inode and its map, but the log keeps earlier copies of the same blocks until it comes round.
-//! For each inode that is free now, or has another generation, the newest version with a link counts (`versions`). Its
-//! map is read from copies of that time (`blocks`), and its name from older directory blocks (`names`).
+//! A deletion empties an inode and its map, but the log keeps earlier copies of the same blocks until it is
+//! overwritten. For each inode that is free now, or has another generation, the newest version with a link is used
+//! (`versions`). Its map is read from copies of that time (`blocks`), and its name from older directory blocks
+//! (`names`).
 //!
 //! A file counts as whole if its map is complete, all its blocks are free now, and the log shows no other use of them
-//! since. A file that came and went within one transaction leaves no trace there.
+//! since. A file that was created and deleted within one transaction leaves no trace there.
 //!
-//! What it does not do: search outside the journal, decrypt, write.
+//! What it does not do: search outside the journal, decrypt, or write.
 //!
 //! # Locking
 //! None.
@@ -35,14 +36,14 @@ use crate::error::{Error, Result};
 use crate::sound::look;
 use crate::view::Image;
 
-/// Whether the content of a deleted file is still there.
+/// Whether the content of a deleted file still exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chance {
-    /// Whole, as far as bitmaps and log show.
+    /// The whole content exists, according to bitmaps and log.
     Whole,
     /// Something is missing.
     Partial {
-        /// Bytes of blocks that belong to other files, or did since.
+        /// The number of bytes in blocks that belong to other files, or have belonged to them since.
         lost: u64,
         /// The reason.
         why: &'static str,
@@ -54,15 +55,15 @@ pub enum Chance {
 pub struct Deleted {
     /// Its number.
     pub ino: InodeNr,
-    /// Its path without a leading slash. Where names are not known any more, `#` and the number of an inode.
+    /// The path without a leading slash. If names are unknown, `#` and the number of an inode.
     pub path: Vec<u8>,
     /// Regular file or symbolic link.
     pub kind: FileType,
-    /// Its fields at that time.
+    /// The fields at that time.
     pub inode: InodeDesc,
-    /// When it was deleted, in seconds since 1970; `None`: not known.
+    /// The deletion time, in seconds since 1970; `None` if it is unknown.
     pub deleted: Option<i64>,
-    /// The time of the transaction that has this version, in seconds since 1970.
+    /// The time of the transaction with this version, in seconds since 1970.
     pub version: Option<u64>,
     /// Whether it is whole.
     pub chance: Chance,
@@ -70,20 +71,20 @@ pub struct Deleted {
     inline: Option<Vec<u8>>,
 }
 
-/// Deleted files and the file system that had them.
+/// The deleted files, and the file system that contained them.
 pub struct Found {
     /// The files, by path.
     pub files: Vec<Deleted>,
-    /// Transactions in the log, also those that were replayed long ago.
+    /// The number of transactions in the log, including those that were replayed long ago.
     pub transactions: usize,
     image: Image,
 }
 
-/// Searches the journal of the file system on `device` for deleted files. `device` takes the replay of a log.
-/// `None`: the file system has no journal of its own.
+/// Searches the journal of the file system on `device` for deleted files. The log is replayed to `device`. `None` if
+/// the file system has no internal journal.
 ///
 /// # Errors
-/// If a device or the check fails.
+/// A device or the check fails.
 pub fn search(device: Arc<CowDevice>, check: &Options) -> Result<Option<Found>> {
     let shared: Arc<dyn BlockDevice> = device.clone();
     let sb = read_super(&*shared)?;
@@ -103,13 +104,13 @@ impl Found {
     /// Passes the bytes of a file to `put`, with their offsets. Holes are left out.
     ///
     /// # Errors
-    /// If the device fails, or `put` does.
+    /// The device fails, or `put` does.
     pub fn read<E: From<Error>>(
         &self,
         file: &Deleted,
         mut put: impl FnMut(u64, &[u8]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        /// Bytes that are read at once.
+        /// The number of bytes that are read at once.
         const PIECE: u64 = 1 << 20;
         let (bits, size) = (self.image.geo.block_bits, file.inode.size);
         if let Some(bytes) = &file.inline {

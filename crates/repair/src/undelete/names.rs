@@ -1,4 +1,4 @@
-//! Names of deleted files, by earlier versions of directory blocks.
+//! The names of deleted files, according to earlier versions of directory blocks.
 //!
 //! Main type: [`Names`].
 //!
@@ -19,7 +19,7 @@ use crate::view::Image;
 use crate::view::dir::scan;
 use crate::view::inode::Inode;
 
-/// Levels of directories that are followed.
+/// The maximum depth of directories that are followed.
 const DEPTH_MAX: usize = 64;
 
 /// A name that an inode had.
@@ -30,11 +30,11 @@ struct Name {
     name: Vec<u8>,
 }
 
-/// All names that the log has.
+/// All names in the log.
 #[derive(Default)]
 pub struct Names {
     by_inode: BTreeMap<u32, Vec<Name>>,
-    /// Names of directories that are still there: parent and name.
+    /// The names of directories that still exist: parent and name.
     live: BTreeMap<u32, (u32, Vec<u8>)>,
 }
 
@@ -91,7 +91,7 @@ impl Names {
     }
 
     fn note(&mut self, ino: u32, order: i32, dir: u32, name: Vec<u8>) {
-        /// An inode has had few names; a hostile log could have millions.
+        /// The maximum number of names of an inode: usually there are few, but a hostile log could contain millions.
         const NAMES_MAX: usize = 64;
         let all = self.by_inode.entry(ino).or_default();
         if name_is_legal(&name) && all.len() < NAMES_MAX && !all.iter().any(|one| one.dir == dir && one.name == name) {
@@ -121,7 +121,7 @@ impl Names {
             };
             parts.push(name);
             at = dir;
-            // A directory that is still there has its present name.
+            // A directory that still exists has its current name.
             is_gone = !self.live.contains_key(&at);
         }
         parts.reverse();
@@ -135,7 +135,7 @@ fn is_leaf_of(image: &Image, dir: &Inode, bytes: &[u8]) -> bool {
         return false;
     }
     match image.seed(dir.ino, dir.generation()) {
-        // The first block of an index has the two dots alone.
+        // The first block of an index only contains `.` and `..`.
         Some(seed) => verify_leaf(bytes, seed).is_ok(),
         None => true,
     }

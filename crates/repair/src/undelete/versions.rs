@@ -18,16 +18,16 @@ use crate::error::Result;
 use crate::view::Image;
 use crate::view::inode::Inode;
 
-/// A version of an inode that is not there any more.
+/// A version of an inode that no longer exists.
 pub struct Version {
     pub inode: Inode,
     pub desc: InodeDesc,
     pub tid: Tid,
-    /// The place of the transaction in the order of all.
+    /// The position of the transaction in the order of all transactions.
     pub order: i32,
 }
 
-/// The newest version with a link of each inode that was deleted since, by number and generation.
+/// The newest version with a link of each inode that has been deleted since, by number and generation.
 pub fn newest(image: &Image, journal: &JournalFile, past: &History) -> Result<Vec<Version>> {
     let mut found: BTreeMap<(u32, u32), Version> = BTreeMap::new();
     let mut take = |ino: InodeNr, bytes: &[u8], tid: Tid| {
@@ -63,7 +63,7 @@ pub fn newest(image: &Image, journal: &JournalFile, past: &History) -> Result<Ve
     Ok(found.into_values().collect())
 }
 
-/// The version in these bytes, if it has a link and its inode is gone.
+/// The version in these bytes, if it has a link and its inode no longer exists.
 fn version(image: &Image, ino: InodeNr, bytes: &[u8], tid: Tid, order: i32) -> Option<Version> {
     if ino.0 < image.geo.first_ino || !image.geo.contains_inode(ino) {
         return None;
@@ -84,7 +84,7 @@ fn version(image: &Image, ino: InodeNr, bytes: &[u8], tid: Tid, order: i32) -> O
 
 /// The places of inode tables.
 struct Tables {
-    /// First block, and group.
+    /// The first block, and the group.
     starts: Vec<(u64, u32)>,
 }
 

@@ -1,4 +1,4 @@
-//! Directories: all entries that can be read, whatever is damaged around them.
+//! Directories: all entries that can be read, regardless of the damage around them.
 //!
 //! Main type: [`Entry`]. Main functions: [`Image::entries`], [`scan`] (the entries of a block).
 //!
@@ -18,19 +18,19 @@ use super::Image;
 use super::inode::Inode;
 use crate::error::{Done, Refusal};
 
-/// The byte of an inode at which `i_block` begins.
+/// The offset of `i_block` in an inode, in bytes.
 pub const I_BLOCK_AT: usize = 40;
 
-/// An entry as it lies in its block.
+/// An entry in a block.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     pub name: Vec<u8>,
     pub ino: u32,
-    /// The number of its file type, as stored.
+    /// The stored number of its file type.
     pub kind: u8,
     pub lblk: u32,
     pub offset: u32,
-    /// It lies behind an entry with an impossible length: it may be the name of a deleted file.
+    /// Whether it was found after an entry with an impossible length; it may be the name of a deleted file.
     pub is_found: bool,
 }
 
@@ -40,8 +40,8 @@ impl Entry {
     }
 }
 
-/// All entries of a block, from `first` to `limit`, whose names lie in it. Behind an entry with an impossible length,
-/// the length of its name says where the next one may begin; it must make sense there.
+/// All entries of a block, from `first` to `limit`, whose names are within it. After an entry with an impossible
+/// length, the length of its name determines where the next one may begin; the entry there must make sense.
 pub fn scan(bytes: &[u8], first: usize, limit: usize, lblk: u32, inodes: u32, mut each: impl FnMut(Entry)) {
     let mut at = first;
     let (mut is_lost, mut is_found) = (false, false);
@@ -53,20 +53,20 @@ pub fn scan(bytes: &[u8], first: usize, limit: usize, lblk: u32, inodes: u32, mu
         let fits = at + HEADER_LEN + name_len <= limit;
         let linked = rec_len >= needed && rec_len.is_multiple_of(4) && at + rec_len <= limit;
         let named = fits && name_len > 0 && ino != 0 && ino <= inodes;
-        // Only the length of its name is damaged: the next entry lies where the entry says.
+        // Only the length of its name is damaged, so the next entry is where the record length says.
         let is_followed = !linked && !is_lost && rec_len >= REC_LEN_MIN && is_entry(bytes, at + rec_len, limit, inodes);
         if named && (linked || !is_lost) && !is_followed {
             let name = bytes[at + HEADER_LEN..at + HEADER_LEN + name_len].to_vec();
             each(Entry { name, ino, kind, lblk, offset: at as u32, is_found });
         }
         if !linked && !is_lost && !is_found {
-            // The previous entry may have led here, past others.
+            // The previous entry may have led here and skipped others.
             slack(&bytes[..limit], behind_last, at, lblk, inodes, &mut each);
         }
         if linked {
             is_lost = false;
             behind_last = at + needed;
-            // No entry but `..` follows `.`, whatever its length.
+            // Only `..` can follow `.`, regardless of its length.
             at += if lblk == 0 && at == 0 && is_dotdot(bytes, REC_LEN_MIN) { REC_LEN_MIN } else { rec_len };
         } else if is_followed {
             let name = &bytes[at + HEADER_LEN..at + rec_len];
@@ -80,7 +80,7 @@ pub fn scan(bytes: &[u8], first: usize, limit: usize, lblk: u32, inodes: u32, mu
             (is_lost, is_found) = (true, true);
             at += needed;
         } else if is_lost {
-            // Search on for an entry.
+            // Continue the search for an entry.
             at += 4;
         } else {
             (is_lost, is_found) = (true, true);
@@ -89,13 +89,13 @@ pub fn scan(bytes: &[u8], first: usize, limit: usize, lblk: u32, inodes: u32, mu
     }
 }
 
-/// The entries between the end of one that is too long and the place to which it leads.
+/// The entries between the end of an entry that is too long and the place to which it leads.
 fn slack(bytes: &[u8], from: usize, to: usize, lblk: u32, inodes: u32, each: &mut impl FnMut(Entry)) {
     let mut at = from.next_multiple_of(4);
     while at + REC_LEN_MIN <= to {
         let head = &bytes[at..at + HEADER_LEN];
         let ino = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
-        // The stored form of a whole block of 64 KiB is not the length of an entry in between.
+        // The stored form of a length of 64 KiB, the whole block, is not the length of an entry in between.
         let rec_len = usize::from(u16::from_le_bytes([head[4], head[5]]));
         if !is_entry(bytes, at, bytes.len(), inodes) || ino == 0 || rec_len < REC_LEN_MIN {
             return;
@@ -111,7 +111,7 @@ fn is_dotdot(bytes: &[u8], at: usize) -> bool {
     StoredEntry::at(bytes, at).is_some_and(|entry| entry.name == b"..")
 }
 
-/// Whether an entry may begin at this byte, or the block ends there.
+/// Whether an entry may begin at this byte, or the block ends here.
 fn is_entry(bytes: &[u8], at: usize, limit: usize, inodes: u32) -> bool {
     if at == limit || !at.is_multiple_of(4) || at + HEADER_LEN > limit {
         return at == limit;
@@ -127,7 +127,7 @@ pub fn has_tail(bytes: &[u8]) -> bool {
 }
 
 impl Image {
-    /// How the blocks of a directory are written.
+    /// The format of a directory's blocks.
     pub fn dir_format(&self, inode: &Inode) -> DirBlockFormat {
         DirBlockFormat {
             has_filetype: self.geo.filetype,
@@ -142,7 +142,7 @@ impl Image {
         DxFormat { has_csum: self.geo.metadata_csum }.is_node(bytes)
     }
 
-    /// The end of the entries in a block. In the first block of an index, the index begins behind `..`.
+    /// The end of the entries in a block. In the first block of an index, the index begins after `..`.
     pub fn entries_end(&self, inode: &Inode, lblk: u64, bytes: &[u8]) -> usize {
         if lblk == 0 && inode.has(InodeFlags::INDEX) && self.geo.dir_index && is_index_root(bytes) {
             return 2 * REC_LEN_MIN;
@@ -150,7 +150,7 @@ impl Image {
         if has_tail(bytes) && self.geo.metadata_csum { bytes.len() - TAIL_LEN } else { bytes.len() }
     }
 
-    /// Whether the entry at this byte of a directory's first block is `.` or `..` at its place.
+    /// Whether the entry at this offset of a directory's first block is `.` or `..` in its place.
     pub fn is_dots(&self, dir: InodeNr, offset: u32) -> bool {
         let Ok(inode) = self.inode(dir) else { return false };
         if inode.has(InodeFlags::INLINE_DATA) {
@@ -161,8 +161,8 @@ impl Image {
         offset == 0 || second == Some(offset as usize)
     }
 
-    /// All entries of a directory that can be read, `.` and `..` included, in their order. A block that the map repeats
-    /// counts once: the entries are the same, and a small image could repeat it millions of times.
+    /// All readable entries of a directory, including `.` and `..`, in their order. A block that the map repeats counts
+    /// once: the entries are the same, and a small image could repeat it millions of times.
     pub fn entries(&self, inode: &Inode) -> Vec<Entry> {
         let mut all = Vec::new();
         if inode.has(InodeFlags::INLINE_DATA) {
@@ -199,7 +199,7 @@ impl Image {
         }
     }
 
-    /// The inline data behind `i_block`; `None`: there is no such attribute.
+    /// The inline data after `i_block`; `None` if there is no such attribute.
     pub fn inline_rest(&self, inode: &Inode) -> Option<Vec<u8>> {
         let mut found = None;
         let context = XattrContext { seed: None, ea_inode: true, inodes: (1, self.geo.inodes_count) };
@@ -210,7 +210,7 @@ impl Image {
         found
     }
 
-    /// Sets the inline data behind `i_block`. The other attributes in the inode stay as far as they can be read.
+    /// Sets the inline data after `i_block`. The other readable attributes in the inode are kept.
     pub fn set_inline_rest(&self, ino: InodeNr, rest: &[u8]) -> Done {
         let lost = Refusal::Lost("the inode has no room for its inline data");
         let mut bytes = self.inode(ino)?.bytes;
@@ -231,7 +231,7 @@ impl Image {
         self.change_inode_bytes(ino, |now| now[128..].copy_from_slice(&bytes[128..]))
     }
 
-    /// The names that lead to some inodes: directory and name. One pass over all directories.
+    /// The names of some inodes: directory and name. This is one pass over all directories.
     pub fn names_of(&self, wanted: impl Fn(u32) -> bool) -> Vec<(InodeNr, Entry)> {
         let mut found = Vec::new();
         for dir in self.facts.directories().collect::<Vec<_>>() {
@@ -243,7 +243,8 @@ impl Image {
     }
 }
 
-/// Whether a block begins like the root of an index: `.`, and `..` up to the end, then the root's own header.
+/// Whether a block begins like the root of an index: `.`, then `..` that extends to the end, then the root's own
+/// header.
 pub fn is_index_root(bytes: &[u8]) -> bool {
     let length = |at: usize| StoredEntry::at(bytes, at).map(|entry| entry.rec_len);
     length(0) == Some(REC_LEN_MIN)

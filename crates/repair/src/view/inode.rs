@@ -1,4 +1,4 @@
-//! Inodes: read as they lie in their tables, and changed with their checksums.
+//! Inodes: read from their tables, and changed with their checksums.
 //!
 //! Main type: [`Inode`].
 //!
@@ -28,7 +28,7 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// The kind in its mode.
+    /// The kind according to its mode.
     pub fn kind(&self) -> Option<FileType> {
         FileType::from_mode(self.raw.i_mode.get())
     }
@@ -57,7 +57,7 @@ impl Inode {
         self.raw.i_links_count.get()
     }
 
-    /// The size as stored, both halves.
+    /// The stored size, from both halves.
     pub fn size(&self) -> u64 {
         u64::from(self.raw.i_size_lo.get()) | u64::from(self.raw.i_size_high.get()) << 32
     }
@@ -66,19 +66,19 @@ impl Inode {
         self.raw.i_generation.get()
     }
 
-    /// The attribute block; `None`: there is none.
+    /// The attribute block; `None` if there is none.
     pub fn file_acl(&self, image: &Image) -> Option<BlockNr> {
         let high = if image.geo.bit64 { u64::from(self.raw.l_i_file_acl_high.get()) << 32 } else { 0 };
         let block = BlockNr(u64::from(self.raw.i_file_acl_lo.get()) | high);
         (block.0 != 0).then_some(block)
     }
 
-    /// A symlink whose size lets its target lie in the inode.
+    /// Whether this is a symlink that, according to its size, has its target in the inode.
     fn is_short_symlink(&self) -> bool {
         self.is_symlink() && self.size() != 0 && self.size() < FAST_SYMLINK_LIMIT
     }
 
-    /// Whether `i_block` holds a map.
+    /// Whether `i_block` contains a map.
     pub fn has_map(&self, image: &Image) -> bool {
         if self.ino == BAD_BLOCKS {
             return true;
@@ -112,7 +112,7 @@ impl Inode {
 }
 
 impl Image {
-    /// The byte at which an inode lies.
+    /// The offset of an inode on the device, in bytes.
     pub fn inode_at(&self, ino: InodeNr) -> Option<u64> {
         let place = self.geo.inode_location(ino).ok()?;
         let table = self.descs.get(place.group.0 as usize)?.inode_table;
@@ -129,7 +129,7 @@ impl Image {
         Ok(Inode { ino, raw, bytes })
     }
 
-    /// Whether the block of its table with the inode can be read.
+    /// Whether the block of the table that contains the inode can be read.
     pub fn is_inode_readable(&self, ino: InodeNr) -> bool {
         self.inode_at(ino).is_some_and(|at| !self.is_unreadable(BlockNr(at >> self.geo.block_bits), 1))
     }
@@ -165,14 +165,14 @@ impl Image {
         })
     }
 
-    /// Zeroes an inode: it was never used.
+    /// Zeroes an inode, as if it had never been used.
     pub fn zero_inode(&mut self, ino: InodeNr) -> Done {
         self.touch(ino);
         let at = self.inode_at(ino).ok_or(Refusal::Lost("the inode has no place in a table"))?;
         self.write(at, &vec![0; self.geo.inode_size])
     }
 
-    /// Sets the kind in an inode's mode. Permissions stay; where there are none, the owner may read and write.
+    /// Sets the kind in an inode's mode. Permissions are kept; if there are none, the owner may read and write.
     pub fn set_kind(&self, ino: InodeNr, kind: FileType) -> Done {
         self.change_inode(ino, |raw| {
             let permissions = raw.i_mode.get() & !MODE_TYPE_MASK;

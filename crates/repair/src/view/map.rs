@@ -1,9 +1,9 @@
 //! Maps of files: the usable part of a damaged one, and whole ones that replace it.
 //!
-//! Main types: [`Mapped`] (what a map leads to). Main functions: [`Image::map`], [`Image::set_map`],
+//! Main types: [`Mapped`] (the blocks of a map). Main functions: [`Image::map`], [`Image::set_map`],
 //! [`Image::count_blocks`].
 //!
-//! A node whose header is damaged is read by its entries, if these make sense. Each block is descended once.
+//! If the header of a node is damaged, its entries are used if they make sense. Each block is descended once.
 //!
 //! # Locking
 //! None.
@@ -22,7 +22,7 @@ use super::Image;
 use super::inode::Inode;
 use crate::error::{Done, Refusal};
 
-/// Levels that are read of a tree, which may have more than any kernel accepts.
+/// The number of levels of a tree that are read, which is more than any kernel accepts.
 const LEVELS_READ: u16 = 16;
 
 /// The usable part of a map.
@@ -42,19 +42,19 @@ impl Mapped {
         self.runs.iter().map(|run| u64::from(run.lblk.0) + u64::from(run.len)).max().unwrap_or(0)
     }
 
-    /// The place of a logical block.
+    /// The run that contains a logical block.
     pub fn find(&self, lblk: u64) -> Option<&Run> {
         let at = self.runs.partition_point(|run| u64::from(run.lblk.0) <= lblk).checked_sub(1)?;
         let run = self.runs.get(at)?;
         (lblk < u64::from(run.lblk.0) + u64::from(run.len)).then_some(run)
     }
 
-    /// The block of the device for a logical block.
+    /// The block on the device for a logical block.
     pub fn place(&self, lblk: u64) -> Option<BlockNr> {
         self.find(lblk).map(|run| BlockNr(run.pblk.0 + (lblk - u64::from(run.lblk.0))))
     }
 
-    /// Every block in order: the logical one and the device's.
+    /// Every block in order: the logical block and the block on the device.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, BlockNr)> + '_ {
         self.runs.iter().flat_map(|run| {
             (0..u64::from(run.len)).map(|step| (u64::from(run.lblk.0) + step, BlockNr(run.pblk.0 + step)))
@@ -62,7 +62,7 @@ impl Mapped {
     }
 }
 
-/// A node of a tree as far as it can be used: levels below it, entries.
+/// The usable part of a node of a tree: the number of levels below it, and its entries.
 pub fn usable(bytes: &[u8], expected: Option<u16>) -> Option<(u16, Vec<RawEntry>)> {
     let room = extent::capacity(bytes.len());
     let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -74,7 +74,7 @@ pub fn usable(bytes: &[u8], expected: Option<u16>) -> Option<(u16, Vec<RawEntry>
         let (count, depth) = (usize::from(half(2)), half(6));
         return (depth <= LEVELS_READ).then(|| (depth, (0..count).filter_map(entry).collect()));
     }
-    // The header is damaged. Ascending entries show that it is a node all the same.
+    // The header is damaged, but ascending entries show that it is a node.
     let count = usize::from(half(2));
     let depth = match (expected, half(6)) {
         (Some(depth), _) => depth,
@@ -87,7 +87,7 @@ pub fn usable(bytes: &[u8], expected: Option<u16>) -> Option<(u16, Vec<RawEntry>
     if count <= room && !counted.is_empty() && ascend(&counted) {
         return Some((depth, counted));
     }
-    // The count is damaged, too: entries end where keys no longer ascend.
+    // The count is damaged, too. The entries end where keys no longer ascend.
     let mut all: Vec<RawEntry> = Vec::new();
     for raw in (0..room).map_while(entry).take_while(|raw| raw[4..] != [0; 8]) {
         if all.last().is_some_and(|last| extent::raw_key(last) >= extent::raw_key(&raw)) {
@@ -101,7 +101,7 @@ pub fn usable(bytes: &[u8], expected: Option<u16>) -> Option<(u16, Vec<RawEntry>
 /// A walk over a map.
 struct Walk<'a> {
     image: &'a Image,
-    /// Where nodes are read, if not where they lie now.
+    /// Reads older nodes, if they are not to be read from their current places.
     past: Option<&'a dyn Fn(BlockNr) -> Option<Vec<u8>>>,
     is_dir: bool,
     seen: BTreeSet<u64>,
@@ -109,7 +109,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Reads a node if one may lie in the block; each block at most once.
+    /// Reads a node if the block may contain one; each block at most once.
     fn enter(&mut self, block: BlockNr) -> Option<Vec<u8>> {
         let usable = self.image.can_have(block, 1) && !self.image.facts.is_metadata(block);
         if !usable || !self.seen.insert(block.0) {
@@ -128,7 +128,7 @@ impl Walk<'_> {
         read.ok()
     }
 
-    /// `range`: the logical blocks that the parent's keys give to the node.
+    /// Reads a node of an extent tree. `range` are the logical blocks of the node according to its parent's keys.
     fn extents(&mut self, bytes: &[u8], expected: Option<u16>, range: Range<u64>) {
         let Some((depth, entries)) = usable(bytes, expected) else { return };
         if depth == 0 {
@@ -187,22 +187,22 @@ impl Walk<'_> {
     }
 }
 
-/// The logical blocks below an entry of an index: from its key to the next one, if both lie in the node's own range and
-/// in their order, and otherwise those of the node.
+/// The logical blocks below an entry of an index: from its key to the next one, if both are in the node's own range and
+/// in order, and otherwise those of the node.
 fn child_range(keys: &[u64], at: usize, node: &Range<u64>) -> Range<u64> {
     let (first, end) = (keys[at], keys.get(at + 1).copied().unwrap_or(node.end));
     if node.contains(&first) && first < end && end <= node.end { first..end } else { node.clone() }
 }
 
-/// Puts each extent of a leaf with an impossible key into the gap between its neighbours, if it fills that gap: then
-/// only the key is damaged. `range`: the logical blocks of the leaf.
+/// Moves each extent of a leaf with an impossible key into the gap between its neighbours, if it fills that gap,
+/// because then only the key is damaged. `range` are the logical blocks of the leaf.
 fn settle_keys(extents: &mut [Extent], range: Range<u64>) {
     let mut last = range.start;
     for at in 0..extents.len() {
         let next = extents.get(at + 1).map_or(range.end, |next| next.lblk.0.into());
         let extent = &mut extents[at];
         if extent.unwritten && next == range.end {
-            // Blocks may be reserved behind the end of a file.
+            // Blocks may be reserved after the end of a file.
             continue;
         }
         let fits = u64::from(extent.lblk.0) >= last && extent.end() <= next;
@@ -213,7 +213,7 @@ fn settle_keys(extents: &mut [Extent], range: Range<u64>) {
     }
 }
 
-/// Sorts runs, and cuts what is mapped twice from the later ones.
+/// Sorts runs, and removes from the later ones the blocks that are mapped twice.
 fn settle(runs: &mut Vec<Run>) {
     runs.sort_by_key(|run| run.lblk);
     let mut end = 0u64;
@@ -231,7 +231,7 @@ fn settle(runs: &mut Vec<Run>) {
     });
 }
 
-/// Joins neighbours, and splits what is longer than an extent may be.
+/// Joins adjacent runs, and splits those that are longer than an extent may be.
 fn extents_of(runs: &[Run]) -> Vec<Extent> {
     let mut extents: Vec<Extent> = Vec::new();
     for run in runs {
@@ -269,7 +269,7 @@ impl Image {
         self.walk_map(inode, form, None)
     }
 
-    /// The usable part of the map that an inode once had; `past` reads its nodes as they were.
+    /// The usable part of the map that an inode had earlier. `past` reads its nodes in their state of that time.
     pub fn map_by(&self, inode: &Inode, form: Form, past: &dyn Fn(BlockNr) -> Option<Vec<u8>>) -> Mapped {
         self.walk_map(inode, form, Some(past))
     }
@@ -296,18 +296,18 @@ impl Image {
     }
 
     /// One past the last logical block that the tree of an inode should map: the end of the file. A file that is being
-    /// truncated has blocks behind it, and one with a Merkle tree that tree.
+    /// truncated has blocks after it, and one with a Merkle tree that tree.
     fn end_of_leaves(&self, inode: &Inode) -> u64 {
         let end = inode.size().div_ceil(self.geo.block_size.into());
         let is_open = end == 0 || inode.has(InodeFlags::VERITY) || self.facts.is_orphan(inode.ino);
         if is_open { extent::LOGICAL_END.into() } else { end.min(extent::LOGICAL_END.into()) }
     }
 
-    /// Whether what a map has behind the end of its file points astray. Otherwise the size is wrong.
+    /// Whether the entries of a map after the end of its file are wrong. Otherwise the size is wrong.
     ///
-    /// If an inode counts fewer blocks than its map has, no write has added the entry. An extent behind a gap is one
-    /// whose key has changed: its block is still counted. Several behind a gap are the rest of a sparse file, unless
-    /// the gap is larger than the file system.
+    /// If an inode counts fewer blocks than its map has, no write has added the entry. An extent after a gap is an
+    /// extent whose key has changed, because its block is still counted. Several after a gap are the rest of a sparse
+    /// file, unless the gap is larger than the file system.
     pub fn is_astray(&self, inode: &Inode, mapped: &Mapped) -> bool {
         let end = inode.size().div_ceil(self.geo.block_size.into());
         let reaches = |run: &&Run| u64::from(run.lblk.0) + u64::from(run.len) > end && !run.unwritten;
@@ -323,7 +323,7 @@ impl Image {
         inode.form(self) == Form::Extents && gap > if more.is_none() { 0 } else { self.geo.blocks_count }
     }
 
-    /// The sectors of an inode: those of its data, its map and its attribute block.
+    /// The number of sectors of an inode: those of its data, its map and its attribute block.
     pub fn sectors(&self, inode: &Inode, mapped: &Mapped) -> u64 {
         let clusters = data_clusters(&mapped.runs, &self.geo)
             + mapped.nodes.len() as u64
@@ -331,8 +331,8 @@ impl Image {
         (clusters << self.geo.cluster_bits) << (self.geo.block_bits - 9)
     }
 
-    /// Replaces the map of an inode: `runs`, by logical block. The blocks of the old map are used first for the new
-    /// one, as far as no other inode has them. Also sets the count of blocks.
+    /// Replaces the map of an inode by `runs`, which are sorted by logical block. The blocks of the old map that no
+    /// other inode has are used first for the new one. Also sets the count of blocks.
     pub fn set_map(&mut self, ino: InodeNr, runs: &[Run]) -> Done {
         self.touch(ino);
         let inode = self.inode(ino)?;
@@ -360,7 +360,7 @@ impl Image {
         self.count_blocks(ino)
     }
 
-    /// Sets the count of an inode's blocks to that of its map, its attribute block included. Values of attributes in
+    /// Sets the count of an inode's blocks to that of its map, including its attribute block. Values of attributes in
     /// other inodes are counted by the next check.
     pub fn count_blocks(&self, ino: InodeNr) -> Done {
         let inode = self.inode(ino)?;
@@ -381,7 +381,7 @@ impl Image {
     }
 }
 
-/// The clusters of a file's data: one that two neighbouring runs share counts once.
+/// The number of clusters of a file's data. A cluster that two adjacent runs share counts once.
 pub fn data_clusters(runs: &[Run], geo: &Geometry) -> u64 {
     let bits = geo.cluster_bits;
     let (mut clusters, mut last) = (0, None);
@@ -474,7 +474,7 @@ mod tests {
 
     #[test]
     fn a_key_that_cannot_be_follows_from_its_neighbours() {
-        // Too large, too small, the first by the parent's key, and the last by the end of the file.
+        // The keys are too large, too small, the first by the parent's key, and the last by the end of the file.
         assert_eq!(keys(&[(0, 4), (900, 2), (6, 3)], 0..9), [0, 4, 6]);
         assert_eq!(keys(&[(0, 4), (1, 2), (6, 3)], 0..9), [0, 4, 6]);
         assert_eq!(keys(&[(77, 4), (14, 2)], 10..16), [10, 14]);

@@ -1,9 +1,9 @@
-//! A damaged file system, read without being believed, and changed beside the device.
+//! A damaged file system, which is read without being trusted, and changed in an overlay.
 //!
-//! Main type: [`Image`]. [`inode`] reads and changes inodes, [`map`] their maps, [`dir`] directories; [`space`] hands
-//! out blocks and inodes that are free.
+//! Main type: [`Image`]. [`inode`] reads and changes inodes, [`map`] their maps, [`dir`] directories; [`space`]
+//! allocates free blocks and inodes.
 //!
-//! Nothing here trusts a field: a read returns the usable part of a structure. Blocks that the device cannot read are
+//! No field is trusted here: a read returns the usable part of a structure. Blocks that the device cannot read are
 //! known, and are never written.
 //!
 //! # Locking
@@ -30,14 +30,14 @@ use crate::error::{Done, Refusal};
 
 /// A file system and its changes.
 pub struct Image {
-    /// The device with the changes beside it.
+    /// The device, with the changes in an overlay.
     pub device: Arc<CowDevice>,
     /// The superblock that the check used.
     pub sb: SuperBlock,
     pub geo: Geometry,
-    /// The descriptors, as far as they are known.
+    /// The known descriptors.
     pub descs: Vec<GroupDesc>,
-    /// The facts of the check that came before the changes.
+    /// The facts of the check before the changes.
     pub facts: Arc<Facts>,
     /// Seconds since 1970.
     pub now: i64,
@@ -48,7 +48,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The file system that a check of `device` has seen. `None`: the check saw none.
+    /// The file system that a check of `device` has examined; `None` if the check found none.
     pub fn new(device: Arc<CowDevice>, checked: Checked, now: i64) -> Option<(Image, Report)> {
         let Checked { report, facts } = checked;
         let facts = facts?;
@@ -157,7 +157,7 @@ impl Image {
         self.write(at, &bytes)
     }
 
-    /// The seed of an inode's checksums; `None`: they have none.
+    /// The seed of an inode's checksums; `None` if they have none.
     pub fn seed(&self, ino: InodeNr, generation: u32) -> Option<ChecksumSeed> {
         self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, generation))
     }

@@ -1,7 +1,7 @@
-//! Blocks and inodes that are free.
+//! Free blocks and inodes.
 //!
-//! Main functions: [`Image::take_block`], [`Image::take_inode`]. A block is free if the check has seen no owner of its
-//! cluster. Blocks that a bitmap marks come last: they may belong to a file whose map is lost.
+//! Main functions: [`Image::take_block`], [`Image::take_inode`]. A block is free if the check has found no owner of its
+//! cluster. Blocks that are marked in a bitmap are used last, because they may belong to a file whose map is lost.
 //!
 //! # Locking
 //! None.
@@ -16,16 +16,16 @@ use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 use super::Image;
 use crate::error::{Done, Refusal};
 
-/// The blocks and inodes that were handed out since the last check.
+/// The blocks and inodes that were allocated since the last check.
 #[derive(Default)]
 pub struct Space {
     clusters: BTreeSet<u64>,
     inodes: BTreeSet<u32>,
-    /// Clusters that are not handed out: ascending, without overlaps.
+    /// Clusters that must not be allocated: ascending, without overlaps.
     set_aside: Vec<Range<u64>>,
-    /// The cluster behind the last one that was handed out.
+    /// The cluster after the last allocated one.
     next: Option<u64>,
-    /// All clusters that no bitmap marks have been handed out.
+    /// Whether all clusters that no bitmap marks have been allocated.
     only_marked: bool,
     /// The block bitmap that was read last.
     bitmap: Option<(GroupNr, Option<Vec<u8>>)>,
@@ -53,12 +53,12 @@ impl Image {
         }
     }
 
-    /// Returns a block that was taken in vain.
+    /// Returns a block that was taken but is not needed.
     pub fn put_back(&mut self, block: BlockNr) {
         self.space.clusters.remove(&(block.0 >> self.geo.cluster_bits));
     }
 
-    /// Hands out none of these clusters, which ascend and do not overlap.
+    /// Prevents the allocation of these clusters, which ascend and do not overlap.
     pub fn set_aside(&mut self, clusters: Vec<Range<u64>>) {
         self.space.set_aside = clusters;
     }
@@ -86,7 +86,7 @@ impl Image {
         }
     }
 
-    /// Whether the block bitmap on the device has the block in use. Without a readable bitmap it has none.
+    /// Whether the block is in use in the block bitmap on the device; false if the bitmap is unreadable.
     pub fn is_marked(&mut self, block: BlockNr) -> bool {
         let Some((group, index)) = self.geo.group_of_block(block) else { return true };
         if self.space.bitmap.as_ref().is_none_or(|(known, _)| *known != group) {

@@ -1,11 +1,11 @@
-//! Writes a proved change, so that a cut anywhere leaves the old state or the new one.
+//! Writes a proved change so that any interruption leaves the old state or the new one.
 //!
-//! Main types: [`How`] (which way was taken), [`Undo`] (where the record that undoes it goes). Main functions:
+//! Main types: [`How`] (how it was written), [`Undo`] (where the record that undoes it is written). Main functions:
 //! [`commit`], [`undo::undo`].
 //!
-//! Blocks that the old file system does not see ([`crate::Fresh`]) go home first. If the image's own journal is sound
-//! and large enough, the rest is one transaction of it. Otherwise a record of the old blocks is durable first, in the
-//! format of e2undo(8); then the superblock names it, and the blocks are written.
+//! Blocks that the old file system does not use ([`crate::Fresh`]) are written home first. If the image's own journal
+//! is sound and large enough, the rest is one transaction of it. Otherwise a record of the old blocks, in the format of
+//! e2undo(8), is made durable first; then its name is stored in the superblock, and the blocks are written.
 //!
 //! What it does not do: create files. The caller provides the device for the record.
 //!
@@ -35,40 +35,40 @@ use crate::view::seal_super;
 pub enum How {
     /// As one transaction of the image's journal.
     Journal {
-        /// Blocks of the transaction.
+        /// The number of blocks in the transaction.
         blocks: usize,
     },
     /// In place, after a record that undoes it.
     Undo {
-        /// Blocks that were written.
+        /// The number of blocks that were written.
         blocks: usize,
     },
-    /// In place. A cut leaves a mixture.
+    /// In place. An interruption leaves a mixture.
     Plain {
-        /// Blocks that were written.
+        /// The number of blocks that were written.
         blocks: usize,
     },
 }
 
-/// Where the record of old blocks goes.
+/// Where the record of old blocks is written.
 pub enum Undo<'a> {
-    /// Only if the journal cannot be used. The function makes a device of this many bytes, whose name and folder are
-    /// durable, and returns it with its name.
+    /// Only if the journal cannot be used. The function creates a device of this many bytes, whose name and directory
+    /// are durable, and returns it with its name.
     IfNeeded(&'a mut Make<'a>),
-    /// In any case.
+    /// Always.
     Always(&'a mut Make<'a>),
     /// Nowhere: without a journal, the blocks are written in place.
     Never,
 }
 
-/// Makes the device for a record.
+/// Creates the device for a record.
 pub type Make<'a> = dyn FnMut(u64) -> Result<(Arc<dyn BlockDevice>, Vec<u8>)> + 'a;
 
-/// Writes the changes of `outcome` to `image`. `offset`: the byte of the image's file at which the file system begins,
-/// for the record. `stamp`: the time of the transaction.
+/// Writes the changes of `outcome` to `image`. `offset` is the byte in the image's file at which the file system
+/// begins, for the record. `stamp` is the time of the transaction.
 ///
 /// # Errors
-/// If a device fails: [`crate::Error::Write`] names the state then.
+/// A device fails: [`crate::Error::Write`] contains the resulting state.
 pub fn commit(
     image: &Arc<dyn BlockDevice>,
     outcome: &Outcome,
@@ -79,7 +79,7 @@ pub fn commit(
     write(image, outcome, offset, stamp, undo).map_err(Stands::Old.after())
 }
 
-/// Writes the changes. Unless an error says otherwise, it leaves the old state.
+/// Writes the changes. Unless an error says otherwise, the old state is left.
 fn write(image: &Arc<dyn BlockDevice>, outcome: &Outcome, offset: u64, stamp: Stamp, undo: Undo<'_>) -> Result<How> {
     let new = &outcome.device;
     let mut sb = read_super(&**new)?;
@@ -108,7 +108,7 @@ fn write(image: &Arc<dyn BlockDevice>, outcome: &Outcome, offset: u64, stamp: St
     record.write(&*device, &**image, &**new, [&marked, &last])?;
     let written = mark(image, &marked, &old);
     let written = written.and_then(|()| write_blocks(image, new, &sb, &record.blocks, Some(&marked)));
-    // From here on the record undoes the finished repair.
+    // After this, the record undoes the finished repair.
     let written = written.and_then(|()| record.finish(&*device, &last)).and_then(|()| write_super(&**image, &last));
     written.map_err(Stands::Recorded.after())?;
     Ok(How::Undo { blocks: record.blocks.len() })
@@ -142,7 +142,7 @@ fn super_of(device: &dyn BlockDevice) -> Result<RawSuperBlock> {
     Ok(RawSuperBlock::read_from_bytes(&bytes).unwrap_or_else(|_| zerocopy::FromZeros::new_zeroed()))
 }
 
-/// The name of the record that undoes a repair which was interrupted while it was written. `None`: there is none, or
+/// The name of the record that undoes a repair which was interrupted while it was written; `None` if there is none, or
 /// another program has written the superblock since.
 pub fn unfinished(image: &dyn BlockDevice) -> Option<Vec<u8>> {
     super_of(image).ok()?.repair_under_way().map(<[u8]>::to_vec)
@@ -157,7 +157,8 @@ fn with_note(new: &dyn BlockDevice, name: &[u8], old: &RawSuperBlock) -> Result<
 }
 
 /// Writes the superblock with the note over the primary: first its second sector, which has the note, then the first.
-/// Without checksums, a new first sector beside the old second one would show a file system that is not there yet.
+/// Without checksums, a new first sector together with the old second one would describe a file system that does not
+/// exist yet.
 fn mark(image: &Arc<dyn BlockDevice>, marked: &RawSuperBlock, old: &RawSuperBlock) -> Result<()> {
     write_super(&**image, &with_old_sector(marked, old))?;
     write_super(&**image, marked)
@@ -182,7 +183,7 @@ fn write_super(image: &dyn BlockDevice, raw: &RawSuperBlock) -> Result<()> {
     Ok(image.flush()?)
 }
 
-/// Writes blocks in place. `marked`: the superblock that the image has, and that stays until they are durable.
+/// Writes blocks in place. `marked` is the superblock of the image, which is kept until they are durable.
 fn write_blocks(
     image: &Arc<dyn BlockDevice>,
     new: &Arc<CowDevice>,
@@ -203,7 +204,7 @@ fn write_blocks(
     Ok(image.flush()?)
 }
 
-/// Writes everything as one transaction of the image's journal; `None`: that cannot be done, and nothing was written.
+/// Writes everything as one transaction of the image's journal; `None` if that cannot be done, and nothing was written.
 fn through_journal(
     image: &Arc<dyn BlockDevice>,
     outcome: &Outcome,
@@ -217,7 +218,7 @@ fn through_journal(
     let Some((_, copy)) = journal_of(&(outcome.device.clone() as Arc<dyn BlockDevice>)) else { return Ok(None) };
     let same = copy.map().runs().eq(journal.map().runs()) && old.block_size == sb.block_size;
     let Some(guard) = old.backup_groups().next().filter(|_| same) else { return Ok(None) };
-    // A log that cannot be read cannot take a transaction.
+    // A log that cannot be read cannot be used for a transaction.
     let Ok(replay) = Replay::load(&journal, &**image, &mut |_| {}) else { return Ok(None) };
     if replay.check().is_err() || !replay.fast_commits.is_empty() {
         return Ok(None);
@@ -228,7 +229,7 @@ fn through_journal(
         let all = all.filter(|block| !outcome.fresh.has(*block));
         Ok(all.filter(|block| !journal.map().contains(*block)).collect())
     };
-    // Before the replay there are more of them.
+    // Before the replay, there are more of them.
     let most = logged(&journal)?.len();
     if transaction::room_for(&journal, &journal.super_block().format(), most).is_err() {
         return Ok(None);
@@ -245,7 +246,7 @@ fn through_journal(
         transaction::mark(&**image)?;
         let jsb = journal.super_block().clone();
         transaction::write(&mut journal, jsb, &*outcome.device, sb, &blocks, stamp)?;
-        // From here on the new state counts. It goes home, and then the log is empty.
+        // After this, the new state is valid. It is written home, and then the log is empty.
         let replay = Replay::load(&journal, &**image, &mut |_| {})?;
         replay.apply(&mut journal, &**image, Accept::WholeOnly, &mut |_| {})?;
         let mut last = super_of(&*outcome.device)?;
@@ -258,12 +259,12 @@ fn through_journal(
     Ok(Some(How::Journal { blocks }))
 }
 
-/// Whether the part of the log that a transaction of `blocks` blocks takes can be read: a block that cannot is not
-/// written.
+/// Whether the part of the log for a transaction of `blocks` blocks can be read, because a block that cannot be read is
+/// not written.
 fn is_log_readable(image: &Arc<dyn BlockDevice>, journal: &JournalFile, blocks: usize, size: u64) -> bool {
-    /// How far a replay reads ahead.
+    /// The number of bytes that a replay reads ahead.
     const AHEAD_BYTES: u64 = 64 << 10;
-    // A descriptor names more than a block, and a commit block ends the transaction.
+    // A descriptor describes more than one block, and a commit block ends the transaction.
     let logged = (2 * blocks as u64 + 2 + AHEAD_BYTES / size).min(journal.map().len().into());
     let mut bytes = vec![0; size as usize];
     (0..=logged as u32)
@@ -287,8 +288,8 @@ fn journal_of(device: &Arc<dyn BlockDevice>) -> Option<(SuperBlock, JournalFile)
     Some((sb, journal))
 }
 
-/// Writes the present superblock over a backup. A disk writes the primary's two sectors one by one: if it is torn while
-/// it is marked, the backup has all of it, with the log to replay.
+/// Writes the current superblock over a backup. A disk writes the primary's two sectors separately. If the primary is
+/// torn while it is being marked, the whole superblock is in the backup, with the log to replay.
 fn guard_super(image: &Arc<dyn BlockDevice>, sb: &SuperBlock, group: GroupNr) -> Result<()> {
     let mut copy = sb.backup_for(group);
     copy.set_needs_recovery(true);

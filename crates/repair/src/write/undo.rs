@@ -2,12 +2,12 @@
 //!
 //! Main type: [`Record`]. Main functions: [`undo`] (writes the old blocks back), [`Record::write`].
 //!
-//! A record is a header, copies of superblocks, and blocks of keys, each followed by the bytes that they name. e2undo
-//! takes a record only if the image's superblock is the copy that the header names: first the one with the mark of an
-//! unfinished repair, then the last one. The header is one sector, so a cut leaves one or the other. Behind the
-//! last bytes, where e2undo does not look, there are checksums of the new sectors: so [`undo`] also knows whether
-//! anything but the repair has written the blocks, and takes a record after a cut that left the superblock half
-//! written.
+//! A record consists of a header, copies of superblocks, and blocks of keys, each followed by the bytes that they
+//! describe. e2undo accepts a record only if the image's superblock is the copy in the header: first the one with the
+//! mark of an unfinished repair, then the last one. The header is one sector, so an interruption leaves one or the
+//! other. After the last bytes, where e2undo does not look, there are checksums of the new sectors. So [`undo`] also
+//! knows whether anything except the repair has written the blocks, and accepts a record after an interruption that
+//! left the superblock partly written.
 //!
 //! # Locking
 //! None.
@@ -26,33 +26,33 @@ const HEADER_BYTES: usize = 512;
 const KEY_BYTES: usize = 16;
 /// The record is complete.
 const FINISHED: u32 = 1;
-/// The header says where the file system begins.
+/// The header contains the start of the file system.
 const HAS_OFFSET: u32 = 1;
-/// The blocks of the two superblocks: that of the repair under way, and that of the finished one.
+/// The blocks of the two superblocks: that of the repair in progress, and that of the finished one.
 const SUPERS_AT: [u64; 2] = [1, 2];
 /// The block of the first keys.
 const KEYS_AT: u64 = 3;
-/// Blocks of one key, at most.
+/// The maximum number of blocks of one key.
 const RUN_MAX: u64 = 64;
-/// The smallest block of a record, in bytes.
+/// The minimum block size of a record, in bytes.
 const BLOCK_MIN: u64 = 4096;
-/// The byte of the header, among those that e2undo leaves alone, that says where the checksums of sectors begin.
+/// The offset in the header, in a part that e2undo ignores, of the place where the checksums of sectors begin.
 const SECTORS_AT: usize = 80;
 /// The larger unit of a file on the host.
 const SECTOR: usize = 512;
 
 /// A record.
 pub struct Record {
-    /// Bytes of a block of the file system.
+    /// The block size of the file system in bytes.
     fs_block: u64,
-    /// Bytes of a block of the record.
+    /// The block size of the record in bytes.
     block: u64,
     offset: u64,
     /// The blocks of the file system that are recorded.
     pub blocks: Vec<u64>,
 }
 
-/// Blocks of the file system side by side.
+/// Adjacent blocks of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     first: u64,
@@ -77,7 +77,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Record {
-    /// A record of these blocks, ascending. The block with the superblock is always among them.
+    /// Creates a record of these blocks, ascending. It always includes the block with the superblock.
     pub fn new(fs_block: u64, mut blocks: Vec<u64>, offset: u64) -> Record {
         let super_block = SUPERBLOCK_OFFSET / fs_block;
         if let Err(at) = blocks.binary_search(&super_block) {
@@ -86,7 +86,7 @@ impl Record {
         Record { fs_block, block: fs_block.max(BLOCK_MIN), offset, blocks }
     }
 
-    /// The runs of blocks, each for one key: first block, blocks.
+    /// The runs of blocks, each for one key: first block, number of blocks.
     fn runs(&self) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for block in &self.blocks {
@@ -102,7 +102,7 @@ impl Record {
         self.block as usize / KEY_BYTES - 1
     }
 
-    /// The byte behind keys and old blocks.
+    /// The offset after keys and old blocks.
     fn data_end(&self) -> u64 {
         let runs = self.runs();
         let keys = runs.len().div_ceil(self.keys_per_block()) as u64;
@@ -110,14 +110,14 @@ impl Record {
         (KEYS_AT + keys + data) * self.block
     }
 
-    /// Bytes of the record.
+    /// The size of the record in bytes.
     pub fn bytes(&self) -> u64 {
         let sectors = self.blocks.len() as u64 * (self.fs_block / SECTOR as u64);
         (self.data_end() + 4 * sectors).next_multiple_of(self.block)
     }
 
-    /// Writes the record durably: the blocks of `old`, and checksums of those of `new`. `supers`: the superblock that
-    /// the image has from its first write on, and the last one.
+    /// Writes the record durably: the blocks of `old`, and checksums of those of `new`. `supers` are the superblock
+    /// that the image has from its first write on, and the last one.
     ///
     /// # Errors
     /// Those of the devices.
@@ -153,7 +153,7 @@ impl Record {
         self.write_sectors(to, new)?;
         for (at, current) in SUPERS_AT.into_iter().zip(supers) {
             let mut copy = *current;
-            // So that no program takes the record for a file system.
+            // This prevents programs from mistaking the record for a file system.
             copy.s_magic.set(!copy.s_magic.get());
             let mut block = vec![0; self.block as usize];
             block[..SUPERBLOCK_SIZE].copy_from_slice(copy.as_bytes());
@@ -175,7 +175,7 @@ impl Record {
         Ok(to.write_at(self.data_end(), &[&sums], BioFlags::META)?)
     }
 
-    /// Makes the record count for the finished repair, durably.
+    /// Durably makes the record valid for the finished repair.
     ///
     /// # Errors
     /// Those of the device.
@@ -183,7 +183,7 @@ impl Record {
         self.count_for(to, SUPERS_AT[1], last)
     }
 
-    /// Makes the record count while the image has this superblock, of which block `at` has a copy.
+    /// Makes the record valid while the image has this superblock, of which block `at` contains a copy.
     fn count_for(&self, to: &dyn BlockDevice, at: u64, current: &RawSuperBlock) -> Result<()> {
         let mut head = vec![0; self.block as usize];
         head[..8].copy_from_slice(MAGIC);
@@ -209,9 +209,9 @@ struct Stored<'a> {
     from: &'a dyn BlockDevice,
     block: u64,
     fs_block: u64,
-    /// Keys, and the byte of the record at which their bytes begin.
+    /// Keys, and the offset in the record at which their bytes begin.
     keys: Vec<(Key, u64)>,
-    /// The checksums of new sectors; empty: e2fsprogs made the record.
+    /// The checksums of new sectors; empty if e2fsprogs created the record.
     sectors: Vec<u32>,
 }
 
@@ -297,8 +297,8 @@ impl Stored<'_> {
     }
 }
 
-/// Writes the first sector of the old superblock, while the second still has the note: the new first sector beside the
-/// old second one would show a file system that is gone.
+/// Writes the first sector of the old superblock while the second one still has the note. Otherwise the new first
+/// sector with the old second one would describe a file system that no longer exists.
 fn restore_first_sector(stored: &Stored<'_>, image: &dyn BlockDevice) -> Result<()> {
     let marked = super_of(image)?;
     if marked.repair_under_way().is_none() {
@@ -318,8 +318,8 @@ fn restore_first_sector(stored: &Stored<'_>, image: &dyn BlockDevice) -> Result<
     Ok(())
 }
 
-/// Writes the old blocks back to `image`, the one with the superblock last, and returns how many. A cut leaves the
-/// record usable. `force`: also if the image has changed since.
+/// Writes the old blocks back to `image`, the one with the superblock last, and returns how many. After an
+/// interruption, the record can still be used. `force` allows this even if the image has changed since.
 ///
 /// # Errors
 /// [`Error::Undo`] if the record cannot be used, and [`Error::Changed`]; nothing was written then. Those of the
@@ -336,7 +336,7 @@ pub fn undo(record: &dyn BlockDevice, image: &dyn BlockDevice, force: bool) -> R
         image.read_at(at, &mut now, BioFlags::META)?;
         for (sector, (was, is)) in old.chunks(SECTOR).zip(now.chunks(SECTOR)).enumerate() {
             let expected = sums.next();
-            // The superblock has a mark and times of its own.
+            // The superblock has a mark and its own times.
             let byte = at + (sector * SECTOR) as u64;
             let is_super = (SUPERBLOCK_OFFSET..SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64).contains(&byte);
             let known = was == is || expected.is_some_and(|sum| *sum == crc32c(!0, is)) || is_super;

@@ -1,19 +1,19 @@
-//! The scheduler's part in a modelled machine: virtual time for code, locks and cache lines.
+//! The scheduler's support for a modelled machine: virtual time for code, locks and cache lines.
 //!
-//! A thread owes the time of its code, and pays it before its next act that another thread could see: a lock, a line, a
-//! wait, a wake, a look at the clock. So threads act in the order of virtual time, and most code costs no switch.
+//! A thread owes the time of its code, and pays it before its next visible action: a lock, a line, a wait, a wake, or
+//! reading the clock. So visible actions happen in the order of virtual time, and most code causes no switch.
 //!
-//! What it does not do: keep books on locks and lines (`contention`), or know how long code takes (`code`).
+//! What it does not do: track locks and lines (`contention`), or know the duration of code (`code`).
 //!
 //! # Locking
-//! `Core::state`, as all of the scheduler.
+//! `Core::state`, like the rest of the scheduler.
 
 use super::*;
 use crate::sim::code::{self, Inside, Place};
 use crate::sim::contention::{By, Lock};
 
 impl Me {
-    /// The calling thread enters the scheduler at this place. The returned value must live until it leaves.
+    /// Enters the scheduler at this place. The returned value must live until the thread leaves the scheduler.
     pub(super) fn enter(&self, call: &'static str, name: impl FnOnce() -> &'static str) -> Option<Inside> {
         let stopped = code::stop(&self.core.code);
         if matches!(self.core.code, Code::Free) {
@@ -21,7 +21,7 @@ impl Me {
         }
         let to = Place { call, name: name() };
         code::enter(&self.core.code, stopped, to, |segment, ns| {
-            // The first thread prepares what the others work on.
+            // The first thread prepares the data for the others, so it is not measured.
             if self.id == 0 {
                 return;
             }
@@ -39,7 +39,7 @@ impl Me {
         }
     }
 
-    /// The class of a lock that the thread holds, by name.
+    /// The name of the class of a lock that the thread holds.
     pub(super) fn name_of_held(&self, addr: usize) -> &'static str {
         let st = self.core.state();
         st.threads[self.id].held.iter().rfind(|(a, _)| *a == addr).map_or("", |(_, class)| class.name)
@@ -51,7 +51,7 @@ impl State {
         By { id, processor: self.threads[id].seat.processor, now_ns: self.now_ns }
     }
 
-    /// The thread took the lock.
+    /// Records that the thread took the lock.
     pub(super) fn took(&mut self, id: usize, addr: usize, class: &'static LockClass, shared: bool) {
         let by = self.by(id);
         let others = self.waiting.get(&(Event::Released, addr)).map_or(0, Vec::len) as u64;
@@ -62,12 +62,12 @@ impl State {
         code::owe_ps(taken.cost_ns * 1000);
         code::set_cold(taken.moved);
         if shared {
-            // The next in line may share it.
+            // The next thread in the queue may share it.
             self.grant_next(addr, true);
         }
     }
 
-    /// The thread has released the lock: the one that waited longest gets it.
+    /// Passes a lock that the thread has released to the thread that waited longest.
     pub(super) fn hand_over_lock(&mut self, id: usize, addr: usize) {
         let by = self.by(id);
         let Some(machine) = &mut self.machine else { return };
@@ -87,19 +87,19 @@ impl State {
         self.make_ready(next, false);
     }
 
-    /// Whether the thread may take the lock now. Without a modelled machine, an attempt at the lock itself shows it.
+    /// Whether the thread may take the lock now. Without a modelled machine, only an attempt shows that.
     pub(super) fn may_take(&self, id: usize, addr: usize, shared: bool) -> bool {
         self.machine.as_ref().is_none_or(|machine| machine.contention.may_take(addr, id, shared))
     }
 
-    /// The lock is taken or promised to a thread of this run.
+    /// Whether the lock is taken by a thread of this run or granted to one.
     pub(super) fn is_taken(&self, addr: usize) -> bool {
         let holds = |t: &Thread| t.held.iter().any(|(a, _)| *a == addr);
         self.threads.iter().any(holds) || self.machine.as_ref().is_some_and(|m| m.contention.is_taken(addr))
     }
 }
 
-/// An attempt met a taken lock, whose line the thread had to read.
+/// Records that an attempt found the lock taken, for which the thread had to read its line.
 #[cold]
 pub(crate) fn missed(addr: usize, class: &'static LockClass) {
     let Some(me) = me() else { return };
@@ -138,7 +138,7 @@ pub(in crate::sim) fn line(name: &'static str, addr: usize, writes: bool) {
         let st = me.core.state();
         st.machine.as_ref().is_none_or(|m| m.contention.is_own(addr, st.threads[me.id].seat.processor))
     };
-    // While no other processor has used the line, the order does not matter.
+    // As long as no other processor has used the line, the order does not matter.
     if !is_own {
         me.settle();
     }

@@ -1,12 +1,12 @@
 //! Opening a file on systems other than Linux.
 //!
-//! An open image excludes other users as on Linux, but as a whole: by flock(2) on Unix, by the share mode on Windows.
-//! A loop device or a mount of the system's own is not recognized.
+//! As on Linux, an open image excludes other users, but only as a whole: by flock(2) on Unix, by the share mode on
+//! Windows. A loop device or a mount of the system itself is not recognized.
 //!
-//! What it does not do: open block devices, whose size these systems report in ways of their own.
+//! What it does not do: open block devices, whose size these systems report in different ways.
 //!
 //! # Locking
-//! The lock of the host, until the file is closed.
+//! The lock of the host, which is held until the file is closed.
 
 use std::fmt;
 use std::fs::File;
@@ -21,10 +21,10 @@ use crate::error::{BusyBy, Error, Result};
 const TRANSFER_MAX: u32 = 1 << 20;
 const PHYSICAL_BLOCK: u32 = 4096;
 
-/// How the kernel uses an image: unknown on this system.
+/// The kernel's use of an image, which is unknown on this system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelMount {
-    /// The device that is in between.
+    /// The device in between.
     pub through: Option<PathBuf>,
     /// The directory.
     pub at: Option<String>,
@@ -36,7 +36,7 @@ impl fmt::Display for KernelMount {
     }
 }
 
-/// How the kernel uses the image at `path`: never known on this system.
+/// The kernel's use of the image at `path`, which is never known on this system.
 ///
 /// # Errors
 /// None.
@@ -44,7 +44,7 @@ pub fn same_image_in_use(_: &Path) -> io::Result<Option<KernelMount>> {
     Ok(None)
 }
 
-/// As [`same_image_in_use`], for a range of it.
+/// The same as [`same_image_in_use`], for a range of it.
 ///
 /// # Errors
 /// None.
@@ -52,7 +52,7 @@ pub fn range_in_use(_: &Path, _: u64, _: Option<u64>) -> io::Result<Option<Kerne
     Ok(None)
 }
 
-/// The loop device that could write to the image: this system has none.
+/// The loop device that could write to the image; this system has none.
 pub fn writing_loop_device(_: &Path, _: u64, _: Option<u64>) -> Option<String> {
     None
 }
@@ -95,7 +95,7 @@ fn is_busy(_: &io::Error) -> bool {
     false
 }
 
-/// False: another process has the file locked.
+/// Returns false if another process has the file locked.
 #[cfg(unix)]
 fn lock(file: &File, read_only: bool) -> io::Result<bool> {
     use rustix::fs::{FlockOperation, flock};
@@ -108,7 +108,7 @@ fn lock(file: &File, read_only: bool) -> io::Result<bool> {
     }
 }
 
-/// The share mode has excluded the others.
+/// The share mode has already excluded the others.
 #[cfg(windows)]
 fn lock(_: &File, _: bool) -> io::Result<bool> {
     Ok(true)
@@ -153,7 +153,7 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     Ok(Opened { data, io: IoMode::Buffered, start, size, limits, unguarded: Vec::new() })
 }
 
-/// The same open file for flushes. These systems report a lost write to every flush, or have nothing better.
+/// The same open file, for flushes. These systems report a lost write to every flush, or have no better way.
 pub(super) fn reopen(file: &File, _: &Path, _: bool) -> io::Result<File> {
     file.try_clone()
 }

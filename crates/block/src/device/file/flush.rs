@@ -1,9 +1,9 @@
-//! [`FlushStream`]: one fdatasync shared by concurrent callers, and never trusted again after a failure.
+//! [`FlushStream`]: one fdatasync that concurrent callers share, and that is never trusted again after a failure.
 //!
 //! Linux reports a write-back error once per open file description and then forgets the pages (`errseq_t`): a second
-//! fdatasync succeeds although the data is gone. So the first failure is remembered, and every later flush fails with
-//! it. Only one fdatasync runs at a time, so that no flush can succeed beside the one that reported the loss. A
-//! caller that arrives while one runs shares the next.
+//! fdatasync succeeds although the data is lost. So the first failure is stored, and every later flush fails with it.
+//! Only one fdatasync runs at a time, so that no flush can succeed at the same time as the one that reports the loss. A
+//! caller that arrives while one runs shares the next one.
 //!
 //! # Locking
 //! `block file flush` is not held across the fdatasync; `block file poison` is a leaf.
@@ -46,7 +46,7 @@ pub(super) fn poisoned(shared: &SharedPoison) -> Result<(), Arc<io::Error>> {
 #[derive(Default)]
 struct Turns {
     running: bool,
-    /// Turns begun and turns ended; equal unless one runs.
+    /// The number of turns begun and of turns ended; equal unless one runs.
     begun: u64,
     ended: u64,
 }
@@ -64,10 +64,10 @@ impl FlushStream {
         FlushStream { file, poison, turns: Mutex::new(&FILE_FLUSH, Turns::default()), ended: Condvar::new() }
     }
 
-    /// Makes durable everything written before the call, through any descriptor.
+    /// Makes everything durable that was written before the call, through any descriptor.
     pub fn flush(&self) -> Result<(), Arc<io::Error>> {
         let mut turns = self.turns.lock();
-        // A turn that runs now may have begun before our writes: wait for one that begins later.
+        // A turn that is running now may have begun before our writes, so wait for one that begins later.
         let wanted = turns.begun + 1;
         while turns.ended < wanted {
             if turns.running {

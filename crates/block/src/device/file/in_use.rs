@@ -1,10 +1,10 @@
-//! Does the kernel use this image right now, and when does it stop?
+//! Finds out whether the kernel uses an image now, and when it stops.
 //!
 //! Main functions: [`same_image_in_use`] and [`writing_loop_device`]; [`unmount`], and [`LoopDevice`], which waits
 //! for the end of an unmount.
 //!
 //! The answers come from `/proc/thread-self/mountinfo` (mounted file systems, by device number) and from
-//! `/sys/block/loop*/loop/backing_file` (the file behind each loop device). Mounts in other mount namespaces are not
+//! `/sys/block/loop*/loop/backing_file` (the file of each loop device). Mounts in other mount namespaces are not
 //! visible.
 //!
 //! # Locking
@@ -22,12 +22,12 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-/// How the kernel uses an image.
+/// The kernel's use of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelMount {
-    /// The loop device, or the partition of one, that is in between.
+    /// The loop device, or the partition of one, in between.
     pub through: Option<PathBuf>,
-    /// The directory; `None` where the table of mounts cannot be read.
+    /// The directory; `None` if the table of mounts cannot be read.
     pub at: Option<String>,
 }
 
@@ -42,8 +42,8 @@ impl fmt::Display for KernelMount {
     }
 }
 
-/// How the kernel uses the image or block device at `path`, or `None`. The answer covers what this process can see. A
-/// path that cannot be examined counts as not in use.
+/// The kernel's use of the image or block device at `path`; `None` if it is not in use. The answer covers what this
+/// process can see. A path that cannot be examined counts as not in use.
 ///
 /// # Errors
 /// Neither the table of mounts nor the loop devices can be read, so the answer is unknown.
@@ -51,10 +51,10 @@ pub fn same_image_in_use(path: &Path) -> io::Result<Option<KernelMount>> {
     range_in_use(path, 0, None)
 }
 
-/// As [`same_image_in_use`], for a range of it: `len` bytes from `start` on, or everything from there.
+/// The same as [`same_image_in_use`], for a range of it: `len` bytes from `start` on, or everything from there.
 ///
 /// # Errors
-/// As there.
+/// The same.
 pub fn range_in_use(path: &Path, start: u64, len: Option<u64>) -> io::Result<Option<KernelMount>> {
     let Ok(meta) = fs::metadata(path) else { return Ok(None) };
     let mounts = fs::read(MOUNTS);
@@ -72,11 +72,11 @@ pub fn range_in_use(path: &Path, start: u64, len: Option<u64>) -> io::Result<Opt
         return Err(io::Error::new(e.kind(), format!("{MOUNTS} and {LOOPS}: {e}")));
     }
     for Loop { dir, name, base } in loops_on(&meta) {
-        // The loop device itself, and its partitions: their folders are named after it.
+        // The loop device itself, and its partitions, whose directories are named after it.
         let partitions = fs::read_dir(&dir).into_iter().flatten().flatten();
         let partitions = partitions.filter(|p| p.file_name().to_string_lossy().starts_with(&name)).map(|p| p.path());
         for device in std::iter::once(dir.clone()).chain(partitions) {
-            // Sectors of 512 bytes; the loop device itself has no start.
+            // The unit is a sector of 512 bytes; the loop device itself has no start.
             let from = base.saturating_add(number_in(&device.join("start")).unwrap_or(0).saturating_mul(512));
             if !touches(&device, from, start, len) {
                 continue;
@@ -93,15 +93,15 @@ pub fn range_in_use(path: &Path, start: u64, len: Option<u64>) -> io::Result<Opt
 }
 
 const LOOPS: &str = "/sys/block";
-/// The mounts of the calling thread: a thread may have a mount namespace of its own.
+/// The mounts of the calling thread, because a thread may have its own mount namespace.
 const MOUNTS: &str = "/proc/thread-self/mountinfo";
 
 /// A loop device whose backing file is the image.
 struct Loop {
-    /// Its folder in sysfs.
+    /// The directory in sysfs.
     dir: PathBuf,
     name: String,
-    /// Where in the image it begins.
+    /// The offset in the image at which it begins.
     base: u64,
 }
 
@@ -119,17 +119,17 @@ fn loops_on(image: &fs::Metadata) -> impl Iterator<Item = Loop> {
     })
 }
 
-/// Whether a device that begins at byte `from` of the image has any of the bytes from `start` on. `device` is its
-/// folder in sysfs.
+/// Whether a device that begins at byte `from` of the image contains any of the bytes from `start` on. `device` is its
+/// directory in sysfs.
 fn touches(device: &Path, from: u64, start: u64, len: Option<u64>) -> bool {
     let end = len.map_or(u64::MAX, |len| start.saturating_add(len));
-    // In sectors of 512 bytes, whatever the sector size of the device.
+    // The unit is a sector of 512 bytes, regardless of the sector size of the device.
     let size = number_in(&device.join("size")).unwrap_or(u64::MAX).saturating_mul(512);
     from < end && from.saturating_add(size) > start
 }
 
-/// The loop device that could write to the image file at `path`, to `len` bytes from `start` on, or to everything
-/// from there. The kernel's loop driver ignores locks, so its writes and ours would overwrite each other unnoticed.
+/// The loop device that could write to `len` bytes from `start` on of the image file at `path`, or to everything from
+/// there. The kernel's loop driver ignores locks, so its writes and ours would overwrite each other unnoticed.
 pub fn writing_loop_device(path: &Path, start: u64, len: Option<u64>) -> Option<String> {
     let meta = fs::metadata(path).ok()?;
     let writes =
@@ -151,7 +151,7 @@ fn mount_point(mountinfo: &[u8], number: &[u8]) -> Option<String> {
     })
 }
 
-/// A field of the kernel's table of mounts without its `\040` for blanks and the like.
+/// A field of the kernel's table of mounts without escapes like `\040` for blanks.
 pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -165,12 +165,12 @@ pub fn unescape(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// How long a mount may be busy, and how long its loop device may take to disappear after the unmount.
+/// The time for which a mount may be busy, and which its loop device may take to disappear after the unmount.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Unmounts the kernel's file system on `dir`, and waits until its image is complete. EBUSY is retried for at most a
-/// minute, because it may pass: a child that was just forked has all open files of its parent until it executes a
-/// program.
+/// minute, because it may be temporary: a child that was just forked has all open files of its parent until it executes
+/// a program.
 ///
 /// # Errors
 /// The error of umount(2), EBUSY only after that minute; `TimedOut` if the image remains mounted in another mount
@@ -192,25 +192,25 @@ pub fn unmount(dir: &Path) -> io::Result<()> {
 /// The loop device under a mount of the kernel, if the device is removed with its last user.
 ///
 /// An unmount removes one mount; the file system ends with the last one. A mount namespace that a new process or a
-/// service has created meanwhile has a copy of the mount. While that copy exists, the image is incomplete, and the
-/// loop device still exists.
+/// service has created in the meantime has a copy of the mount. While that copy exists, the image is incomplete, and
+/// the loop device still exists.
 #[derive(Debug)]
 pub struct LoopDevice(Option<Backing>);
 
 #[derive(Debug)]
 struct Backing {
-    /// Contains the path of the image; disappears with the device.
+    /// The file that contains the path of the image; it disappears with the device.
     file: PathBuf,
     image: Vec<u8>,
 }
 
 impl LoopDevice {
-    /// The loop device under the mount on `dir`. To be called before the unmount.
+    /// The loop device under the mount on `dir`. Must be called before the unmount.
     pub fn of_mount(dir: &Path) -> LoopDevice {
         LoopDevice(Backing::of_mount(dir))
     }
 
-    /// Waits for at most a minute until the device has released the image, and returns whether it has.
+    /// Waits for at most a minute until the device has released the image. Returns whether it has.
     #[must_use]
     pub fn wait(&self) -> bool {
         let Some(backing) = &self.0 else { return true };

@@ -1,4 +1,4 @@
-//! Requests to block devices and files that rustix does not offer.
+//! Operations on block devices and files that rustix does not offer.
 
 #![allow(unsafe_code)]
 
@@ -20,8 +20,8 @@ pub(super) fn blkdiscard(file: &File, offset: u64, len: u64) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether any process has the file open for writing. `file` is open for reading only. The caller owns it, or may
-/// take leases of any file.
+/// Whether any process has the file open for writing. `file` is open only for reading. The caller must own it, or be
+/// allowed to take leases of any file.
 ///
 /// # Errors
 /// The caller may not take a lease, or the file system does not support it.
@@ -33,7 +33,7 @@ pub(super) fn is_open_for_writing(file: &File) -> io::Result<bool> {
             _ => Ok(()),
         }
     };
-    // A process that opens the file for writing meanwhile makes the kernel send a signal. By default that would be
+    // If a process opens the file for writing in the meantime, the kernel sends a signal. By default that would be
     // SIGIO, which ends this process.
     request(F_SETSIG, libc::SIGURG)?;
     match request(libc::F_SETLEASE, libc::F_RDLCK) {

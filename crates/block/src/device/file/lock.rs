@@ -1,13 +1,13 @@
 //! Locks on the bytes of an image file, owned by the open file description (Linux: F_OFD_SETLK).
 //!
-//! Each byte has one writer or many readers. So two partitions of one image can be in use at once, and two users of
-//! the same bytes cannot. The locks are advisory: other programs heed them only if they ask (QEMU does); the kernel's
-//! loop driver does not. [`super::readers`] decides which read locks a writer may ignore.
+//! Each byte has one writer or many readers. So two partitions of one image can be in use at the same time, but two
+//! users of the same bytes cannot. The locks are advisory: other programs obey them only if they ask (QEMU does); the
+//! kernel's loop driver does not. [`super::readers`] decides which read locks a writer may ignore.
 //!
-//! QEMU gives single bytes of a file a meaning (block/file-posix.c): a read lock on byte 100 + N says that its owner
-//! does N, one on byte 200 + N that others must not. Each user sets its bytes and then looks for contradictions.
-//! [`claim`] follows this, so that a guest and Extant can read an image at the same time, and no program writes beside
-//! another:
+//! QEMU gives single bytes of a file a meaning (block/file-posix.c): a read lock on byte 100 + N means that its owner
+//! does N, and one on byte 200 + N that others must not. Each user sets its bytes and then looks for contradictions.
+//! [`claim`] follows this, so that a guest and Extant can read an image at the same time, and no program writes at the
+//! same time as another.
 //!
 //! | user | its own range | sets | must be free |
 //! |---|---|---|---|
@@ -16,12 +16,12 @@
 //! | writes the image | write lock, with QEMU's bytes | | |
 //! | writes a partition | write lock | 100 101 | 201 |
 //!
-//! A reader ignores bytes of the last column if no process has the file open for writing ([`super::readers`]).
-//! A partition's reader does not deny writing (201): a writer of another partition must pass. QEMU also resizes what it
-//! writes (103), and a writer of a partition never does.
+//! A reader ignores bytes of the last column if no process has the file open for writing ([`super::readers`]). A
+//! partition's reader does not deny writing (201), because a writer of another partition must be allowed. QEMU may also
+//! resize an image that it writes (103), but a writer of a partition never does.
 //!
 //! # Locking
-//! The locks of the host, as above; held until the description is closed.
+//! The locks of the host, as above, which are held until the description is closed.
 
 use std::fs::File;
 use std::io;
@@ -55,14 +55,14 @@ impl Range {
     }
 }
 
-/// QEMU's bytes for what an owner does, and for what others must not do.
+/// QEMU's bytes for the operations of an owner, and for those that others must not do.
 const DOES: u64 = 100;
 const DENIES: u64 = 200;
 /// QEMU's numbers of the operations: reading, writing, changing the size.
 const READ: u64 = 0;
 const WRITE: u64 = 1;
 const RESIZE: u64 = 3;
-/// How many operations QEMU knows or has known.
+/// The number of operations that QEMU knows or has known.
 const OPERATIONS: u64 = 5;
 
 const fn byte(start: u64) -> Range {
@@ -73,7 +73,7 @@ const fn byte(start: u64) -> Range {
 pub(super) const WRITES: Range = byte(DOES + WRITE);
 
 impl Range {
-    /// Whether the range is the whole image for QEMU.
+    /// Whether QEMU considers the range to be the whole image.
     fn covers_protocol(self) -> bool {
         self.start <= DOES && self.len.is_none_or(|len| self.start.saturating_add(len) >= DENIES + OPERATIONS)
     }
@@ -89,8 +89,8 @@ impl Range {
     }
 }
 
-/// Locks the range for a reader, or for a writer with `exclusive`, and sets QEMU's bytes. False: another user has
-/// locked any of the bytes; then `file` has no lock.
+/// Locks the range for a reader, or for a writer with `exclusive`, and sets QEMU's bytes. Returns false if another user
+/// has locked any of the bytes; then `file` has no lock.
 pub(super) fn claim(file: &File, range: Range, exclusive: bool) -> io::Result<bool> {
     let claimed = try_claim(file, range, exclusive);
     if !matches!(claimed, Ok(true)) {
@@ -124,11 +124,11 @@ fn try_claim(file: &File, range: Range, exclusive: bool) -> io::Result<bool> {
     for at in free {
         taken |= is_refused_to(file, byte(*at), libc::F_WRLCK)?;
     }
-    // Any user may lock these bytes for reading, but only a writer's lock means what it says.
+    // Any user may lock these bytes for reading, but only a writer's lock is reliable.
     Ok(!taken || !exclusive && !is_open_for_writing(file).unwrap_or(true))
 }
 
-/// False if another holder has locked any of the bytes. `exclusive` needs `file` open for writing.
+/// Returns false if another holder has locked any of the bytes. `exclusive` needs `file` to be open for writing.
 pub(super) fn lock(file: &File, range: Range, exclusive: bool) -> io::Result<bool> {
     if range.len == Some(0) {
         return Ok(true);
@@ -144,8 +144,8 @@ pub(super) fn lock(file: &File, range: Range, exclusive: bool) -> io::Result<boo
     }
 }
 
-/// Whether an error of a lock means that the host cannot lock this file at all. The file system may have no locks,
-/// its server may not answer lock requests, or the kernel (an emulation of Linux, say) may not know them.
+/// Whether an error of a lock means that the host cannot lock this file at all. The file system may have no locks, its
+/// server may not answer lock requests, or the kernel (for example an emulation of Linux) may not know them.
 pub(super) fn is_missing(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOLCK | libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL))
 }
@@ -157,7 +157,7 @@ pub(super) fn unlock(file: &File) {
     }
 }
 
-/// Whether any of `len` bytes (`None`: all) from `start` on of the image file at `path` is locked.
+/// Whether any of `len` bytes (`None` for all) from `start` on of the image file at `path` is locked.
 ///
 /// # Errors
 /// It cannot be opened for reading, or the host cannot lock files ([`io::ErrorKind::Unsupported`]).
@@ -165,7 +165,7 @@ pub fn is_locked(path: &Path, start: u64, len: Option<u64>) -> io::Result<bool> 
     is_refused(path, Range { start, len }, libc::F_WRLCK)
 }
 
-/// Whether any of `len` bytes (`None`: all) from `start` on of the image file at `path` is locked for writing.
+/// Whether any of `len` bytes (`None` for all) from `start` on of the image file at `path` is locked for writing.
 ///
 /// # Errors
 /// As [`is_locked`].
@@ -175,7 +175,7 @@ pub fn has_writer(path: &Path, start: u64, len: Option<u64>) -> io::Result<bool>
 
 /// Whether a lock of this kind would be refused.
 fn is_refused(path: &Path, range: Range, kind: libc::c_int) -> io::Result<bool> {
-    // A fifo that has this name by now must not block us.
+    // A FIFO that has replaced the file must not block us.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     is_refused_to(&file, range, kind)
 }

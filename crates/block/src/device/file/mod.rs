@@ -1,21 +1,20 @@
 //! [`FileDevice`]: an image file or a block device of the host.
 //!
-//! Waiting calls are preadv and pwritev in the caller's thread. `submit` goes through io_uring ([`Engine::IoUring`]),
-//! or is carried out inline ([`Engine::Psync`]; also where io_uring is refused, and small writes into the page
-//! cache). FUA is RWF_DSYNC; a flush is fdatasync, and after a failed one every later flush fails. With
-//! [`IoMode::Direct`], memory and reads that O_DIRECT does not accept go through a copy; writes are aligned by
-//! contract.
+//! Waiting calls are preadv and pwritev in the caller's thread. `submit` uses io_uring ([`Engine::IoUring`]), or is
+//! carried out inline ([`Engine::Psync`]; also if io_uring is refused, and for small writes into the page cache). FUA
+//! is RWF_DSYNC; a flush is fdatasync, and after a failed one every later flush fails. With [`IoMode::Direct`], memory
+//! and reads that O_DIRECT does not accept are copied; writes are aligned by contract.
 //!
-//! An open image excludes other writers: a file by a lock of the open file description on its bytes, a block device
-//! by O_EXCL. An image that the kernel has mounted is refused ([`same_image_in_use`]).
+//! An open image excludes other writers: for a file, by a lock of the open file description on its bytes; for a block
+//! device, by O_EXCL. An image that the kernel has mounted is rejected ([`same_image_in_use`]).
 //!
 //! All of that is Linux. Other systems have [`Engine::Portable`] and `elsewhere`; on Linux, `EXTANT_ENGINE=portable`
 //! chooses that engine for all files.
 //!
-//! Where the host has no locks, no /proc or no /sys, reading still works, and [`FileDevice::unguarded`] lists the
-//! missing protections.
+//! If the host has no locks, no /proc or no /sys, reading still works, and [`FileDevice::unguarded`] lists the missing
+//! protections.
 //!
-//! What it does not do: partitions beyond a byte window, growing an open image.
+//! What it does not do: partitions, except as a byte range; growing an open image.
 //!
 //! # Locking
 //! See [`flush`] and [`uring`]; reads and writes take none.
@@ -80,19 +79,19 @@ pub enum IoMode {
     Buffered,
 }
 
-/// How [`BlockDevice::submit`] is carried out.
+/// The way in which [`BlockDevice::submit`] is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// System calls in the submitting thread.
     Psync,
-    /// One ring per device; falls back to `Psync` where the kernel refuses it, and to `Portable` on other systems than
+    /// One ring per device. Falls back to `Psync` if the kernel refuses it, and to `Portable` on systems other than
     /// Linux.
     IoUring,
     /// Calls that every system has, in the submitting thread: [`IoMode::Buffered`], without discards and holes.
     Portable,
 }
 
-/// Bytes per copy for memory that O_DIRECT does not accept.
+/// The maximum size of a copy for memory that O_DIRECT does not accept, in bytes.
 const BOUNCE_MAX: usize = 1 << 20;
 
 /// The state that the engines share.
@@ -103,17 +102,17 @@ struct FileCore {
     stream: FlushStream,
     start: u64,
     size: AtomicU64,
-    /// The device ends where the file does.
+    /// Whether the device ends at the end of the file.
     is_to_end: bool,
     limits: Limits,
     read_only: bool,
     direct: bool,
-    /// Uses portable calls alone; always true on systems other than Linux.
+    /// Whether only portable calls are used; always true on systems other than Linux.
     portable: bool,
     #[cfg(target_os = "linux")]
     block_device: bool,
     counters: IoCounters,
-    /// False once this kernel or file system has refused it.
+    /// Becomes false when this kernel or file system has refused it.
     has_dsync: AtomicBool,
     #[cfg(target_os = "linux")]
     has_discard: AtomicBool,
@@ -123,9 +122,10 @@ struct FileCore {
 
 /// An image file or block device. See the module.
 ///
-/// A process that forks into the background opens it afterwards: the completion thread does not follow a fork.
+/// A process that forks into the background must open it afterwards, because the completion thread does not survive a
+/// fork.
 pub struct FileDevice {
-    // First, so that requests in flight end before the file is closed.
+    // This field is first, so that requests in flight end before the file is closed.
     #[cfg(target_os = "linux")]
     ring: Option<Ring>,
     core: Arc<FileCore>,
@@ -160,8 +160,8 @@ impl FileDevice {
         FileDevice::open_or_create(path.as_ref(), &options, None)
     }
 
-    /// Like [`FileDevice::open`], but creates the file if it is missing, and makes it at least `size` bytes long.
-    /// Existing contents stay.
+    /// The same as [`FileDevice::open`], but creates the file if it is missing, and makes it at least `size` bytes
+    /// long. Existing contents are kept.
     ///
     /// # Errors
     /// As [`FileDevice::open`]; also [`Error::Open`] if the file cannot be created or extended.
@@ -203,7 +203,7 @@ impl FileDevice {
         #[cfg(target_os = "linux")]
         let ring = match options.engine {
             Engine::Psync | Engine::Portable => None,
-            // A kernel or container that refuses the ring is no reason to refuse the image.
+            // If a kernel or container refuses the ring, that is no reason to reject the image.
             Engine::IoUring => {
                 open::reopen(&core.data, path, core.read_only).and_then(|file| Ring::new(core.clone(), file)).ok()
             }
@@ -216,7 +216,8 @@ impl FileDevice {
         })
     }
 
-    /// The file of the host, even if it has been renamed or unlinked: the numbers of its device and of its inode.
+    /// Identifies the file of the host, even if it has been renamed or unlinked: the numbers of its device and of its
+    /// inode.
     ///
     /// # Errors
     /// [`Error::Open`] if fstat(2) fails.
@@ -254,7 +255,7 @@ impl FileDevice {
     }
 }
 
-/// A write of at most this many bytes into the page cache costs less than the wake-up for its completion on another
+/// The maximum size of a write into the page cache that costs less than the wake-up for its completion on another
 /// thread.
 #[cfg(target_os = "linux")]
 const INLINE_BYTES: u64 = 128 << 10;
@@ -285,7 +286,7 @@ impl FileCore {
         n.is_multiple_of(u64::from(self.limits.logical_block))
     }
 
-    /// Fills `buf` from byte `at` of the file; with O_DIRECT, everything is aligned.
+    /// Fills `buf` from byte `at` of the file. With O_DIRECT, everything must be aligned.
     fn read_plain(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         if !self.portable {
@@ -294,7 +295,7 @@ impl FileCore {
         portable::read_full(&self.data, at, buf)
     }
 
-    /// As [`FileCore::read_plain`], but only the first `need` bytes must be there.
+    /// The same as [`FileCore::read_plain`], but only the first `need` bytes must exist.
     fn read_at_least(&self, at: u64, buf: &mut [u8], need: usize) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         if !self.portable {
@@ -303,7 +304,7 @@ impl FileCore {
         if portable::read_some(&self.data, at, buf)? < need { Err(portable::short_file()) } else { Ok(()) }
     }
 
-    /// Writes the pieces from byte `at` of the file on. False: `dsync` is not possible here.
+    /// Writes the pieces from byte `at` of the file on. Returns false if `dsync` is not possible here.
     fn write_plain(&self, at: u64, pieces: &[&[u8]], dsync: bool) -> io::Result<bool> {
         #[cfg(target_os = "linux")]
         if !self.portable {
@@ -326,7 +327,7 @@ impl FileCore {
             let skip = (from % block) as usize;
             let n = (buf.len() - done).min(bounce.len() - skip - block as usize);
             let whole = (skip + n).next_multiple_of(block as usize);
-            // The last block of a file may be cut short; the requested bytes are inside it.
+            // The last block of a file may be incomplete, but the requested bytes are inside it.
             self.read_at_least(from - skip as u64, &mut bounce[..whole], skip + n)?;
             buf[done..done + n].copy_from_slice(&bounce[skip..skip + n]);
             done += n;
@@ -396,12 +397,12 @@ impl FileCore {
         if self.is_file() {
             return Ok(self.data.metadata()?.len());
         }
-        // Requests name their places, so that no other call uses the position.
+        // Requests contain their offsets, so no other call uses the position.
         let mut data = &self.data;
         data.seek(io::SeekFrom::End(0))
     }
 
-    /// Makes the file end at byte `end`, durably. A file that is longer by now stays so.
+    /// Makes the file end at byte `end`, durably. If the file is already longer, it is not changed.
     fn lengthen(&self, end: u64) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         open::within_limit(end)?;
@@ -444,7 +445,7 @@ impl FileCore {
         Ok(())
     }
 
-    /// False if the zeroes must be written out.
+    /// Returns false if the zeros must be written.
     fn zero_range(&self, offset: u64, len: u64, unmap: bool) -> io::Result<bool> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if unmap && !self.portable && psync::fallocate(&self.data, hole, self.start + offset, len)? {
@@ -476,8 +477,8 @@ impl FileCore {
 
 impl Drop for FileCore {
     fn drop(&mut self) {
-        // The kernel keeps the files of an io_uring open for a moment after the ring is closed. The lock must be
-        // released now, because the image may be opened again at once. If there is no lock, this does nothing.
+        // The kernel keeps the files of an io_uring open for a short time after the ring is closed. The lock must be
+        // released now, because the image may be opened again immediately. If there is no lock, this does nothing.
         #[cfg(target_os = "linux")]
         lock::unlock(&self.data);
     }
@@ -645,7 +646,7 @@ impl BlockDevice for FileDevice {
         #[cfg(target_os = "linux")]
         if let Some(ring) = &self.ring {
             let (inline, later): (Vec<Bio>, Vec<Bio>) = bios.into_iter().partition(|b| self.core.takes_inline(b));
-            // First the requests that complete asynchronously.
+            // The requests that complete asynchronously are first.
             ring.submit(later);
             return self.core.submit_all(inline);
         }

@@ -1,4 +1,4 @@
-//! Opening: options, exclusion, size, and what the file or device underneath can do.
+//! Opening: options, exclusion, size, and the abilities of the file or device below.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -18,8 +18,8 @@ use super::{IoMode, KernelMount, Locking, OpenOptions, readers};
 use crate::device::Limits;
 use crate::error::{BusyBy, Error, Result};
 
-/// An exclusive open and a lock outlive their owner for a moment. The kernel keeps the files of an io_uring open
-/// after the ring is closed, and a process that was just forked has all descriptors until it executes a program.
+/// An exclusive open and a lock exist for a short time after their owner. The kernel keeps the files of an io_uring
+/// open after the ring is closed, and a process that was just forked has all descriptors until it executes a program.
 const CLAIM_TRIES: u32 = 50;
 const CLAIM_PAUSE: Duration = Duration::from_millis(10);
 
@@ -36,7 +36,7 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     {
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device")));
     }
-    // Only for the message.
+    // This is only for the message.
     let mounted = || same_image_in_use(path).ok().flatten();
     let tries = if block_device { CLAIM_TRIES } else { 0 };
     let opened =
@@ -57,7 +57,7 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     if !block_device && options.lock != Locking::None {
         data = lock_range(data, path, name, options, &mut unguarded)?;
     }
-    // Checked after the lock, so that two opens of this program cannot both pass.
+    // This is checked after the lock, so that two opens by this program cannot both succeed.
     if !(options.read_only && options.allow_mounted) {
         refuse_mounted(path, name, options, &mut unguarded)?;
     }
@@ -81,7 +81,7 @@ pub(super) fn open(path: &Path, name: &str, options: &OpenOptions, create: Optio
     Ok(Opened { data, io, block_device, start, size, limits, unguarded })
 }
 
-/// Pauses before the next try to claim a file, unless a mount holds it: a known mount lasts longer than the tries.
+/// Pauses before the next attempt to claim a file, unless a mount uses it, which lasts longer than the attempts.
 fn pause_unless(mounted: Option<KernelMount>) -> bool {
     if mounted.is_none() {
         Clock::real().sleep(CLAIM_PAUSE);
@@ -89,7 +89,7 @@ fn pause_unless(mounted: Option<KernelMount>) -> bool {
     mounted.is_none()
 }
 
-/// The error of a claim that failed with `e`: EBUSY names the mount that holds the file, or `otherwise`.
+/// The error of a claim that failed with `e`: for EBUSY, with the mount that uses the file, or `otherwise`.
 fn held(name: &str, e: io::Error, mounted: Option<KernelMount>, otherwise: BusyBy) -> Error {
     match e.raw_os_error() == Some(libc::EBUSY) {
         true => busy(name, mounted.map_or(otherwise, BusyBy::Kernel)),
@@ -97,7 +97,7 @@ fn held(name: &str, e: io::Error, mounted: Option<KernelMount>, otherwise: BusyB
     }
 }
 
-/// Locks the bytes of an image file; returns the locked file, which may be another open of it. Adds the reason to
+/// Locks the bytes of an image file. Returns the locked file, which may be another open of it. Adds the reason to
 /// `unguarded` if the host cannot lock files and `options` permits that.
 fn lock_range(data: File, path: &Path, name: &str, options: &OpenOptions, unguarded: &mut Vec<String>) -> Result<File> {
     let range = Range { start: options.offset, len: options.len };
@@ -125,8 +125,8 @@ fn lock_range(data: File, path: &Path, name: &str, options: &OpenOptions, unguar
     }
 }
 
-/// Fails if the kernel has these bytes mounted or, for a writer, behind a loop device. Adds the reason to `unguarded`
-/// if that is unknown.
+/// Fails if the kernel has these bytes mounted or, for a writer, uses them for a loop device. Adds the reason to
+/// `unguarded` if that is unknown.
 fn refuse_mounted(path: &Path, name: &str, options: &OpenOptions, unguarded: &mut Vec<String>) -> Result<()> {
     match range_in_use(path, options.offset, options.len) {
         Ok(Some(by)) if by.at.is_some() || !options.read_only => return Err(busy(name, BusyBy::Kernel(by))),
@@ -138,10 +138,11 @@ fn refuse_mounted(path: &Path, name: &str, options: &OpenOptions, unguarded: &mu
     Ok(())
 }
 
-/// The file, reopened for writing and locked beside holders that may only read it; `None` if there are other holders.
+/// The file, reopened for writing and locked together with holders that may only read it; `None` if there are other
+/// holders.
 fn pass_readers(data: File, path: &Path, options: &OpenOptions, range: Range) -> io::Result<Option<File>> {
     let reading = reopen(&data, path, true)?;
-    // The lease that finds other writers requires that this process has the file open for reading only.
+    // The lease that finds other writers requires that this process has the file open only for reading.
     drop(data);
     if !readers::are_all(&reading, range)? {
         return Ok(None);
@@ -153,7 +154,7 @@ fn pass_readers(data: File, path: &Path, options: &OpenOptions, range: Range) ->
     Ok((is_same && readers::pass(&data, range)?).then_some(data))
 }
 
-/// Fails if a write up to byte `end` of a file would. Such a write would fail halfway, with a signal that ends the
+/// Fails if a write up to byte `end` of a file would fail. Such a write would fail halfway, with a signal that ends the
 /// process.
 pub(super) fn within_limit(end: u64) -> io::Result<()> {
     match getrlimit(Resource::Fsize).current {
@@ -181,9 +182,9 @@ fn busy(name: &str, by: BusyBy) -> Error {
     Error::Busy { device: name.to_owned(), by }
 }
 
-/// Opens for data. Falls back from O_DIRECT where the file system refuses it, or requires more alignment than 512
-/// bytes for a file (an ext superblock has 1024 bytes at byte 1024). For a block device, the logical block size
-/// reports the alignment.
+/// Opens for data. Falls back from O_DIRECT if the file system refuses it, or requires an alignment of more than 512
+/// bytes for a file (an ext superblock has 1024 bytes at byte 1024). For a block device, the logical block size is the
+/// alignment.
 fn open_data(path: &Path, options: &OpenOptions, block_device: bool, create: bool) -> io::Result<(File, IoMode)> {
     let open = |direct: bool| {
         let mut flags = libc::O_CLOEXEC;
@@ -223,7 +224,7 @@ fn direct_alignment(file: &File) -> u32 {
             n => n,
         };
     }
-    // Before Linux 6.1: try. A read of an empty file proves nothing, so O_DIRECT is assumed to work.
+    // Before Linux 6.1, it must be tried. A read of an empty file proves nothing, so O_DIRECT is then assumed to work.
     let mut probe = crate::buf::AlignedBuf::zeroed(512);
     match rustix::io::pread(file, &mut probe[..], 512) {
         Err(rustix::io::Errno::INVAL) => 4096,
@@ -248,8 +249,8 @@ fn limits(file: &File, meta: &Metadata, io: IoMode, block_device: bool) -> io::R
     })
 }
 
-/// Another open file description of the file that `file` has open at `path`. It has its own record of the write-back
-/// errors that it has reported. So a flush on it misses no error because another description reported it first.
+/// Another open file description of the file that `file` has open at `path`. It has a separate record of the write-back
+/// errors that it has reported. So a flush on it misses no error that another description has reported first.
 pub(super) fn reopen(file: &File, path: &Path, read_only: bool) -> io::Result<File> {
     let open = |path: &Path, more| {
         let mut how = std::fs::OpenOptions::new();
@@ -258,8 +259,8 @@ pub(super) fn reopen(file: &File, path: &Path, read_only: bool) -> io::Result<Fi
     let number = format!("/proc/self/fd/{}", file.as_raw_fd());
     open(Path::new(&number), 0)
         .or_else(|_| {
-            // Without /proc, the file is opened by its name, if that still is the same file. A fifo that has the name
-            // by now must not block us.
+            // Without /proc, the file is opened by its name, if that is still the same file. A FIFO that has replaced
+            // it must not block us.
             let again = open(path, libc::O_NONBLOCK)?;
             let (meta, other) = (file.metadata()?, again.metadata()?);
             if (meta.dev(), meta.ino()) != (other.dev(), other.ino()) {

@@ -1,6 +1,6 @@
-//! How a file is opened, and what is known of it then.
+//! The options for opening a file, and the properties that are then known.
 //!
-//! Main types: [`OpenOptions`], [`Locking`]; [`Opened`], which the part for the system at hand fills in.
+//! Main types: [`OpenOptions`], [`Locking`]; [`Opened`], which the system-specific part fills in.
 //!
 //! # Locking
 //! None.
@@ -10,11 +10,11 @@ use std::fs::File;
 use super::{Engine, IoMode};
 use crate::device::Limits;
 
-/// How to open an image file or block device. The default reads and writes the whole of it, with O_DIRECT and io_uring
-/// where the system offers them.
+/// The options for opening an image file or block device. The default reads and writes the whole of it, with O_DIRECT
+/// and io_uring if the system offers them.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Refuse writes, and open the file for reading only.
+    /// Reject writes, and open the file only for reading.
     pub read_only: bool,
     /// O_DIRECT or the page cache.
     pub io: IoMode,
@@ -24,13 +24,12 @@ pub struct OpenOptions {
     pub offset: u64,
     /// Length of the device in bytes; `None` for the rest of the file.
     pub len: Option<u64>,
-    /// Reading only: do not refuse an image that the kernel has mounted. Reads may be inconsistent.
+    /// Only for reading: do not reject an image that the kernel has mounted. Reads may be inconsistent.
     pub allow_mounted: bool,
-    /// Open a block device for writing exclusively (O_EXCL). Without it, the exclusive open must belong to another:
-    /// to the caller through another descriptor, or to the kernel, which opens the device of a `fuseblk` mount
-    /// exclusively.
+    /// Open a block device for writing exclusively (O_EXCL). Without it, another must have opened it exclusively: the
+    /// caller through another descriptor, or the kernel, which opens the device of a `fuseblk` mount exclusively.
     pub exclusive: bool,
-    /// How the bytes of an image file are locked.
+    /// Whether and how the bytes of an image file are locked.
     pub lock: Locking,
     /// The name in messages, instead of its path.
     pub shown_as: Option<String>,
@@ -39,12 +38,12 @@ pub struct OpenOptions {
 /// Whether the bytes of an image file are locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locking {
-    /// Locked. Where the host cannot lock files (NFS without lockd, say), the image can only be read.
+    /// Locked. If the host cannot lock files (for example NFS without lockd), the image can only be read.
     Required,
-    /// Locked where the host can lock files, and unprotected where it cannot. If another process has locked the
-    /// bytes, the open fails all the same.
+    /// Locked if the host can lock files, and otherwise unprotected. If another process has locked the bytes, the open
+    /// still fails.
     IfPossible,
-    /// Not locked: for a short look. The contents may change meanwhile.
+    /// Not locked, for a short access. The contents may change in the meantime.
     None,
 }
 
@@ -65,7 +64,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The default, reading only.
+    /// The default, but only for reading.
     pub fn read_only() -> OpenOptions {
         OpenOptions { read_only: true, ..OpenOptions::default() }
     }

@@ -1,7 +1,8 @@
-//! Reads and writes at a position with what `std` offers on every system: the engine [`Engine::Portable`].
+//! Reads and writes at a position with the functions of `std` that exist on every system: the engine
+//! [`Engine::Portable`].
 //!
-//! It keeps the promises of the others with less: no O_DIRECT, no durable write (each FUA is a flush), no discard, no
-//! holes.
+//! It gives the same guarantees as the others with less: no O_DIRECT, no durable write (each FUA is a flush), no
+//! discard, no holes.
 //!
 //! What it does not do: open and lock files, which depends on the system.
 //!
@@ -18,7 +19,7 @@ use extant_base::task;
 /// The name of the environment variable that chooses an engine: `portable` is the only value.
 pub(super) const ENGINE: &str = "EXTANT_ENGINE";
 
-/// Whether the environment asks for this engine.
+/// Whether the environment selects this engine.
 pub(super) fn is_asked_for() -> bool {
     std::env::var_os(ENGINE).is_some_and(|engine| engine == "portable")
 }
@@ -43,7 +44,7 @@ fn write_at(file: &File, data: &[u8], at: u64) -> io::Result<usize> {
     std::os::windows::fs::FileExt::seek_write(file, data, at)
 }
 
-/// Fills as much of `buf` as the file has from byte `at` on; returns how much.
+/// Fills as much of `buf` as the file contains from byte `at` on. Returns the number of bytes.
 pub(crate) fn read_some(file: &File, mut at: u64, mut buf: &mut [u8]) -> io::Result<usize> {
     let wanted = buf.len();
     while !buf.is_empty() {
@@ -60,7 +61,7 @@ pub(crate) fn read_some(file: &File, mut at: u64, mut buf: &mut [u8]) -> io::Res
     Ok(wanted - buf.len())
 }
 
-/// Fills `buf` from byte `at` of the file. The end of the file is an error: a device has all of its bytes.
+/// Fills `buf` from byte `at` of the file. The end of the file is an error, because a device has all of its bytes.
 pub(crate) fn read_full(file: &File, at: u64, buf: &mut [u8]) -> io::Result<()> {
     task::before_sleep();
     let wanted = buf.len();
@@ -90,7 +91,7 @@ pub(crate) fn write_full(file: &File, mut at: u64, pieces: &[&[u8]]) -> io::Resu
     Ok(())
 }
 
-/// Makes durable what was written (fdatasync(2), F_FULLFSYNC on macOS, FlushFileBuffers on Windows).
+/// Makes everything durable that was written (fdatasync(2), F_FULLFSYNC on macOS, FlushFileBuffers on Windows).
 pub(super) fn sync(file: &File) -> io::Result<()> {
     task::before_sleep();
     file.sync_data()

@@ -13,16 +13,16 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 pub(super) use super::portable::short_file;
 
-/// The kernel takes at most this many pieces per call (`UIO_MAXIOV`).
+/// The maximum number of pieces per call in the kernel (`UIO_MAXIOV`).
 const IOV_MAX: usize = 1024;
 
-/// Reads the bytes that need no wait, and returns their number. The extra system call pays off only for watched
+/// Reads the bytes that need no wait, and returns their number. The extra system call is only worth it for watched
 /// threads.
 fn read_cached(file: &File, at: u64, buf: &mut [u8]) -> usize {
     rustix::io::preadv2(file, &mut [IoSliceMut::new(buf)], at, ReadWriteFlags::NOWAIT).unwrap_or(0)
 }
 
-/// Fills `buf` from byte `at` of the file. The end of the file is an error: a device has all of its bytes.
+/// Fills `buf` from byte `at` of the file. The end of the file is an error, because a device has all of its bytes.
 pub(super) fn read_full(file: &File, mut at: u64, mut buf: &mut [u8], direct: bool) -> io::Result<()> {
     if task::sleep_is_watched() {
         let n = if direct { 0 } else { read_cached(file, at, buf) };
@@ -46,7 +46,7 @@ pub(super) fn read_full(file: &File, mut at: u64, mut buf: &mut [u8], direct: bo
     Ok(())
 }
 
-/// Fills as much of `buf` as the file has, and at least `need` bytes. For O_DIRECT, so it always waits.
+/// Fills as much of `buf` as the file contains, and at least `need` bytes. It is for O_DIRECT, so it always waits.
 pub(super) fn read_at_least(file: &File, at: u64, buf: &mut [u8], need: usize) -> io::Result<()> {
     task::before_sleep();
     let mut done = 0;
@@ -61,8 +61,8 @@ pub(super) fn read_at_least(file: &File, at: u64, buf: &mut [u8], need: usize) -
     Ok(())
 }
 
-/// Writes the pieces one after the other from byte `at` on, with RWF_DSYNC if `dsync`. `Ok(false)`: this kernel or
-/// file system has no RWF_DSYNC; some or all bytes may be written, none is known to be durable.
+/// Writes the pieces one after the other from byte `at` on, with RWF_DSYNC if `dsync`. Returns `Ok(false)` if this
+/// kernel or file system has no RWF_DSYNC; then some or all bytes may be written, but none is known to be durable.
 pub(super) fn write_full(file: &File, mut at: u64, pieces: &[&[u8]], dsync: bool) -> io::Result<bool> {
     let mut slices: Vec<IoSlice<'_>> = pieces.iter().filter(|p| !p.is_empty()).map(|p| IoSlice::new(p)).collect();
     let mut left = &mut slices[..];
@@ -90,8 +90,8 @@ pub(super) fn write_full(file: &File, mut at: u64, pieces: &[&[u8]], dsync: bool
     Ok(true)
 }
 
-/// The first byte from `at` on that is not in a hole, by SEEK_DATA. A file system that does not know its holes
-/// returns `at`, and so does a block device.
+/// The first byte from `at` on that is not in a hole, by SEEK_DATA. For a file system that does not know its holes, and
+/// for a block device, this is `at`.
 pub(super) fn next_data(file: &File, at: u64) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
         Ok(found) => Ok(Some(found)),
@@ -101,7 +101,7 @@ pub(super) fn next_data(file: &File, at: u64) -> io::Result<Option<u64>> {
     }
 }
 
-/// `Ok(false)`: not supported here.
+/// Returns `Ok(false)` if this is not supported here.
 pub(super) fn fallocate(file: &File, mode: FallocateFlags, at: u64, len: u64) -> io::Result<bool> {
     loop {
         match rustix::fs::fallocate(file, mode, at, len) {

@@ -1,20 +1,20 @@
 //! Read locks that a writer may ignore.
 //!
-//! Any user who may read a file may lock all of it for reading, for ever. Such a lock must not keep the owner of an
-//! image from writing it. A write lock proves that its holder may write; a read lock proves nothing. And yet serious
-//! holders have nothing else: Extant's own readers, and QEMU, which takes read locks on single bytes when it writes.
-//! So a read lock counts if its holder could have a write lock:
+//! Any user who may read a file may lock all of it for reading, for ever. Such a lock must not prevent the owner of an
+//! image from writing it. A write lock proves that its holder may write, but a read lock proves nothing. On the other
+//! hand, legitimate holders have nothing else: Extant's own readers, and QEMU, which takes read locks on single bytes
+//! when it writes. So a read lock counts if its holder could have a write lock:
 //!
-//! - some process has the file open for writing. A lease reveals this, whichever process it is;
-//! - or the lock belongs to a process of the caller, of root or of the file's owner, and /proc shows it. The real
-//!   user counts: a set-user-id program may have received the lock from its caller.
+//! - some process has the file open for writing, which a lease shows for any process;
+//! - or the lock belongs to a process of the caller, of root or of the file's owner, and /proc shows it. The real user
+//!   counts, because a set-user-id program may have received the lock from its caller.
 //!
-//! Where either check is impossible, every lock counts. A writer that ignores readers takes a read lock itself,
-//! because it cannot get a write lock. A second writer finds the first one's descriptor, because each checks after
-//! opening its own.
+//! If either check is impossible, every lock counts. A writer that ignores readers takes a read lock itself, because it
+//! cannot get a write lock. A second writer finds the first one's descriptor, because each checks after opening its
+//! own.
 //!
 //! # Locking
-//! Those of [`super::lock`].
+//! The same as [`super::lock`].
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -29,13 +29,13 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use super::ioctl::is_open_for_writing;
 use super::lock::{Range, WRITES, is_refused_to, lock};
 
-/// Whether only read locks of other users may keep a writer from `range`. `file` is open for reading only, and the
-/// caller has it open for writing nowhere.
+/// Whether only read locks of other users prevent a writer from using `range`. `file` is open only for reading, and the
+/// caller does not have it open for writing anywhere.
 pub(super) fn are_all(file: &File, range: Range) -> io::Result<bool> {
     Ok(!is_refused_to(file, range, libc::F_RDLCK)? && !is_open_for_writing(file)?)
 }
 
-/// Locks `range` of `file`, which is open for writing, beside read locks of other users.
+/// Locks `range` of `file`, which is open for writing, despite read locks of other users.
 pub(super) fn pass(file: &File, range: Range) -> io::Result<bool> {
     Ok(lock(file, range, false)? && lock(file, WRITES, false)? && !has_peer(file)?)
 }
@@ -46,7 +46,7 @@ fn has_peer(file: &File) -> io::Result<bool> {
     let users = [0, rustix::process::geteuid().as_raw(), meta.uid()];
     let (own_process, own_file) = (std::process::id().to_string(), file.as_raw_fd().to_string());
     let is_same = |path: &Path| {
-        // Sends no request to the server of a FUSE mount, which may not answer.
+        // This sends no request to the server of a FUSE mount, which may not answer.
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
         statx(CWD, path, flags, StatxFlags::INO)
             .is_ok_and(|st| (makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino) == (meta.dev(), meta.ino()))

@@ -1,24 +1,23 @@
 //! [`Ring`]: asynchronous requests of one file through io_uring.
 //!
-//! Any thread submits. One named thread (`uring-reap`) takes the completions and runs `end_io`. These submit further
-//! requests, above all the next request under a released tag; the thread submits all of them to the kernel in one
-//! call.
+//! Any thread may submit. One named thread (`uring-reap`) takes the completions and runs `end_io`. These submit further
+//! requests, especially the next request with a released tag. The thread submits all of them to the kernel in one call.
 //!
-//! Nothing waits here. The tags of the [`Queue`](crate::queue::Queue) above bound the requests in flight, and each
-//! has a slot, because there are as many slots as the deepest queue has tags. Requests submitted without a queue may
-//! exceed the slots; they wait in a backlog. Interrupted, cancelled (their submitting thread ended) and short
+//! Nothing waits here. The tags of the [`Queue`](crate::queue::Queue) above limit the requests in flight, and each has
+//! a slot, because there are as many slots as the deepest queue has tags. Requests submitted without a queue may be
+//! more than the slots; they wait in a backlog. Interrupted, cancelled (their submitting thread ended) and short
 //! transfers are continued where they stopped.
 //!
-//! Flushes: one fdatasync at a time, on a file description of its own (see [`super::flush`]); requests that arrive
-//! while it runs share the next. PREFLUSH waits for such a flush before its data is written; FUA is RWF_DSYNC, or a
-//! flush afterwards.
+//! Flushes: one fdatasync at a time, on a separate file description (see [`super::flush`]); requests that arrive while
+//! it runs share the next one. PREFLUSH waits for such a flush before its data is written; FUA is RWF_DSYNC, or a flush
+//! afterwards.
 //!
 //! What it does not do: discards, zeroing and reads that O_DIRECT does not accept; those are carried out inline.
 //!
 //! # Locking
-//! `block ring` guards the table of requests and the submission side. It is not held across a system call (except the
-//! one that makes room in a full submission queue), nor while `end_io` runs. The completion side belongs to the
-//! completion thread alone.
+//! `block ring` protects the table of requests and the submission side. It is not held across a system call (except the
+//! one that makes room in a full submission queue), nor while `end_io` runs. Only the completion thread uses the
+//! completion side.
 
 #![allow(unsafe_code)]
 
@@ -42,13 +41,14 @@ use crate::device::{check_range, check_shape, submit_inline};
 use crate::queue::QUEUE_DEPTH_MAX;
 use crate::ranks::RING;
 
-/// Requests in the kernel at once. Each slot is created at its first use.
+/// The maximum number of requests in the kernel. Each slot is created at its first use.
 const SLOTS_MAX: usize = QUEUE_DEPTH_MAX as usize;
-/// Entries that have been queued but not submitted to the kernel; when the queue is full, they are submitted at once.
+/// The number of entries that can be queued before they are submitted to the kernel, which happens when the queue is
+/// full.
 const SQ_ENTRIES: u32 = 256;
 /// Every slot has at most one completion, and there are few others, so the completion queue never overflows.
 const CQ_ENTRIES: u32 = 2 * SLOTS_MAX as u32;
-/// The kernel takes at most this many pieces (`UIO_MAXIOV`).
+/// The maximum number of pieces per request in the kernel (`UIO_MAXIOV`).
 const IOV_MAX: usize = 1024;
 
 const FLUSH: u64 = u64::MAX;
@@ -58,23 +58,24 @@ const OWED: u64 = u64::MAX - 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Waits for a flush; nothing has been transferred yet.
+    /// The request waits for a flush, and nothing has been transferred yet.
     PreFlush,
     Data,
-    /// Waits for a flush that makes its data durable.
+    /// The request waits for a flush that makes its data durable.
     PostFlush,
 }
 
-/// A request between submission and completion. Boxed, and not moved or changed while the kernel has its addresses.
+/// A request between submission and completion. It is boxed, and not moved or changed while the kernel has its
+/// addresses.
 struct Inflight {
     bio: Bio,
     stage: Stage,
     /// The remaining transfer, from `iovecs[first]` on.
     iovecs: Vec<libc::iovec>,
     first: usize,
-    /// Bytes transferred so far.
+    /// The number of bytes transferred so far.
     done: u64,
-    /// A copy of the data where O_DIRECT does not accept the original. Only read through `iovecs`.
+    /// A copy of the data if O_DIRECT does not accept the original. It is only read through `iovecs`.
     _bounce: Option<AlignedBuf>,
     dsync: bool,
 }
@@ -94,10 +95,10 @@ struct Table {
     /// the submitter may hold locks.
     owed: Finished,
     flushing: bool,
-    /// Slots that the running fdatasync serves, and slots that wait for the next.
+    /// The slots that the running fdatasync serves, and those that wait for the next one.
     riding: Vec<usize>,
     waiting: Vec<usize>,
-    /// Entries pushed since the last submission to the kernel.
+    /// The number of entries pushed since the last submission to the kernel.
     pushed: usize,
     stop: bool,
 }
@@ -117,7 +118,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Fails where the kernel refuses io_uring. `sync_file` is another open file description of the same file.
+    /// Fails if the kernel refuses io_uring. `sync_file` is another open file description of the same file.
     pub fn new(core: Arc<FileCore>, sync_file: File) -> io::Result<Ring> {
         let uring = make_ring()?;
         if (uring.params().cq_entries() as usize) < SLOTS_MAX + 2 {
@@ -162,11 +163,11 @@ impl Ring {
     }
 }
 
-/// A ring that accepts only the operations of this module, and no registration. Otherwise an intruder in this process
-/// could open files and sockets through it, and no seccomp filter would see that.
+/// A ring that accepts only the operations of this module, and no registration. Otherwise an attacker in this process
+/// could open files and sockets through it, unnoticed by any seccomp filter.
 ///
-/// The files are not registered: a ring releases registered files some time after it was closed, and only then the
-/// lock on the image.
+/// The files are not registered, because a ring releases registered files only some time after it was closed, and only
+/// then the lock on the image.
 fn make_ring() -> io::Result<IoUring> {
     let build = |all: bool, restricted: bool| {
         let mut b = IoUring::builder();
@@ -290,7 +291,7 @@ impl Shared {
         let mut finished = Finished::new();
         let mut table = self.table.lock();
         for bio in bios {
-            // A new bio goes behind those in the backlog.
+            // A new bio is put after those in the backlog.
             if table.backlog.is_empty() && table.has_room() {
                 self.start(&mut table, bio, &mut finished);
             } else {
@@ -377,7 +378,8 @@ impl Shared {
         // SAFETY: only one `SubmissionQueue` exists at a time, since every caller holds the lock of `table`; the caller
         // answers for the entry.
         while unsafe { self.uring.submission_shared().push(entry).is_err() } {
-            // Full, which takes a plug of scattered bios and more tags than entries: it is emptied under the lock.
+            // The queue is full, which takes a plug of scattered bios and more tags than entries. It is emptied under
+            // the lock.
             if self.submit_pushed().is_err() {
                 task::yield_now();
             }
@@ -385,12 +387,12 @@ impl Shared {
     }
 
     fn submit_pushed(&self) -> io::Result<usize> {
-        // The kernel starts a thread in the name of this one for what it cannot do at once.
+        // The kernel starts a thread on behalf of this one for work that it cannot do immediately.
         task::before_child();
         self.uring.submit()
     }
 
-    /// Submits the pushed entries, without the lock.
+    /// Submits the pushed entries without the lock.
     fn tell_kernel<'a>(&'a self, mut table: MutexGuard<'a, Table>) -> MutexGuard<'a, Table> {
         let mut left = std::mem::take(&mut table.pushed);
         if left == 0 {
@@ -402,7 +404,7 @@ impl Shared {
             match self.submit_pushed() {
                 Ok(n) if n == 0 || n >= left => break,
                 Ok(n) => left -= n,
-                // Short of memory, or interrupted: the entries stay queued.
+                // The kernel is short of memory, or the call was interrupted. The entries stay queued.
                 Err(_) => task::yield_now(),
             }
         }
@@ -428,7 +430,7 @@ impl Shared {
         }
     }
 
-    /// The completion thread.
+    /// The body of the completion thread.
     fn reap(&self) {
         let _loud = AbortOnPanic;
         let mut done: Vec<(u64, i32)> = Vec::new();
@@ -458,7 +460,7 @@ impl Shared {
                 self.start(&mut table, bio, &mut finished);
             }
             finished.append(&mut table.owed);
-            // Submits first, so that the device is busy while the completions run.
+            // This submits first, so that the device is busy while the completions run.
             drop(self.tell_kernel(table));
             self.finish(finished);
             // The completions that just ran may have submitted, so this comes last.
@@ -525,7 +527,8 @@ impl Shared {
     }
 }
 
-/// Not carried out, and the request is not at fault: interrupted, or cancelled because its submitter's thread ended.
+/// Whether the request was not carried out through no fault of its own: interrupted, or cancelled because its
+/// submitter's thread ended.
 fn again(result: i32) -> bool {
     [-libc::EINTR, -libc::EAGAIN, -libc::ECANCELED].contains(&result)
 }
@@ -536,7 +539,7 @@ fn io_uring_enter_getevents() -> u32 {
     IORING_ENTER_GETEVENTS
 }
 
-/// Without its completion thread a device hangs for ever. Ending the process at least reports why.
+/// Without its completion thread, a device hangs for ever. Ending the process at least reports the reason.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -554,8 +557,8 @@ impl Drop for Ring {
         // SAFETY: a no-op refers to no memory.
         unsafe { self.shared.push(&mut table, &opcode::Nop::new().build().user_data(STOP)) };
         drop(self.shared.tell_kernel(table));
-        // The last owner of the device may be a completion, that is, the thread itself: it ends when all requests are
-        // done.
+        // The last owner of the device may be a completion, which runs on the thread itself. The thread ends when all
+        // requests are done.
         if let Some(reaper) = self.reaper.take()
             && reaper.thread().id() != extant_base::task::current().id()
         {

@@ -8,21 +8,21 @@
 
 use std::path::PathBuf;
 
-/// The port of a server that names none (IANA).
+/// The port if an address contains none (IANA).
 const PORT: u16 = 10809;
-/// The longest export name that the protocol permits, in bytes.
+/// The maximum length of an export name in the protocol, in bytes.
 const EXPORT_MAX: usize = 4096;
 
 /// An export of an NBD server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdAddress {
-    /// Where the server listens.
+    /// The address at which the server listens.
     pub server: NbdServer,
-    /// The name of the export, empty for the server's only one.
+    /// The name of the export; empty for the default export of the server.
     pub export: String,
 }
 
-/// Where an NBD server listens.
+/// The address at which an NBD server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NbdServer {
     /// A host name or address, and a port.
@@ -32,7 +32,7 @@ pub enum NbdServer {
 }
 
 impl NbdAddress {
-    /// Whether a word is the address of an export, good or bad, and not the name of a file.
+    /// Whether an argument is the address of an export, valid or not, and not the name of a file.
     pub fn is_one(word: &[u8]) -> bool {
         [&b"nbd://"[..], b"nbd+unix://", b"nbds://", b"nbds+unix://"].iter().any(|scheme| word.starts_with(scheme))
     }
@@ -40,7 +40,7 @@ impl NbdAddress {
     /// Parses an address.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with it.
+    /// A sentence that describes the error.
     pub fn parse(word: &str) -> Result<NbdAddress, &'static str> {
         let (scheme, rest) = word.split_once("://").ok_or("an NBD address begins with nbd:// or nbd+unix://")?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -88,7 +88,7 @@ fn socket_path(bytes: Vec<u8>) -> Result<PathBuf, &'static str> {
     String::from_utf8(bytes).map(PathBuf::from).map_err(|_| "socket=PATH: not UTF-8")
 }
 
-/// Host and port; an IPv6 address stands in brackets.
+/// Splits host and port; an IPv6 address is in brackets.
 fn split_port(authority: &str) -> Result<(&str, u16), &'static str> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => rest.split_once(']').ok_or("an IPv6 address ends with ']'")?,
@@ -103,7 +103,7 @@ fn split_port(authority: &str) -> Result<(&str, u16), &'static str> {
     }
 }
 
-/// The bytes that percent signs stand for.
+/// Decodes percent signs.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut out = Vec::with_capacity(text.len());

@@ -1,17 +1,17 @@
-//! One connection to an NBD server, and the requests that are under way on it.
+//! One connection to an NBD server, and the requests that are in progress on it.
 //!
-//! Main type: [`Connection`]. Any number of threads have requests on it at once. One of the threads that wait reads the
-//! replies, its own and those of others; so a lone caller is answered without another thread. Requests without a
-//! waiting thread ([`Done::Bio`]) are answered by the device's reader thread, which takes the same part
+//! Main type: [`Connection`]. Any number of threads may have requests on it at the same time. One of the threads that
+//! wait reads the replies, its own and those of others, so a single caller is answered without another thread. For
+//! requests without a waiting thread ([`Done::Bio`]), the device's reader thread does this
 //! ([`Connection::serve_bios`]).
 //!
 //! A server that breaks the protocol, closes the connection or is silent for too long ends the connection: every
 //! request on it fails, now and later.
 //!
 //! # Locking
-//! `block nbd send` (956) around the bytes of one batch of requests, so that they are not mixed with those of others;
-//! it is held while the socket waits for room. `block nbd pending` (957) guards the table of requests and is never held
-//! across I/O. A completion runs without either.
+//! `block nbd send` (956) protects the bytes of one batch of requests, so that they are not mixed with those of others;
+//! it is held while the socket waits for room. `block nbd pending` (957) protects the table of requests and is never
+//! held across I/O. A completion runs without either.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,15 +28,16 @@ use crate::buf::AlignedBuf;
 use crate::error::Error;
 use crate::ranks::{NBD_PENDING, NBD_SEND};
 
-/// Extents in one answer to a query for holes; the protocol permits more, and the next query gets them.
+/// The number of extents that one answer to a query for holes may have here; the protocol permits more, and the next
+/// query gets them.
 const EXTENTS_MAX: usize = 1024;
-/// Chunks of one reply. A server may send a read in pieces, but it has to come to an end.
+/// The maximum number of chunks of one reply. A server may send a read in pieces, but it must end.
 const CHUNKS_MAX: u32 = 65_536;
-/// Time limits that may pass before one request is answered while the server answers others.
+/// The number of time limits that may pass before one request is answered while the server answers others.
 const PATIENCE: u32 = 4;
-/// How long the end of a connection may take.
+/// The maximum time that ending the connection may take.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// The longest text of an error that is skipped.
+/// The maximum size of the text of an error, which is skipped.
 const ERROR_BYTES_MAX: u32 = 64 << 10;
 
 /// A request to send.
@@ -58,11 +59,11 @@ pub(super) struct Answer {
     pub result: io::Result<()>,
 }
 
-/// The party that gets the answer.
+/// The receiver of the answer.
 enum Done {
-    /// A thread waits for it under this cookie.
+    /// A thread waits for it with this cookie.
     Waiter,
-    /// The bio is completed. `name`: that of the device, for its error.
+    /// The bio is completed. The name is that of the device, for errors.
     Bio(Box<Bio>, Arc<str>),
 }
 
@@ -73,7 +74,7 @@ struct Pending {
     data: Option<AlignedBuf>,
     received: u64,
     extents: Vec<(u32, u32)>,
-    /// Chunks of the reply so far.
+    /// The number of chunks of the reply so far.
     chunks: u32,
     error: Option<io::Error>,
     done: Done,
@@ -83,13 +84,13 @@ struct State {
     pending: HashMap<u64, Pending>,
     answers: HashMap<u64, Answer>,
     next_cookie: u64,
-    /// A thread reads replies.
+    /// Whether a thread reads replies.
     reading: bool,
-    /// Pending requests of bios.
+    /// The number of pending requests of bios.
     bios: usize,
-    /// Why the connection has ended.
+    /// The reason why the connection has ended.
     dead: Option<(io::ErrorKind, String)>,
-    /// The reader thread is to end.
+    /// Whether the reader thread must end.
     closing: bool,
 }
 
@@ -98,7 +99,7 @@ pub(super) struct Connection {
     export: Export,
     clock: Clock,
     limit: Duration,
-    /// Any connection of the device has ended.
+    /// Whether any connection of the device has ended.
     any_dead: Arc<AtomicBool>,
     send: Mutex<()>,
     state: Mutex<State>,
@@ -130,8 +131,8 @@ impl Connection {
         }
     }
 
-    /// Sends requests and waits for all answers, in their order. They must be all reads or all without an answer's
-    /// data: while a thread sends, it does not read, and a server that waits for a reader would not read either.
+    /// Sends requests and waits for all answers, in their order. Either all are reads, or no answer may contain data:
+    /// while a thread sends, it does not read, and a server that waits for a reader would not read, either.
     pub(super) fn call_all(&self, calls: &[Call<'_>], buffers: Vec<Option<AlignedBuf>>) -> Vec<Answer> {
         let mut cookies = Vec::with_capacity(calls.len());
         {
@@ -152,7 +153,7 @@ impl Connection {
             BioData::Write(vecs) => (None, vecs),
             BioData::None => (None, Vec::new()),
         };
-        // Kept for the time of the send: the completion may run before it returns.
+        // The data is kept until the end of the send, because the completion may run before it returns.
         let kept = vecs.clone();
         let pieces: Vec<&[u8]> = kept.iter().map(|v| v.bytes()).collect();
         bio.data = if command == cmd::WRITE && !vecs.is_empty() { BioData::Write(vecs) } else { BioData::None };
@@ -186,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// Marks the connection as ended; threads that wait fail their requests.
+    /// Marks the connection as ended. Threads that wait fail their requests.
     fn end(&self, e: &io::Error) {
         let mut state = self.state.lock();
         state.dead.get_or_insert_with(|| (e.kind(), e.to_string()));
@@ -227,7 +228,7 @@ impl Connection {
         }
     }
 
-    /// Reads one reply, as the only thread that does.
+    /// Reads one reply. Only one thread may do this.
     fn read_one<'s>(&'s self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
         state.reading = true;
         drop(state);
@@ -241,8 +242,8 @@ impl Connection {
         state
     }
 
-    /// The reader thread: as long as the device lives, reads replies while bios wait for them and no other thread
-    /// does.
+    /// The body of the reader thread: while the device exists, reads replies while bios wait for them and no other
+    /// thread does.
     pub(super) fn serve_bios(&self) {
         let mut state = self.state.lock();
         loop {
@@ -256,7 +257,7 @@ impl Connection {
                     for pending in lost {
                         finish(pending, Err(io::Error::new(kind, why.clone())));
                     }
-                    // More bios may have come meanwhile, and their notice found no thread that waited.
+                    // More bios may have arrived in the meantime, when no thread waited for their notification.
                     state = self.state.lock();
                     continue;
                 }
@@ -272,7 +273,7 @@ impl Connection {
         }
     }
 
-    /// Ends the reader thread once no bio is pending, and says good-bye to the server.
+    /// Ends the reader thread when no bio is pending, and disconnects from the server.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.closing = true;
@@ -281,19 +282,19 @@ impl Connection {
         self.changed.notify_all();
         if !dead {
             let farewell = wire::request(cmd::DISC, 0, 0, 0, 0);
-            // The server may be gone; nothing depends on it any more.
+            // The server may have gone; nothing depends on it any more.
             let limit = self.limit.min(FAREWELL);
             let _whole = self.send.lock();
             let _ = self.stream.limit(limit);
             if self.stream.send(&[&farewell], &self.clock, limit).is_ok() {
-                // The server closes when it has no more to do for this connection. Without waiting, its owner could end
-                // it in the middle of that.
+                // The server closes when it has nothing more to do for this connection. Without waiting, its owner
+                // could end it in the middle of that.
                 let _ = self.stream.read_full(&mut [0], &self.clock, limit);
             }
         }
     }
 
-    /// Reads one reply, or one chunk, and does what it says. The caller has set `reading`.
+    /// Reads and handles one reply or one chunk. The caller has set `reading`.
     fn read_reply(&self) -> io::Result<()> {
         match wire::reply(&self.stream, &self.clock, self.limit)? {
             Reply::Simple { cookie, error } => {
@@ -331,12 +332,12 @@ impl Connection {
         }
     }
 
-    /// The pending request of a reply. No other thread touches it, because only one reads.
+    /// The pending request of a reply. No other thread accesses it, because only one reads.
     fn take(&self, cookie: u64) -> io::Result<Pending> {
         self.state.lock().pending.remove(&cookie).ok_or_else(|| wrong("the server answers what it was not asked"))
     }
 
-    /// Puts a request back whose reply ends the connection: it fails with the others. Returns the error.
+    /// Puts back a request whose reply ends the connection, so that it fails with the others. Returns the error.
     fn put_back(&self, cookie: u64, pending: Pending, e: io::Error) -> io::Error {
         self.state.lock().pending.insert(cookie, pending);
         e
@@ -395,10 +396,10 @@ impl Connection {
         let result = match pending.error.take() {
             Some(e) => Err(e),
             None if pending.command == cmd::READ && pending.received != u64::from(pending.len) => {
-                // The missing part would be read as zeroes.
+                // The missing part would be read as zeros.
                 return Err(self.put_back(cookie, pending, wrong("the server leaves out a part of a read")));
             }
-            // The requests of the other connection may be lost, and this flush would not show it.
+            // The requests of the other connection may be lost, and this flush would not report it.
             None if pending.command == cmd::FLUSH && self.any_dead.load(Ordering::Acquire) => {
                 Err(io::Error::new(io::ErrorKind::ConnectionAborted, "another connection to the server has ended"))
             }
@@ -453,9 +454,9 @@ fn finish(pending: Pending, result: io::Result<()>) {
     bio.complete(result);
 }
 
-/// The error that a number of the protocol stands for.
+/// The error for an error number of the protocol.
 fn server_error(number: u32) -> io::Error {
-    // Those that a caller can act on; everything else is a failure of the device.
+    // These can be handled by a caller; everything else is a failure of the device.
     match number {
         28 => io::ErrorKind::StorageFull.into(),
         1 => io::Error::new(io::ErrorKind::PermissionDenied, "the server does not permit it"),

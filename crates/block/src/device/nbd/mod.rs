@@ -1,19 +1,19 @@
-//! A device behind an NBD server: qemu-nbd, nbdkit and whatever they serve.
+//! A device that an NBD server provides: qemu-nbd, nbdkit and others.
 //!
 //! Main types: [`NbdDevice`], [`NbdAddress`] (the name of an export), [`NbdOptions`].
 //!
-//! The server may permit several connections; then requests are spread over them. Many requests are under way on each.
-//! A device opened without threads answers within the call, and sends the requests of one batch before it waits for
-//! the first answer. With threads, bios complete on a thread of their connection. One more thread carries out those
-//! that take several requests of the protocol (a flush in front, more than a transfer).
+//! The server may permit several connections; then requests are spread over them. Many requests are in progress on
+//! each. A device opened without threads answers within the call, and sends the requests of one batch before it waits
+//! for the first answer. With threads, bios complete on a thread of their connection. One more thread carries out those
+//! that take several requests of the protocol (those that need a flush first, or more than one transfer).
 //!
-//! The server is not trusted. It may lie, be silent or go away: then requests fail, and nothing else happens.
+//! The server is not trusted. If it sends wrong data, is silent or disappears, requests fail, and nothing else happens.
 //!
-//! What it does not do: TLS, connect again. After a lost connection it is unknown which writes are durable, so the
-//! device has failed for good.
+//! What it does not do: TLS, or connect again. After a lost connection it is unknown which writes are durable, so the
+//! device has failed permanently.
 //!
 //! # Locking
-//! `block nbd jobs` (955) guards the bios for the thread that takes several requests; see [`connection`] for the
+//! `block nbd jobs` (955) protects the bios for the thread that takes several requests; see [`connection`] for the
 //! others.
 
 mod address;
@@ -43,29 +43,31 @@ use crate::buf::AlignedBuf;
 use crate::error::{Error, Result};
 use crate::ranks::NBD_JOBS;
 
-/// The longest transfer in bytes, even if the server permits more.
+/// The maximum size of a transfer in bytes, even if the server permits more.
 const TRANSFER_MAX: u32 = 1 << 20;
-/// Requests of one batch that are sent before the first answer is read. Servers begin this many at once.
+/// The number of requests in one batch that are sent before the first answer is read. Servers process this many
+/// concurrently.
 const IN_FLIGHT: usize = 16;
-/// The longest trim or zeroing in one request: the time limit holds for each request.
+/// The maximum length of a trim or zeroing in one request, because the time limit applies to each request.
 const RANGE_MAX: u64 = 64 << 20;
-/// The most queries for holes in one search. A server that reports tiny extents would otherwise prolong it for hours.
+/// The maximum number of queries for holes in one search. A server that reports tiny extents would otherwise prolong it
+/// for hours.
 const QUESTIONS_MAX: usize = 4096;
-/// The flag of an extent that reads as zeroes (`NBD_STATE_ZERO`).
+/// The flag of an extent that reads as zeros (`NBD_STATE_ZERO`).
 const STATE_ZERO: u32 = 2;
 
-/// How to open an export.
+/// The options for opening an export.
 #[derive(Clone, Debug)]
 pub struct NbdOptions {
-    /// Nothing is written.
+    /// Whether nothing may be written.
     pub read_only: bool,
-    /// Connections, where the server permits more than one.
+    /// The number of connections, if the server permits more than one.
     pub connections: usize,
-    /// Bios complete later, on threads of the device.
+    /// Whether bios complete later, on threads of the device.
     pub threads: bool,
-    /// How long connecting and greeting may take.
+    /// The maximum time for connecting and the handshake.
     pub connect_limit: Duration,
-    /// How long the server may be silent while a request is under way.
+    /// The maximum time for which the server may be silent while a request is in progress.
     pub answer_limit: Duration,
     /// The device's name, instead of the address.
     pub shown_as: Option<String>,
@@ -113,7 +115,7 @@ impl NbdDevice {
     ///
     /// # Errors
     /// [`Error::Open`]: there is no server, no such export, another protocol or no answer within the time limit; or the
-    /// export is to be written and is read-only, or its server cannot flush, so that nothing could be made durable.
+    /// export should be written but is read-only, or its server cannot flush, so that nothing could be made durable.
     pub fn open(address: &NbdAddress, options: &NbdOptions) -> Result<NbdDevice> {
         let name: Arc<str> = options.shown_as.clone().unwrap_or_else(|| format!("{address:?}")).into();
         Core::open(address, options, name.clone()).map_err(|e| Error::open(&name, e)).and_then(|core| {
@@ -197,7 +199,7 @@ impl Core {
         let mut connections = vec![with(stream, export.clone())];
         let wanted = if export.multi_conn() { options.connections } else { 1 };
         while connections.len() < wanted {
-            // A server that permits several may still have none to spare.
+            // A server that permits several connections may still have none left.
             let Ok((stream, again)) = connect(address, options) else { break };
             if (again.size, again.block_min, again.read_only()) != (export.size, export.block_min, export.read_only()) {
                 return Err(wrong("the server's export differs from one connection to the next"));
@@ -228,7 +230,7 @@ impl Core {
         Error::io(&self.name, op, offset, len, e)
     }
 
-    /// Sends requests without data of their own, a batch at a time.
+    /// Sends requests without data, in batches.
     fn call_all(&self, op: BioOp, calls: &[Call<'_>]) -> Result<()> {
         for batch in calls.chunks(IN_FLIGHT) {
             let answers = self.connection().call_all(batch, batch.iter().map(|_| None).collect());
@@ -239,7 +241,7 @@ impl Core {
         Ok(())
     }
 
-    /// As [`BlockDevice::flush`]; errors name the request that needs it.
+    /// The same as [`BlockDevice::flush`]; errors contain the request that needs it.
     fn flush_for(&self, op: BioOp, offset: u64, len: u64) -> Result<()> {
         if !self.export.flush() {
             return Ok(());
@@ -258,7 +260,7 @@ impl Core {
         }
     }
 
-    /// Trims or zeroes a range, in requests that are not too long.
+    /// Trims or zeroes a range, in requests of limited length.
     fn change_range(&self, op: BioOp, command: u16, flags: u16, offset: u64, len: u64) -> Result<()> {
         let parts = (0..len.div_ceil(RANGE_MAX)).map(|i| i * RANGE_MAX);
         let calls: Vec<Call<'_>> = parts
@@ -270,7 +272,7 @@ impl Core {
         self.call_all(op, &calls)
     }
 
-    /// Whether one request of the protocol carries the bio out.
+    /// Whether one request of the protocol suffices for the bio.
     fn is_single(&self, bio: &Bio) -> bool {
         let aligned = bio.offset.is_multiple_of(self.export.block_min.into())
             && bio.len.is_multiple_of(self.export.block_min.into());
@@ -456,7 +458,7 @@ impl BlockDevice for Core {
                 return Err(self.error(BioOp::Read, at, 0, wrong("the server's extents lead nowhere")));
             }
         }
-        // Anything not known to be zeroes is data.
+        // Anything not known to be zeros is data.
         Ok(Some(at.max(offset)))
     }
 

@@ -1,4 +1,4 @@
-//! The device against qemu-nbd and nbdkit, where they are installed, and against servers that break the protocol.
+//! Tests the device with qemu-nbd and nbdkit, if they are installed, and with servers that break the protocol.
 //!
 //! # Locking
 //! None.
@@ -132,7 +132,7 @@ fn qemu_and_nbdkit_serve_every_kind_of_request() {
     }
 }
 
-/// A server that a function plays.
+/// A server that a function simulates.
 fn played(dir: &Path, name: &str, play: impl FnOnce(UnixStream) + Send + 'static) -> PathBuf {
     let socket = dir.join(name);
     let listener = UnixListener::bind(&socket).expect("bound");
@@ -145,7 +145,7 @@ fn played(dir: &Path, name: &str, play: impl FnOnce(UnixStream) + Send + 'static
     socket
 }
 
-/// Answers the handshake as a server with simple replies does: an export of 1 MiB that can flush.
+/// Answers the handshake like a server with simple replies: an export of 1 MiB that can flush.
 fn greet(stream: &mut UnixStream) {
     let option_reply = |option: u32, kind: u32, data: &[u8]| {
         [
@@ -205,7 +205,7 @@ fn a_server_that_breaks_the_protocol_is_an_error_within_the_time_limit() {
     );
     assert!(
         fail("drip", |mut s| {
-            // A byte at a time, each within the limit.
+            // It sends one byte at a time, each within the limit.
             for byte in b"NBDMAGICIHAVEOPT\0\x03".iter().cycle().take(40) {
                 if s.write_all(&[*byte]).is_err() {
                     return;
@@ -276,7 +276,7 @@ fn an_error_of_the_server_fails_the_request_and_not_the_connection() {
     assert_eq!(back, [9; 512]);
 }
 
-/// A completion runs on the thread that fails what the dead connection still had, and submits more.
+/// A completion runs on the thread that fails the remaining requests of the dead connection, and submits more.
 #[test]
 fn a_request_that_the_failure_of_another_one_submits_fails_too() {
     let dir = tempfile::tempdir().expect("directory");

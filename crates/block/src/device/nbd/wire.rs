@@ -1,9 +1,9 @@
 //! The bytes of the NBD protocol (the NBD project's doc/proto.md): fixed newstyle handshake, requests, replies.
 //!
-//! Main types: [`Export`] (what the handshake says), [`Reply`] (the head of a reply), [`Stream`] (a socket with time
-//! limits).
+//! Main types: [`Export`] (the result of the handshake), [`Reply`] (the head of a reply), [`Stream`] (a socket with
+//! time limits).
 //!
-//! The server is not trusted: every length has a bound, and every read a time limit.
+//! The server is not trusted: every length has a limit, and every read a time limit.
 //!
 //! # Locking
 //! None.
@@ -37,11 +37,11 @@ const INFO_EXPORT: u16 = 0;
 const INFO_BLOCK_SIZE: u16 = 3;
 const CONTEXT: &str = "base:allocation";
 
-/// The longest reply to an option that is read; those in use are a few dozen bytes and a message.
+/// The maximum size of a reply to an option; usual ones are a few dozen bytes and a message.
 const OPTION_BYTES_MAX: u32 = 64 << 10;
-/// Larger pieces of a request are sent by themselves, in bytes.
+/// The size in bytes above which pieces of a request are sent separately.
 const JOINED_MAX: usize = 64 << 10;
-/// The most replies to one option; a server that sends more will not end.
+/// The maximum number of replies to one option; a server that sends more would never end.
 const OPTION_REPLIES_MAX: usize = 256;
 
 /// Commands.
@@ -74,11 +74,11 @@ pub(super) struct Export {
     /// The size in bytes.
     pub size: u64,
     flags: u16,
-    /// Requests are multiples of it, in bytes; a power of two.
+    /// The unit of requests in bytes; a power of two.
     pub block_min: u32,
-    /// The longest transfer in bytes.
+    /// The maximum size of a transfer in bytes.
     pub transfer_max: u32,
-    /// Replies come in chunks.
+    /// Whether replies come in chunks.
     pub structured: bool,
     /// The number of the context that shows holes, if the server has one.
     pub context: Option<u32>,
@@ -105,7 +105,7 @@ impl Export {
         self.flags & flag::ZEROES != 0
     }
 
-    /// A flush on one connection covers what has completed on the others.
+    /// Whether a flush on one connection covers requests that have completed on the others.
     pub(super) fn multi_conn(&self) -> bool {
         self.flags & flag::MULTI_CONN != 0
     }
@@ -118,7 +118,7 @@ pub(super) enum Stream {
     Tcp(TcpStream),
 }
 
-/// Unlike `std`'s write, no signal ends a program whose server has gone.
+/// Unlike with `std`'s write, no signal ends a program whose server has gone.
 #[cfg(target_os = "linux")]
 fn send(socket: &impl std::os::fd::AsFd, bytes: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(socket, bytes, rustix::net::SendFlags::NOSIGNAL)?)
@@ -137,7 +137,7 @@ impl Stream {
     /// Connects within the time limit.
     pub(super) fn connect(server: &NbdServer, limit: Duration) -> io::Result<Stream> {
         match server {
-            // A Unix socket connects at once, or fails.
+            // A Unix socket connects immediately, or fails.
             #[cfg(unix)]
             NbdServer::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
             #[cfg(not(unix))]
@@ -147,7 +147,7 @@ impl Stream {
                 for address in (host.as_str(), *port).to_socket_addrs()? {
                     match TcpStream::connect_timeout(&address, limit) {
                         Ok(stream) => {
-                            // Each request is one write: waiting for more bytes only delays it.
+                            // Each request is one write, so waiting for more bytes would only delay it.
                             stream.set_nodelay(true)?;
                             return Ok(Stream::Tcp(stream));
                         }
@@ -195,7 +195,8 @@ impl Stream {
         }
     }
 
-    /// Fills `buf` within the limit, which holds for the whole: a server may send one byte from time to time.
+    /// Fills `buf` within the limit, which applies to the whole call, because a server may send one byte from time to
+    /// time.
     pub(super) fn read_full(&self, mut buf: &mut [u8], clock: &Clock, limit: Duration) -> io::Result<()> {
         let end = clock.now_ns().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
         while !buf.is_empty() {
@@ -214,7 +215,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends all pieces. Small ones are joined: a call and a packet cost more than a copy.
+    /// Sends all pieces. Small ones are joined, because a call and a packet cost more than a copy.
     pub(super) fn send(&self, pieces: &[&[u8]], clock: &Clock, limit: Duration) -> io::Result<()> {
         let end = clock.now_ns().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
         let mut joined = Vec::new();
@@ -250,8 +251,8 @@ impl Stream {
     }
 }
 
-/// The error of a call; if it has waited for the whole time limit, which the system reports as a full or empty buffer,
-/// a time-out.
+/// The error of a call. If it has waited for the whole time limit, which the system reports as a full or empty buffer,
+/// this is a timeout.
 fn timed(e: io::Error, limit: Duration) -> io::Error {
     match e.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => no_answer(limit),
@@ -304,7 +305,7 @@ impl Handshake<'_> {
     }
 }
 
-/// Greets the server and chooses the export.
+/// Does the handshake with the server and chooses the export.
 pub(super) fn handshake(stream: &Stream, address: &NbdAddress, limit: Duration) -> io::Result<Export> {
     let h = Handshake { stream, clock: Clock::real(), limit };
     let greeting: [u8; 18] = h.take()?;
@@ -402,9 +403,9 @@ pub(super) fn request(command: u16, flags: u16, cookie: u64, offset: u64, len: u
 /// The head of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// All of a reply; a read's bytes follow where replies are not structured.
+    /// The whole reply; a read's bytes follow if replies are not structured.
     Simple { cookie: u64, error: u32 },
-    /// One of a reply's chunks, which `len` bytes follow.
+    /// One chunk of a reply, followed by `len` bytes.
     Chunk { cookie: u64, last: bool, kind: u16, len: u32 },
 }
 

@@ -1,12 +1,12 @@
 //! [`Disk`]: platters that turn, one arm, zones of different rates.
 //!
-//! A request that begins where the last one ended costs its transfer; one that begins a little further costs the bytes
-//! between, too. Anything else is a *seek*: the arm moves, settles, and waits for the sector, whose position depends
-//! on where the platter is when the arm arrives. A host that waits for each read loses a little at the first windows
-//! of a stream, until its readahead is ahead of it ([`Disk::turnaround_ns`]).
+//! A request that begins where the last one ended costs its transfer; one that begins slightly further costs the bytes
+//! in between, too. Anything else is a *seek*: the arm moves, settles, and waits for the sector, whose position depends
+//! on the position of the platter when the arm arrives. A host that waits for each read loses some time at the first
+//! windows of a stream, until its readahead is ahead of it ([`Disk::turnaround_ns`]).
 //!
 //! The model leaves out the skew between tracks (streams run at the sustained rate), a write cache that reorders,
-//! remapped sectors, and time that passes between requests.
+//! remapped sectors, and time between requests.
 
 use super::params::Values;
 use super::timed::{Arrival, Request};
@@ -19,7 +19,7 @@ pub(super) struct Disk {
     /// Bytes per nanosecond.
     outer: f64,
     inner: f64,
-    /// A seek to another cylinder costs this, and `seek_stroke_ns` times the square root of the distance as a
+    /// The time of a seek to another cylinder is this, plus `seek_stroke_ns` times the square root of the distance as a
     /// fraction of the disk.
     seek_track_ns: f64,
     seek_stroke_ns: f64,
@@ -34,12 +34,12 @@ pub(super) struct Disk {
     pub(super) flush_ns: u64,
 }
 
-/// The position of the arm. That of the platter follows from the time.
+/// The position of the arm. The position of the platter depends on the time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arm {
     /// One past the last byte that passed the head.
     pub(super) head: u64,
-    /// The first byte of the stream that the head is in.
+    /// The first byte of the stream at the head.
     stream: u64,
 }
 
@@ -115,7 +115,7 @@ impl Disk {
         Cost { ns: (ns + lost) as u64, turnaround_ns: lost as u64, seek: !follows }
     }
 
-    /// How many of the first windows of the stream, except its very first, begin in this request.
+    /// The number of the first windows of the stream, except its very first, that begin in this request.
     fn windows_begun(&self, arm: &Arm, offset: u64, len: u64) -> u64 {
         let before = |end: u64| (end.saturating_sub(arm.stream).div_ceil(self.window)).clamp(1, self.ramp + 1);
         before(offset + len) - before(offset)

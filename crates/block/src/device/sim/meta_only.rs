@@ -1,15 +1,15 @@
-//! [`MetaOnlyDevice`]: keeps metadata and drops data, so that a file system of any size fits.
+//! [`MetaOnlyDevice`]: keeps metadata and drops data, so that there is room for a file system of any size.
 //!
-//! Writes with META reach the device below, the journal's among them. Of other writes only the count and the ranges
-//! are remembered, and a read without META returns zeroes there. A read of such a range with META is an error: the
-//! bytes were needed and are gone. Either a writer did not mark metadata as such, or a reader marks data as metadata.
-//! A readahead (RAHEAD) may include data beside its target, and returns zeroes for it.
+//! Writes with META reach the device below, including those of the journal. Of other writes, only the count and the
+//! ranges are recorded, and a read without META returns zeros there. A read of such a range with META is an error,
+//! because the bytes were needed but are lost: either a writer did not mark metadata as such, or a reader marks data as
+//! metadata. A readahead (RAHEAD) may include data next to its target, and returns zeros for it.
 //!
 //! What it does not do: return the old contents of the device below after data was written over metadata.
 //!
 //! # Locking
-//! One leaf lock (`block dropped`) around the ranges, released before the device below is called. A read and a write of
-//! the same bytes at the same time may disagree about what they are, as on any device.
+//! One leaf lock (`block dropped`) protects the ranges; it is released before the device below is called. A read and a
+//! write of the same bytes at the same time may disagree about the bytes, as on any device.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,7 +28,7 @@ use crate::ranks::DROPPED;
 pub struct Dropped {
     /// The number of dropped writes.
     pub requests: u64,
-    /// Bytes of the dropped writes.
+    /// The number of bytes in the dropped writes.
     pub bytes: u64,
 }
 
@@ -55,12 +55,12 @@ impl MetaOnlyDevice {
         self.state.lock().dropped
     }
 
-    /// How many separate ranges are known to hold data.
+    /// The number of separate ranges that are known to contain data.
     pub fn ranges(&self) -> usize {
         self.state.lock().data.0.len()
     }
 
-    /// Records a write, and returns whether the device below receives it.
+    /// Records a write. Returns whether the device below receives it.
     fn is_kept(&self, offset: u64, len: u64, flags: BioFlags) -> bool {
         let mut state = self.state.lock();
         let meta = flags.contains(BioFlags::META);
@@ -74,7 +74,7 @@ impl MetaOnlyDevice {
         meta
     }
 
-    /// A dropped write flushes as any other does, because its flags concern earlier writes, too.
+    /// A dropped write flushes like any other, because its flags also apply to earlier writes.
     fn flush_as_asked(&self, flags: BioFlags) -> Result<()> {
         if flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) { self.below.flush() } else { Ok(()) }
     }
@@ -138,7 +138,7 @@ impl Wrapper for MetaOnlyDevice {
     }
 }
 
-/// A set of bytes, as ranges that do not touch: where each begins, and ends.
+/// A set of bytes, as ranges that are not adjacent: the beginning and the end of each.
 #[derive(Default)]
 struct Ranges(BTreeMap<u64, u64>);
 
@@ -148,7 +148,7 @@ impl Ranges {
             return;
         }
         let (mut start, mut end) = (range.start, range.end);
-        // The last range that begins at or before the end may reach into, or touch, this one; so may those before it.
+        // The last range that begins at or before the end may overlap or touch this one; so may those before it.
         while let Some((&other, &other_end)) = self.0.range(..=end).next_back() {
             if other_end < start {
                 break;

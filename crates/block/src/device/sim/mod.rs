@@ -4,11 +4,11 @@
 //! for a recorded sequence, without a device), [`DeviceModel`] (the constants, from `params/`), [`Usage`] (counts and
 //! times), [`MetaOnlyDevice`] (keeps metadata and drops data).
 //!
-//! They do not sleep, nor read the time of day: a result follows from the sequence of requests alone.
+//! They neither sleep nor read the clock: a result depends only on the sequence of requests.
 //!
 //! # Locking
-//! `block timed`: the state of a model. `block dropped`: which bytes were written as data. Both are released before the
-//! device below is called.
+//! `block timed` protects the state of a model, and `block dropped` the ranges that were written as data. Both are
+//! released before the device below is called.
 
 mod disk;
 mod meta_only;

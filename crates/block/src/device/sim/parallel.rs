@@ -1,8 +1,8 @@
-//! [`Parallel`]: requests that overlap, on flash or behind a network.
+//! [`Parallel`]: requests that overlap, on flash or over a network.
 //!
-//! As many requests as the queue is deep are in flight together, each for its latency; their bytes pass one link, one
-//! request after the other. A caller that waits has one in flight. Behind a page cache with readahead, a sequential
-//! read waits only at the beginning of each window.
+//! As many requests as the depth of the queue are in flight at the same time, each for its latency. Their bytes pass
+//! over one link, one request after the other. A caller that waits has one in flight. With a page cache with readahead,
+//! a sequential read waits only at the beginning of each window.
 //!
 //! The model leaves out erasing, wear, garbage collection and congestion.
 
@@ -28,13 +28,13 @@ pub(super) struct Parallel {
 /// The requests in flight, and the last one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lanes {
-    /// The time since which a caller that does not wait has been sending.
+    /// The time since when a caller that does not wait has been sending.
     since: u64,
     /// The times at which the requests in flight end.
     ends: BinaryHeap<Reverse<u64>>,
     /// The time at which the link is free.
     link: u64,
-    /// One past the last byte, and the first byte of the stream that it is in.
+    /// One past the last byte, and the first byte of the stream to which it belongs.
     end: u64,
     stream: u64,
 }
@@ -57,7 +57,7 @@ impl Parallel {
         }
     }
 
-    /// Nanoseconds by which the request moves `now`, when everything before it has ended.
+    /// The number of nanoseconds by which the request advances `now`, when everything before it has ended.
     pub(super) fn serve(&self, lanes: &mut Lanes, now: u64, request: Request) -> u64 {
         let Request { offset, len, is_write, arrival } = request;
         let (mut latency, rate) = match is_write {
@@ -91,7 +91,7 @@ impl Parallel {
 }
 
 impl Lanes {
-    /// Marks that nothing is in flight at `now`.
+    /// Records that nothing is in flight at `now`.
     pub(super) fn wait(&mut self, now: u64) {
         self.ends.clear();
         (self.since, self.link) = (now, now);

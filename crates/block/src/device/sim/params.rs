@@ -1,14 +1,14 @@
 //! The constants of the models: files of `name = value # source`, compiled in.
 //!
-//! Every line has its source. `hdd-2007` is the disk of one mail of 2007, with the host's readahead. Constants
-//! without a data sheet were fitted to rows 2 to 4 of its table (`device/tests/calibration.rs` computes them).
+//! Every line has its source. `hdd-2007` is the disk in one mail of 2007, with the host's readahead. Constants without
+//! a data sheet were fitted to rows 2 to 4 of its table (`device/tests/calibration.rs` computes them).
 
 use std::collections::BTreeMap;
 
 use super::disk::Disk;
 use super::parallel::Parallel;
 
-/// Each name with its file.
+/// The name and the file of each model.
 const FILES: [(&str, &str); 4] = [
     ("hdd-2007", include_str!("params/hdd-2007.toml")),
     ("hdd", include_str!("params/hdd.toml")),
@@ -37,7 +37,7 @@ impl DeviceModel {
         FILES.map(|(name, _)| name)
     }
 
-    /// The model of that name.
+    /// The model with this name.
     ///
     /// # Errors
     /// There is no such model; the message lists the names.
@@ -101,7 +101,7 @@ impl DeviceModel {
     }
 }
 
-/// The numbers of a file that have not been taken yet.
+/// The numbers in a file that have not been taken yet.
 pub(super) struct Values<'a>(BTreeMap<&'a str, f64>);
 
 impl Values<'_> {
@@ -109,7 +109,7 @@ impl Values<'_> {
         self.0.remove(name).ok_or_else(|| format!("{name} is missing"))
     }
 
-    /// As [`Values::take`], for a divisor.
+    /// The same as [`Values::take`], for a divisor.
     pub(super) fn take_positive(&mut self, name: &str) -> Result<f64, String> {
         self.take(name).and_then(|n| if n > 0.0 { Ok(n) } else { Err(format!("{name} is not above 0")) })
     }

@@ -1,20 +1,20 @@
 //! [`TimedDevice`]: the time that a disk, flash or a network would need for the requests that pass.
 //!
-//! Each request advances the device's own clock by its service time; nothing sleeps. The result follows from the
-//! sequence of requests, so it is exact if the sequence is, as for one thread. Requests of several threads are served
-//! as they arrive, so their sum differs from run to run.
+//! Each request advances the device's own clock by its service time; nothing sleeps. The result depends on the sequence
+//! of requests, so it is exact if the sequence is fixed, as for one thread. Requests of several threads are served as
+//! they arrive, so their sum differs from run to run.
 //!
-//! How requests arrive makes a difference ([`Arrival`]). A waiting call (`read_at`) has one request in flight. A
-//! submitted bio is in flight with those submitted before it. Bios submitted together are served in the order that
-//! suits a disk.
+//! The way in which requests arrive makes a difference ([`Arrival`]). A waiting call (`read_at`) has one request in
+//! flight. A submitted bio is in flight together with those submitted before it. Bios submitted together are served in
+//! the best order for a disk.
 //!
-//! Requests complete inline, whatever the device below does, so that requests sent by completions have one order,
+//! Requests complete inline, regardless of the device below, so that requests sent by completions have a fixed order,
 //! too.
 //!
-//! What it does not do: count the time between requests, or remember holes: a disk has none.
+//! What it does not do: count the time between requests, or know holes, which a disk does not have.
 //!
 //! # Locking
-//! One leaf lock (`block timed`) around the model, released before the device below is called.
+//! One leaf lock (`block timed`) protects the model; it is released before the device below is called.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -30,14 +30,14 @@ use crate::bio::{Bio, BioFlags, BioOp};
 use crate::error::Result;
 use crate::ranks::TIMED;
 
-/// How a request arrives.
+/// The way in which a request arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The caller sends nothing until the request has ended.
     Waits,
-    /// The same, behind a page cache with readahead: the call of a program, not the request of a device.
+    /// The same, through a page cache with readahead: the call of a program, not the request of a device.
     ReadAhead,
-    /// The caller goes on and sends more.
+    /// The caller continues and sends more.
     Submitted,
 }
 
@@ -53,35 +53,35 @@ pub(super) struct Request {
 /// The requests that a device served, and the time that they took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Requests to read.
+    /// The number of requests to read.
     pub reads: u64,
-    /// Requests to write, or to write zeroes.
+    /// The number of requests to write, or to write zeros.
     pub writes: u64,
-    /// Flushes that had something to do.
+    /// The number of flushes that had something to flush.
     pub flushes: u64,
-    /// Bytes of the reads.
+    /// The number of bytes read.
     pub read_bytes: u64,
-    /// Bytes of the writes.
+    /// The number of bytes written.
     pub write_bytes: u64,
-    /// Requests for which the arm moved, or which waited for a turn of the platter.
+    /// The number of requests for which the arm moved, or which waited for the platter to turn.
     pub seeks: u64,
-    /// Nanoseconds of all reads.
+    /// The time of all reads in nanoseconds.
     pub read_ns: u64,
-    /// Nanoseconds of the writes.
+    /// The time of all writes in nanoseconds.
     pub write_ns: u64,
-    /// Nanoseconds of the flushes.
+    /// The time of all flushes in nanoseconds.
     pub flush_ns: u64,
-    /// Nanoseconds of the reads that a waiting host lost between its readahead windows.
+    /// The time of the reads that a waiting host lost between its readahead windows, in nanoseconds.
     pub turnaround_ns: u64,
 }
 
 impl Usage {
-    /// Reads and writes.
+    /// The number of reads and writes.
     pub fn requests(&self) -> u64 {
         self.reads + self.writes
     }
 
-    /// Seconds of everything.
+    /// The total time in seconds.
     pub fn seconds(&self) -> f64 {
         (self.read_ns + self.write_ns + self.flush_ns) as f64 / 1e9
     }
@@ -95,13 +95,13 @@ pub struct Timer {
     now: u64,
     arm: Arm,
     lanes: Lanes,
-    /// A write has been served since the last flush.
+    /// Whether a write has been served since the last flush.
     dirty: bool,
     usage: Usage,
 }
 
 impl Timer {
-    /// A timer for a device of this model whose first `size` bytes are used: distances count as fractions of its
+    /// A timer for a device of this model whose first `size` bytes are used. Distances count as fractions of its
     /// capacity, or of `size` if that is larger.
     pub fn new(model: DeviceModel, size: u64) -> Timer {
         let size = size.max(model.capacity());
@@ -139,8 +139,8 @@ impl Timer {
         self.usage.flushes += 1;
     }
 
-    /// Requests that arrive together. A disk serves as many as its queue holds in one sweep, from the head towards
-    /// the end, then the next sweep (Linux: the elevator).
+    /// Serves requests that arrive together. A disk serves as many as its queue holds in one sweep, from the head
+    /// towards the end, then the next sweep (Linux: the elevator).
     pub fn batch(&mut self, requests: impl IntoIterator<Item = (BioOp, u64, u64)>) {
         let Kind::Disk(disk) = &self.model.kind else {
             requests.into_iter().for_each(|(op, at, len)| self.serve(op, at, len, Arrival::Submitted));
@@ -167,7 +167,7 @@ impl Timer {
             BioOp::Read => false,
             BioOp::Write | BioOp::WriteZeroes => true,
             BioOp::Flush => return self.flush(),
-            // A discard only informs the device; the arm does not move.
+            // A discard only informs the device, and the arm does not move.
             BioOp::Discard => return,
         };
         if len == 0 {

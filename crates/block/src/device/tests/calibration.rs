@@ -1,9 +1,9 @@
 //! The source of the constants of `hdd-2007`: rows 2 to 4 of the table in "Clustering indirect blocks in Ext3"
-//! (November 2007), computed from the requests that its kernel made. Row 5 is the check and takes no part here, so
-//! that the model can predict it.
+//! (November 2007), computed from the requests that its kernel made. Row 5 is the check and is not used here, so that
+//! the model can predict it.
 //!
-//! Sizes are binary, as the mail's count of 10,240 reads of 512 bytes for 5 MB shows. Each indirect block lies in
-//! front of the 4 MiB that it maps. Blocks that were read stay in memory. Offsets are random multiples of the read
+//! Sizes are binary, as the mail's count of 10,240 reads of 512 bytes for 5 MB shows. Each indirect block is directly
+//! before the 4 MiB that it maps. Blocks that were read are kept in memory. Offsets are random multiples of the read
 //! size.
 
 use std::collections::HashSet;
@@ -14,7 +14,7 @@ use crate::device::{Arrival, DeviceModel, Timer};
 
 const BLOCK: u64 = 4096;
 const GIB: u64 = 1 << 30;
-/// Blocks that an indirect block maps.
+/// The number of blocks that an indirect block maps.
 const MAPPED: u64 = 1024;
 /// The kernel's readahead window.
 const WINDOW: u64 = 128 << 10;
@@ -78,7 +78,7 @@ fn ten_thousand_random_reads_of_a_sector_take_as_long_as_in_2007() {
     assert_near(3, Run::new().random(10_240, 512), 236.4);
 }
 
-/// Determines the loss between the windows of a read.
+/// Determines the time lost between the windows of a read.
 #[test]
 fn random_reads_of_512_kib_take_as_long_as_in_2007() {
     assert_near(4, Run::new().random(6_144, 512 << 10), 286.3);

@@ -1,4 +1,4 @@
-//! The states that a power cut may and may not leave.
+//! Tests the states that a power cut may and may not leave.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ fn bytes(dev: &dyn BlockDevice) -> Vec<u8> {
     all
 }
 
-/// A random workload: for every event the sectors it writes, as (first, count, fill), and the durable state after it.
+/// A random workload: the sectors that every event writes, as (first, count, fill), and the durable state after it.
 struct Workload {
     dev: CrashDevice,
-    /// Image after each event with everything applied.
+    /// The image after each event with everything applied.
     live: Vec<Vec<u8>>,
 }
 
@@ -165,7 +165,7 @@ fn tearing_is_by_sector_and_spares_atomic_ranges() {
 #[test]
 fn a_flush_covers_only_writes_that_had_completed_before_it() {
     let dev = CrashDevice::from_image(&MemDevice::new(SIZE)).deferring().expect("thread");
-    // Blocks the completion thread, so that the write behind it stays in flight.
+    // Blocks the completion thread, so that the write after it stays in flight.
     let gate = Arc::new(extant_base::sync::atomic::AtomicBool::new(false));
     let (entered, g) = (Arc::new(extant_base::sync::atomic::AtomicBool::new(false)), gate.clone());
     let e = entered.clone();
@@ -188,7 +188,7 @@ fn a_flush_covers_only_writes_that_had_completed_before_it() {
     dev.submit(Bio::write(0, vec(5), NONE, Box::new(|_: Completion| {})));
     dev.flush().expect("flushed");
     assert_eq!(bytes(&dev.durable().expect("state"))[0], 0, "the write had not completed when the flush was called");
-    // Submitted while the write is still in flight; with the gate open, the write might complete first.
+    // It is submitted while the write is still in flight; with the gate open, the write might complete first.
     let flushed = Waiter::new();
     let tell = flushed.clone();
     dev.submit(Bio::flush(Box::new(move |c: Completion| tell.set(c.result))));
@@ -221,11 +221,12 @@ fn thousands_of_states_are_cheap() {
         resident += dev.state_after(n, &mut rng, CrashMode::Torn).expect("state").resident_bytes();
     }
     assert!(resident > 0);
-    // Rebuilding each state from the start would take a hundred times as long; no machine is that busy.
+    // Rebuilding each state from the start would take a hundred times as long, which is more than any busy machine
+    // needs.
     assert!(start.elapsed().as_secs() < 120, "{:?}", start.elapsed());
 }
 
-/// A flush of one disk says nothing about the other one, and both lose power at the same event.
+/// A flush of one disk does not affect the other one, and both lose power at the same event.
 #[test]
 fn flush_covers_one_of_two_disks() {
     let both = CrashDevice::from_image(&MemDevice::new(2 * SIZE));

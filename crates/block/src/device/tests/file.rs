@@ -1,4 +1,4 @@
-//! Files: exclusion, short files, the kernel's mounts, offsets.
+//! Tests of files: exclusion, short files, the kernel's mounts, offsets.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -150,7 +150,7 @@ fn an_open_image_never_grows() {
     assert_eq!(std::fs::metadata(&path).expect("there").len(), 1 << 20);
 }
 
-/// Runs a command; `None` if it cannot be run or fails. Without root or loop devices, the test says so and passes.
+/// Runs a command; `None` if it cannot be run or fails. Without root or loop devices, the test reports this and passes.
 fn run(command: &str, args: &[&str]) -> Option<String> {
     extant_oracle::run_ok(command, args).ok().map(|out| out.trim().to_owned())
 }
@@ -203,7 +203,7 @@ fn two_partitions_of_one_file_have_a_writer_each_and_no_byte_has_two() {
     assert_eq!(bytes, [7; 512]);
 }
 
-/// The locks that QEMU takes when it opens an image (block/file-posix.c): it sets its bytes, and then looks for
+/// Takes the locks that QEMU takes when it opens an image (block/file-posix.c): it sets its bytes, and then looks for
 /// contradictions.
 fn qemu(path: &Path, writes: bool) -> Option<std::fs::File> {
     let file = std::fs::File::options().read(true).write(writes).open(path).expect("opened");
@@ -340,13 +340,13 @@ fn the_engine_is_the_requested_one() {
     let dev = FileDevice::create(&path, 1 << 20, with(Engine::Portable)).expect("created");
     assert_eq!((dev.engine(), dev.io_mode()), (Engine::Portable, IoMode::Buffered));
     drop(dev);
-    // Some containers refuse io_uring; then the other tests exercise the fallback.
+    // Some containers refuse io_uring; then the other tests test the fallback.
     let dev = FileDevice::create(&path, 1 << 20, with(Engine::IoUring)).expect("created");
     eprintln!("engine {:?}, mode {:?}", dev.engine(), dev.io_mode());
 }
 
-/// Far more requests than slots, from threads that end at once, with flushes in between: all complete, and all writes
-/// can be read.
+/// There are far more requests than slots, from threads that end immediately, with flushes in between. All complete,
+/// and all writes can be read.
 #[test]
 fn requests_of_threads_that_have_ended_complete() {
     const THREADS: u64 = 8;
@@ -428,8 +428,8 @@ fn completions_may_submit_and_drop_the_device() {
     });
 }
 
-/// Buffered writes to a disk that cannot take them: the page cache accepts them, and the flush fails. Every later
-/// flush fails too, although the kernel reports the error only once.
+/// Buffered writes to a disk that cannot store them: the page cache accepts them, and the flush fails. Every later
+/// flush fails, too, although the kernel reports the error only once.
 #[test]
 fn a_failed_flush_is_for_good() {
     for engine in [Engine::Psync, Engine::IoUring, Engine::Portable] {
@@ -480,7 +480,7 @@ fn a_file_grows_durably_and_reads_as_zeroes_there() {
         device.read_at(size + 65024, &mut bytes, NONE).expect("read");
         assert_eq!((bytes, device.size_bytes()), ([0; 512], size + 65536));
         device.write_at(size, &[&[9; 512]], NONE).expect("written");
-        // The host made it longer meanwhile.
+        // The host made it longer in the meantime.
         let longer = std::fs::metadata(&path).expect("file").len() + 4096;
         std::fs::File::options().write(true).open(&path).expect("open").set_len(longer).expect("longer");
         assert_eq!(device.measure().expect("measured"), size + 65536 + 4096);

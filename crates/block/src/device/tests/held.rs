@@ -1,4 +1,4 @@
-//! Held requests have no effect; released ones complete in the order of the release.
+//! Tests that held requests have no effect, and that released ones complete in the order of their release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ fn bios_are_held_until_they_are_released() {
     assert_eq!(held.iter().map(|r| r.offset / 512).collect::<Vec<_>>(), [2, 3]);
     assert_eq!(*ended.lock(), [(5, true), (1, true), (4, true), (6, false)]);
     assert_eq!(first_bytes(&*below), [0, 1, 0, 0, 4, 5, 0, 0]);
-    // In reverse order.
+    // They are released in reverse order.
     dev.release(held[1].id);
     dev.release(held[0].id);
     assert!(dev.wait_data_writes(5, LONG));

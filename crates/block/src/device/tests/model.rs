@@ -1,4 +1,4 @@
-//! Random requests over every device, compared with a plain vector.
+//! Random requests to every device, compared with a plain vector.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..40)
 }
 
-/// Bytes by which a sector differs from its neighbours, and one write from the next.
+/// Bytes with which a sector differs from its neighbours, and one write from the next.
 pub fn content(at: u64, len: u64, fill: u8) -> Vec<u8> {
     let mut rng = Rng::new(at ^ (u64::from(fill) << 40));
     (0..len / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
@@ -63,7 +63,7 @@ fn split(bytes: &[u8], pieces: usize) -> Vec<&[u8]> {
     bytes.chunks(bytes.len().div_ceil(pieces).max(1)).collect()
 }
 
-/// Runs the requests and compares every read with the model; at the end the whole device.
+/// Runs the requests and compares every read with the model, and at the end the whole device.
 #[expect(clippy::too_many_lines, reason = "one arm a kind of request")]
 pub fn run(dev: &dyn BlockDevice, requests: &[Op], discards_zero: bool) {
     let mut model = vec![0u8; SIZE as usize];
@@ -77,7 +77,7 @@ pub fn run(dev: &dyn BlockDevice, requests: &[Op], discards_zero: bool) {
                 let needless = if dev.is_flushed() { BioFlags::PREFLUSH } else { BioFlags::empty() };
                 let parts = split(&data, pieces);
                 if bio {
-                    // Unaligned on purpose: the memory starts seven bytes into its buffer.
+                    // This is unaligned on purpose: the memory starts seven bytes into its buffer.
                     let vecs = parts.iter().map(|p| {
                         let mut buf = AlignedBuf::zeroed(p.len() + 7);
                         buf[7..].copy_from_slice(p);
@@ -170,7 +170,7 @@ proptest! {
 
     #[test]
     fn memory_over_another(requests in ops(), seed in any::<u64>()) {
-        // A base full of noise, zeroed through the overlay: the base must not shine through.
+        // A base full of noise is zeroed through the overlay: no byte of the base may be read.
         let base = MemDevice::new(SIZE);
         let mut rng = Rng::new(seed);
         for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! Modelled devices: service times follow from the requests alone, and dropped data cannot pass for metadata.
+//! Tests of modelled devices: service times depend only on the requests, and dropped data cannot be read as metadata.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +64,7 @@ fn a_stream_costs_its_transfer_and_a_short_skip_the_bytes_between() {
     let skipped = read(&mut disk, at + (128 << 10), 64 << 10, Arrival::Submitted);
     assert!((skipped - 2.0 * transfer).abs() < 2.0, "{skipped} ns");
     assert_eq!(disk.usage().seeks, 1, "to the first alone");
-    // Backwards, and further than the head reads on.
+    // It is backwards, and further than the head reads ahead.
     read(&mut disk, at, 4096, Arrival::Submitted);
     read(&mut disk, at + (2 << 20), 4096, Arrival::Submitted);
     assert_eq!(disk.usage().seeks, 3);
@@ -154,7 +154,7 @@ fn requests_to_flash_and_over_a_network_overlap_as_far_as_the_queue_is_deep() {
         near(of(33), f64::max(2.0 * latency + 2.0 * transfer, latency + 33.0 * transfer));
         let waiting = read_all(name, &places(32), Arrival::Waits).read_ns as f64;
         near(waiting, 32.0 * (latency + transfer));
-        // A sequential reader behind the page cache waits at each window.
+        // A sequential reader that uses the page cache waits at each window.
         let mut stream = timer(name);
         (0..32).for_each(|i| stream.read(i * 32768, 32768, Arrival::ReadAhead));
         near(stream.usage().read_ns as f64, 8.0 * latency + f64::from(1 << 20) / rate);
@@ -220,7 +220,7 @@ fn a_million_requests_are_counted() {
     assert!(usage.seconds() > 10_000.0 && usage.seeks > 999_000, "{usage:?}");
 }
 
-/// A small image lies at the beginning of the disk; its seeks are not those of a whole stroke.
+/// A small image is at the beginning of the disk, so its seeks are not those over the whole disk.
 #[test]
 fn an_image_is_the_beginning_of_its_disk() {
     let model = DeviceModel::named("hdd-2007").expect("known");
@@ -259,7 +259,7 @@ fn metadata_cannot_be_read_where_data_was_written() {
     dev.discard(10240, 2048).expect("discarded");
     dev.read_at(0, &mut buf, META).expect("no data is left");
     assert_eq!((dev.ranges(), mem.stats().writes), (0, 2));
-    // Zeroes without META are data, too.
+    // Zeros without META are data, too.
     dev.write_zeroes(0, 512, NONE).expect("dropped");
     dev.read_at(0, &mut buf, META).expect_err("data");
     dev.write_at(0, &[&[1; 512]], META).expect("kept");
@@ -272,7 +272,7 @@ fn metadata_cannot_be_read_where_data_was_written() {
     dev.read_at((1 << 20) - 512, &mut buf[..1024], NONE).expect_err("past the end");
 }
 
-/// Against a map of sectors.
+/// Compares with a map of sectors.
 #[test]
 fn ranges_of_data_are_exact_and_touching_ones_are_one() {
     const SECTORS: u64 = 200;

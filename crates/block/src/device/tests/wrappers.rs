@@ -1,4 +1,4 @@
-//! Faults, records, windows, and the reasons for which requests are refused.
+//! Tests of faults, records, windows, and the reasons for which requests are rejected.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -146,8 +146,8 @@ fn images_survive_load_and_save() {
     assert_eq!(over.first_difference(&dev).expect("read"), Some(512));
     assert_eq!(MemDevice::load(&b).expect("loaded").first_difference(&over).expect("read"), None);
 
-    // Over another state: pages that are zero now, a page in a hole, the odd end. A second save writes nothing at
-    // all.
+    // This is over another state: pages that are zero now, a page in a hole, the odd end. A second save writes nothing
+    // at all.
     over.discard(0, 131_072).expect("discarded");
     for at in [1 << 20, 3 << 20] {
         over.write_at(at, &[&[5; 512]], NONE).expect("written");
@@ -157,7 +157,7 @@ fn images_survive_load_and_save() {
     let before = std::fs::metadata(&b).expect("there").modified().expect("known");
     over.save(&b).expect("saved");
     assert_eq!(std::fs::metadata(&b).expect("there").modified().expect("known"), before);
-    // Over a known state: only the pages that are not shared with it.
+    // This is over a known state: only the pages that are not shared with it are written.
     let file = MemDevice::load(&b).expect("loaded");
     let next = file.snapshot();
     file.save(&b).expect("saved");

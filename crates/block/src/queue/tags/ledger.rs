@@ -1,14 +1,12 @@
-//! The requests that wait for a tag, since when, and statistics of the waits: the counts by which policies are
-//! compared.
+//! The requests that wait for a tag, since when, and statistics of the waits, with which policies are compared.
 //!
 //! Main types: [`Ledger`] (one per set of tags), [`Ticket`] (an entry in it, from the failed attempt to the tag),
 //! [`TagStats`].
 //!
-//! What it does not do: enforce an order. A policy does that by itself; the ledger counts from tickets whether it
-//! did.
+//! What it does not do: enforce an order. A policy does that, and the ledger counts whether it did.
 //!
 //! # Locking
-//! `block tag ledger`, a leaf, taken by requests that wait. A request that gets a tag at once reads one atomic.
+//! `block tag ledger`, a leaf, which requests that wait take. A request that gets a tag immediately reads one atomic.
 
 use std::collections::BTreeSet;
 
@@ -22,15 +20,15 @@ use crate::ranks::TAG_LEDGER;
 /// Statistics of the waits for tags so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TagStats {
-    /// Requests that found no tag and had to wait, as a thread or as a bio.
+    /// The number of requests that found no tag and had to wait, as a thread or as a bio.
     pub waits: u64,
-    /// Threads that were woken for a tag.
+    /// The number of threads that were woken for a tag.
     pub wakes: u64,
-    /// Threads that were woken and found none.
+    /// The number of threads that were woken and found no tag.
     pub wakes_in_vain: u64,
-    /// Tags that went to a request while an older one of the same queue waited.
+    /// The number of tags that a request got while an older one of the same queue waited.
     pub overtakings: u64,
-    /// The longest time from a failed attempt to the tag.
+    /// The maximum time from a failed attempt to the tag.
     pub longest_wait_ns: u64,
 }
 
@@ -47,7 +45,7 @@ struct Line {
     waiting: BTreeSet<(u32, u64)>,
 }
 
-/// See the module.
+/// The requests that wait; see the module.
 pub(super) struct Ledger {
     line: Mutex<Line>,
     /// The length of `line.waiting`, for requests that do not wait.

@@ -1,14 +1,13 @@
-//! Tags: the numbers that bound how many requests are in flight.
+//! Tags: numbers that limit how many requests are in flight.
 //!
-//! Main types: [`TagSet`] (Linux: `struct blk_mq_tags`), which hands out a [`TagGuard`], blocks a thread until there
-//! is one, or queues a bio; [`TagStats`]. A [`policy`] decides which request gets the next tag, and how requests
-//! wait.
+//! Main types: [`TagSet`] (Linux: `struct blk_mq_tags`), which returns a [`TagGuard`], blocks a thread until there is
+//! one, or queues a bio; [`TagStats`]. A [`policy`] decides which request gets the next tag, and how requests wait.
 //!
 //! What it does not do: I/O. A waiting bio is a closure here.
 //!
 //! # Locking
 //! Those of the policy, none of which is held while a bio is started, and `block tag postponed` for bios that were
-//! submitted where sleeping is forbidden.
+//! submitted where sleeping is not allowed.
 
 mod ledger;
 pub mod policy;
@@ -43,7 +42,7 @@ pub struct TagConfig {
 }
 
 impl Default for TagConfig {
-    /// As many tags as Linux gives a disk without hardware queues of its own (`BLKDEV_DEFAULT_RQ`).
+    /// As many tags as Linux uses for a disk without hardware queues (`BLKDEV_DEFAULT_RQ`).
     fn default() -> TagConfig {
         TagConfig { depth: 128, policy: TagPolicyKind::default(), wait_queues: 8 }
     }
@@ -52,7 +51,7 @@ impl Default for TagConfig {
 /// A set of tags `0..depth`.
 pub struct TagSet {
     tags: Tags,
-    /// Bios that a completion submitted when no tag was free, under a policy whose bios do not wait. They get tags
+    /// Bios that a completion submitted when no tag was free, with a policy whose bios do not wait. They get tags
     /// before sleeping threads do.
     postponed: Mutex<VecDeque<Start>>,
     postponed_len: AtomicUsize,
@@ -60,7 +59,7 @@ pub struct TagSet {
 }
 
 impl TagSet {
-    /// All tags free.
+    /// Creates a set in which all tags are free.
     pub fn new(config: TagConfig) -> TagSet {
         TagSet {
             tags: Tags::new(config.policy, config.depth.max(1), config.wait_queues),
@@ -70,7 +69,7 @@ impl TagSet {
         }
     }
 
-    /// Registers one more queue that takes tags from the set, and returns its number, the `user` below.
+    /// Registers one more queue that takes tags from the set. Returns its number, which is the `user` below.
     pub fn join(&self) -> u32 {
         self.users.fetch_add(1, Ordering::Relaxed)
     }
@@ -82,7 +81,7 @@ impl TagSet {
         Some(TagGuard { set: set.clone(), tag, hint })
     }
 
-    /// A tag; the thread waits until one is free.
+    /// Returns a tag; the thread waits until one is free.
     pub fn get(set: &Arc<TagSet>, user: u32) -> TagGuard {
         if let Some(tag) = TagSet::try_get(set) {
             return tag;
@@ -162,7 +161,7 @@ impl TagSet {
 pub struct TagGuard {
     set: Arc<TagSet>,
     tag: u32,
-    /// The hint of the thread that took it, which is likely to take the next one; a completion runs elsewhere.
+    /// The hint of the thread that took it, which will probably take the next one, too; a completion runs elsewhere.
     hint: usize,
 }
 
@@ -185,8 +184,8 @@ thread_local! {
     static COMPLETING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Starts a bio. If it completes inside `start`, its tag goes to the next bio, which starts after this call has
-/// returned: otherwise the stack would grow with the number of waiting bios.
+/// Starts a bio. If it completes inside `start`, its tag is passed to the next bio, which starts after this call has
+/// returned. Otherwise the stack would grow with the number of waiting bios.
 fn run(tag: TagGuard, start: Start) {
     let nested = STARTING.with(|s| match &mut *s.borrow_mut() {
         Some(later) => {
@@ -198,7 +197,7 @@ fn run(tag: TagGuard, start: Start) {
             Some((tag, start))
         }
     });
-    // If a start panics, the bios queued behind it release their tags, and the next call starts with an empty queue.
+    // If a start panics, the bios queued after it release their tags, and the next call starts with an empty queue.
     struct Afresh;
     impl Drop for Afresh {
         fn drop(&mut self) {
@@ -215,14 +214,14 @@ fn run(tag: TagGuard, start: Start) {
     }
 }
 
-/// Whether this thread runs a completion, and must not sleep for a tag.
+/// Whether this thread runs a completion, so that it must not sleep for a tag.
 pub(super) fn completing() -> bool {
     COMPLETING.with(Cell::get)
 }
 
 /// Runs `f` as a part of a completion.
 pub(super) fn while_completing<T>(f: impl FnOnce() -> T) -> T {
-    /// Restores the flag, also when `f` panics.
+    /// Restores the flag, even if `f` panics.
     struct Before(bool);
     impl Drop for Before {
         fn drop(&mut self) {

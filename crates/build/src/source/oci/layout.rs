@@ -1,9 +1,9 @@
-//! The documents of an image: which archives are its layers, and what their digests are.
+//! The documents of an image: they specify the archives that are its layers, and their digests.
 //!
 //! Main types: [`Layout`], [`Image`] (the layers of the chosen image), [`Verified`] (a file whose digest is compared
-//! while it is read), [`Hashed`] (a reader that hashes). Three forms are known, by what is there: an OCI image layout;
-//! what `docker save` and `podman save` write, whose `manifest.json` is a list; and skopeo's `dir:`, in which it is the
-//! image's manifest itself.
+//! while it is read), [`Hashed`] (a reader that hashes). Three forms are supported, and recognised by their files: an
+//! OCI image layout; the output of `docker save` and `podman save`, whose `manifest.json` is a list; and skopeo's
+//! `dir:`, in which `manifest.json` is the image's manifest itself.
 //!
 //! # Locking
 //! None.
@@ -21,14 +21,14 @@ use super::store::{Store, Stored};
 use crate::error::shown;
 use crate::{Error, Result};
 
-/// The largest document; registries take no larger ones.
+/// The maximum size of a document; registries accept no larger ones.
 const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
-/// The deepest nesting of indexes.
+/// The maximum nesting of indexes.
 const DEPTH_MAX: u32 = 8;
-/// The annotations with the name of an image in an index: mostly a tag alone, and a whole name.
+/// The annotations with the name of an image in an index: usually only a tag, and a whole name.
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
-/// The documents that lead to layers.
+/// The documents that describe the layers.
 pub struct Layout<'s> {
     store: &'s dyn Store,
     kind: Kind,
@@ -40,7 +40,7 @@ enum Kind {
     Oci,
     /// A list of images with the paths of their layers.
     DockerArchive,
-    /// A manifest beside its blobs.
+    /// A manifest together with its blobs.
     Flat,
 }
 
@@ -50,12 +50,12 @@ pub struct Image {
     pub layers: Vec<(Layer, String)>,
 }
 
-/// An archive with a layer, compressed or not.
+/// An archive that contains a layer, compressed or not.
 pub struct Layer {
     path: String,
     /// The name for messages.
     name: String,
-    /// Digest and bytes of the stored archive, if a document states them.
+    /// The digest and the size of the stored archive, if a document contains them.
     expected: Option<(String, u64)>,
 }
 
@@ -121,7 +121,7 @@ const INDEX: &str = "index.json";
 const MANIFEST: &str = "manifest.json";
 
 impl<'s> Layout<'s> {
-    /// The image in a store, if that is what the store holds, even if some of it is missing.
+    /// The image in a store, if the store contains an image, even if some of it is missing.
     pub fn recognize(store: &'s dyn Store) -> Option<Layout<'s>> {
         let of = |kind| Layout { store, kind };
         if of(Kind::Oci).parsed::<LayoutFile>(LAYOUT).is_ok() {
@@ -136,10 +136,10 @@ impl<'s> Layout<'s> {
         store.open(&layout.path_of(&config)).is_ok().then_some(layout)
     }
 
-    /// The same of a store that must hold an image.
+    /// The same for a store that must contain an image.
     ///
     /// # Errors
-    /// It holds none, or its version is not known.
+    /// It contains none, or its version is unknown.
     pub fn open(store: &'s dyn Store) -> Result<Layout<'s>> {
         let layout = Layout::recognize(store).ok_or_else(|| {
             let layout = Layout { store, kind: Kind::Oci };
@@ -243,7 +243,7 @@ impl<'s> Layout<'s> {
         self.with_ids(image.layers.into_iter().map(of).collect(), config, &shown(image.config.as_bytes()))
     }
 
-    /// Layers with the digests that the configuration, called `name`, has for them.
+    /// Combines layers with the digests in the configuration, which is called `name`.
     fn with_ids(&self, layers: Vec<Layer>, config: Config, name: &str) -> Result<Image> {
         let named = config.rootfs.diff_ids.len();
         if named != layers.len() {
@@ -275,7 +275,7 @@ impl<'s> Layout<'s> {
 
     /// The only image, or that of the host.
     fn of_platform(&self, mut manifests: Vec<Descriptor>, name: &str) -> Result<Descriptor> {
-        // Attestations beside the images belong to no platform.
+        // Attestations next to the images belong to no platform.
         let unknown = |platform: &Platform| platform.os == "unknown" && platform.architecture == "unknown";
         manifests.retain(|descriptor| !descriptor.platform.as_ref().is_some_and(unknown));
         if manifests.len() > 1 {
@@ -302,10 +302,10 @@ impl<'s> Layout<'s> {
         Ok(Layer { path: self.path_of(descriptor), name, expected: Some((hex.to_owned(), descriptor.size)) })
     }
 
-    /// A layer, to be read once.
+    /// Opens a layer, to be read once.
     ///
     /// # Errors
-    /// It is not there or not of its size.
+    /// It does not exist or has the wrong size.
     pub fn stored(&self, layer: &Layer) -> Result<Verified> {
         let name = format!("{}/{}", self.name(), layer.name);
         let file = self.store.open(&layer.path).map_err(|e| source_error(name.clone(), &e))?;
@@ -330,7 +330,8 @@ impl<'s> Layout<'s> {
     }
 }
 
-/// Whether a tag means the image of this name, as a whole or by its last parts: `HOST/NAME:TAG`, `NAME:TAG` or `TAG`.
+/// Whether a tag refers to the image with this name, as a whole or by its last parts: `HOST/NAME:TAG`, `NAME:TAG` or
+/// `TAG`.
 fn is_meant(name: &str, tag: &str) -> bool {
     let ends = name.strip_suffix(tag).is_some_and(|before| before.is_empty() || before.ends_with(['/', ':']));
     ends && !tag.is_empty()
@@ -352,7 +353,7 @@ pub fn no_image(name: String) -> Error {
     Error::Source { name, why: why.into() }
 }
 
-/// Bytes that are counted and hashed while they are read.
+/// Counts and hashes bytes while they are read.
 pub struct Hashed<R> {
     reader: R,
     hash: Sha256,
@@ -393,17 +394,17 @@ impl Read for Verified {
 }
 
 impl Verified {
-    /// The compression that the first bytes show. Nothing has been read yet.
+    /// The compression according to the first bytes. Nothing has been read yet.
     pub fn compression(&mut self) -> io::Result<Compression> {
         let (compression, _) = compressed::peeked(&mut self.file.reader)?;
         self.file.reader.rewind();
         Ok(compression)
     }
 
-    /// Reads the rest, and compares. Returns the file and its digest.
+    /// Reads the rest, and compares it. Returns the file and its digest.
     ///
     /// # Errors
-    /// Size or digest differs.
+    /// The size or the digest differs.
     pub fn finish(mut self) -> Result<(Stored, String)> {
         let mut buf = vec![0; 1 << 17];
         loop {
@@ -426,7 +427,7 @@ impl Verified {
     }
 }
 
-/// Compares the digest of a layer's archive with that of the image's configuration. `name` is the blob's.
+/// Compares the digest of a layer's archive with the one in the image's configuration. `name` is the name of the blob.
 ///
 /// # Errors
 /// They differ.
@@ -460,7 +461,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
     serde_json::from_slice(bytes).map_err(|e| format!("is not understood: {}", shown(e.to_string().as_bytes())))
 }
 
-/// The host's architecture, by the name that Go has for it, and image configurations with it.
+/// The name of the host's architecture in Go, and so in image configurations.
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

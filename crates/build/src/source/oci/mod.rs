@@ -1,10 +1,10 @@
-//! An image of layers as a source: an OCI image layout or a `docker save`, its layers one upon the other.
+//! An image of layers as a source: an OCI image layout or a `docker save`, with its layers on top of each other.
 //!
-//! Layers are read side by side, each into a list of entries, and applied in their order. The marks of a layer (`.wh.`
-//! names) are applied first, in any order of the archive: a layer never hides its own names.
+//! Layers are read concurrently, each into a list of entries, and applied in their order. The marks of a layer (`.wh.`
+//! names) are applied first, regardless of their order in the archive, because a layer never hides its own names.
 //!
 //! # Locking
-//! None: threads share the list of layers, and each has its own results.
+//! None: threads share the list of layers, and each has separate results.
 
 mod layout;
 mod store;
@@ -43,7 +43,7 @@ struct Layer {
     warning: Option<String>,
 }
 
-/// Whether a store holds an image, and not files that happen to lie there.
+/// Whether a store contains an image, and not other files.
 pub(super) fn is_image(store: &dyn Store) -> bool {
     Layout::recognize(store).is_some()
 }
@@ -118,7 +118,7 @@ fn read_layer(
     let compression = blob.compression().map_err(wrong)?;
     let garbage = Arc::new(AtomicBool::new(false));
     let (seen, part) = if compression == Compression::None {
-        // Its files are read in place, once its digest is known to be right.
+        // Its files are read in place, after its digest was found to be correct.
         let (stored, digest) = blob.finish()?;
         check_archive(&name, &digest, diff_id)?;
         let mut input = tar::Input::file(name.clone(), stored.file, stored.range, budget.clone()).map_err(wrong)?;
@@ -134,7 +134,7 @@ fn read_layer(
             let part = input.finish()?;
             Ok((seen, part, archive.digest()))
         });
-        // A wrong digest is the cause of the other error.
+        // A wrong digest is the reason for the other error.
         blob.finish()?;
         let (seen, part, digest) = read?;
         check_archive(&name, &digest, diff_id)?;
@@ -146,11 +146,11 @@ fn read_layer(
 
 /// The meaning of an entry's name for the layers below.
 enum Mark<'e> {
-    /// A directory shows nothing of the layers below.
+    /// A directory hides everything from the layers below.
     Opaque { dir: &'e [u8] },
     /// The name is hidden.
     Hidden { dir: &'e [u8], name: &'e [u8] },
-    /// A name that the format reserves and that means nothing here.
+    /// A name that the format reserves and that has no meaning here.
     Reserved,
 }
 
@@ -191,7 +191,7 @@ fn apply(builder: &mut Builder, number: usize, entries: Vec<Entry>) -> Result<()
             Some(Mark::Reserved) | None => {}
         }
     }
-    // The layer's own names. A hard link may lead to one of them or to one that the layer hides.
+    // These are the layer's own names. A hard link may refer to one of them or to one that the layer hides.
     let linked = below.iter().any(Option::is_some);
     let own: HashSet<Vec<u8>> =
         if linked { entries.iter().map(|entry| trimmed(&entry.path)).collect() } else { HashSet::new() };
@@ -222,7 +222,7 @@ fn apply(builder: &mut Builder, number: usize, entries: Vec<Entry>) -> Result<()
     builder.settle()
 }
 
-/// A path without its meaningless parts.
+/// A path without the parts that have no meaning.
 fn trimmed(path: &[u8]) -> Vec<u8> {
     let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect();
     parts.join(&b'/')

@@ -1,6 +1,6 @@
-//! Where the files of an image lie: in a directory, or in an archive that has been read.
+//! The storage of an image's files: a directory, or an archive that has been read.
 //!
-//! Main types: [`Store`], [`Directory`], [`Archive`], [`Stored`] (a file of one).
+//! Main types: [`Store`], [`Directory`], [`Archive`], [`Stored`] (one of its files).
 //!
 //! # Locking
 //! None.
@@ -22,7 +22,7 @@ pub trait Store: Sync {
     /// The name for messages.
     fn name(&self) -> String;
 
-    /// A regular file. The path comes from a document of the image.
+    /// Opens a regular file. The path comes from a document of the image.
     fn open(&self, path: &str) -> io::Result<Stored>;
 }
 
@@ -45,7 +45,7 @@ impl Store for Directory {
     }
 }
 
-/// An archive, with the names that it has and the bytes of its files.
+/// An archive, with its names and the bytes of its files.
 pub struct Archive<'a> {
     pub name: String,
     pub builder: &'a Builder,
@@ -64,7 +64,7 @@ impl Store for Archive<'_> {
     }
 }
 
-/// A file, which may be a range of a larger one. It has a position of its own.
+/// A file, which may be a range of a larger one. It has a separate position.
 pub struct Stored {
     pub file: File,
     pub range: Range<u64>,
@@ -82,7 +82,7 @@ impl Stored {
         self.range.end - self.range.start
     }
 
-    /// Reads from the beginning on again.
+    /// Moves the position back to the beginning.
     pub fn rewind(&mut self) {
         self.at = self.range.start;
     }

@@ -1,4 +1,4 @@
-//! ACLs as star writes them, `user::rwx,user:joe:r--:1000,…`, converted to the value of getxattr(2).
+//! Converts ACLs in the format of star, `user::rwx,user:joe:r--:1000,…`, to the value of getxattr(2).
 //!
 //! # Locking
 //! None.
@@ -10,10 +10,10 @@ use crate::error::shown;
 
 /// The attribute with a file's ACL.
 pub const ACCESS: &str = "system.posix_acl_access";
-/// The attribute with the ACL that new entries of a directory get.
+/// The attribute with the ACL that new entries of a directory inherit.
 pub const DEFAULT: &str = "system.posix_acl_default";
 
-/// The value of an ACL attribute for a text; `None` if the ACL is equal to the mode, which is not stored.
+/// Converts a text to the value of an ACL attribute; `None` if the ACL is equal to the mode, which is not stored.
 pub fn encode(text: &[u8], default: bool) -> Result<Option<Vec<u8>>, Wrong> {
     let mut entries = Vec::new();
     for line in text.split(|byte| matches!(byte, b',' | b'\n')) {

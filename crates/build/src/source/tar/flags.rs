@@ -1,4 +1,4 @@
-//! The flags that chattr(1) sets, by the names that `SCHILY.fflags` has for them: those of bsdtar(1) on Linux.
+//! The flags that chattr(1) sets, with their names in `SCHILY.fflags`, which are those of bsdtar(1) on Linux.
 //!
 //! Main functions: [`names`], [`parse`].
 //!
@@ -7,7 +7,7 @@
 
 use extant_ondisk::inode::InodeFlags;
 
-/// Flags and their names, of which the first is written.
+/// The flags and their names, of which the first is written.
 const TABLE: [(InodeFlags, &[&str]); 13] = [
     (InodeFlags::APPEND, &["sappnd", "sappend"]),
     (InodeFlags::IMMUTABLE, &["schg", "schange", "simmutable"]),
@@ -24,13 +24,13 @@ const TABLE: [(InodeFlags, &[&str]); 13] = [
     (InodeFlags::PROJINHERIT, &["projinherit"]),
 ];
 
-/// The names of flags, with commas; `None`: none of them has a name.
+/// The names of flags, separated by commas; `None` if none of them has a name.
 pub fn names(flags: InodeFlags) -> Option<String> {
     let set = TABLE.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, names)| names[0]);
     Some(set.collect::<Vec<_>>().join(",")).filter(|names| !names.is_empty())
 }
 
-/// The flags of a list with commas. Calls `unknown` with each name of a flag that Linux does not have.
+/// The flags in a list separated by commas. Calls `unknown` with each name of a flag that Linux does not have.
 pub fn parse(list: &[u8], mut unknown: impl FnMut(&[u8])) -> InodeFlags {
     let mut flags = InodeFlags::empty();
     for name in list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|name| !name.is_empty()) {

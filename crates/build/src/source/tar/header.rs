@@ -1,6 +1,6 @@
-//! A block of 512 bytes that begins an entry of an archive: v7, ustar, and GNU's variants.
+//! The block of 512 bytes at the beginning of an entry of an archive: v7, ustar, and GNU's variants.
 //!
-//! Main types: [`Header`] (fields, decoded when needed), [`numbers`] of any field.
+//! Main types: [`Header`] (fields, decoded when needed). [`numbers`] decodes any field.
 //!
 //! # Locking
 //! None.
@@ -22,7 +22,7 @@ const LINK: Range<usize> = 157..257;
 const MAGIC: Range<usize> = 257..263;
 const MAJOR: Range<usize> = 329..337;
 const MINOR: Range<usize> = 337..345;
-/// The part of the path in front of the name, if the format is ustar.
+/// The part of the path before the name, if the format is ustar.
 const PREFIX: Range<usize> = 345..500;
 /// GNU's old form of a sparse file: four pairs of offset and length, whether more blocks follow, and the real size.
 const SPARSE: Range<usize> = 386..482;
@@ -32,17 +32,17 @@ const SPARSE_SIZE: Range<usize> = 483..495;
 const MORE_SPARSE: Range<usize> = 0..504;
 const MORE_SPARSE_MORE: usize = 504;
 
-/// A reason why a field is wrong.
+/// The reason why a field is wrong.
 pub type Wrong = String;
 
 /// The first block of an entry.
 pub struct Header<'a>(&'a [u8; BLOCK]);
 
 impl<'a> Header<'a> {
-    /// `None`: a block of zeroes, which ends an archive.
+    /// Reads a header; `None` for a block of zeros, which ends an archive.
     ///
     /// # Errors
-    /// The checksum is wrong: this is no header.
+    /// The checksum is wrong, so this is no header.
     pub fn new(block: &'a [u8; BLOCK]) -> Result<Option<Header<'a>>, Wrong> {
         if block.iter().all(|byte| *byte == 0) {
             return Ok(None);
@@ -106,7 +106,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Reads a block of more ranges of a sparse file; returns whether another one follows.
+/// Reads a block of more ranges of a sparse file. Returns whether another one follows.
 pub fn more_sparse(block: &[u8; BLOCK], ranges: &mut Vec<Range<u64>>) -> Result<bool, Wrong> {
     sparse_ranges(&block[MORE_SPARSE], ranges)?;
     Ok(block[MORE_SPARSE_MORE] != 0)
@@ -147,10 +147,10 @@ fn number(field: &[u8], what: &str) -> Result<i128, Wrong> {
     numeric(field).ok_or_else(|| format!("its {what} is no number: {}", field.escape_ascii()))
 }
 
-/// Octal digits, or base 256 where the first bit says so; a blank field is 0.
+/// Octal digits, or base 256 if the first bit says so; a blank field is 0.
 fn numeric(field: &[u8]) -> Option<i128> {
     if field[0] & 0x80 != 0 {
-        // The next bit is the sign; twelve bytes at most.
+        // The next bit is the sign; there are at most twelve bytes.
         let first = i128::from(field[0] & 0x7f) - if field[0] & 0x40 != 0 { 0x80 } else { 0 };
         return Some(field[1..].iter().fold(first, |n, byte| n << 8 | i128::from(*byte)));
     }

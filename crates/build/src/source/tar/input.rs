@@ -16,15 +16,15 @@ use super::super::contents::{self, PART_BYTES_MAX, Part, Pieces, Print, Spool};
 use super::super::plain;
 use crate::{Error, Result};
 
-/// The bytes of a file that are read at once: a header, and mostly a small file and the next header with it.
+/// The number of bytes of a file that are read at once: a header, and usually a small file and the next header, too.
 const WINDOW: usize = 8192;
-/// The bytes of a stream that are skipped at once.
+/// The number of bytes of a stream that are skipped at once.
 const COPY: usize = 1 << 16;
-/// The zeroes at the beginning of an archive behind which other data may be looked for. Archives without entries have
-/// 10 KiB; an image file may have terabytes.
+/// The maximum number of zeros at the beginning of an archive after which other data is searched. Archives without
+/// entries have 10 KiB; an image file may have terabytes.
 const ZEROES_MAX: usize = 1 << 20;
 
-/// An archive that is read forwards.
+/// An archive that is read sequentially.
 pub struct Input<'a> {
     name: String,
     position: u64,
@@ -34,7 +34,7 @@ pub struct Input<'a> {
 }
 
 enum From<'a> {
-    /// `len` bytes from byte `origin` on; `window` has those from byte `start` of them on.
+    /// `len` bytes from byte `origin` on. `window` contains those from byte `start` on.
     File {
         file: File,
         print: Print,
@@ -52,7 +52,7 @@ enum From<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// A range of a regular file that is no stream: its contents are found there again.
+    /// A range of a regular file, whose contents can be read there again.
     pub fn file(name: String, file: File, range: Range<u64>, budget: Budget) -> io::Result<Input<'a>> {
         let print = Print::of(&file)?;
         let (origin, len) = (range.start, range.end.saturating_sub(range.start));
@@ -61,7 +61,7 @@ impl<'a> Input<'a> {
         Ok(Input { name, position: 0, from, sparse: Vec::new(), budget })
     }
 
-    /// Any reader: contents are stored in a file without a name in `dir`. `budget` counts the stored bytes itself.
+    /// Any reader. Contents are stored in an unnamed file in `dir`. `budget` itself counts the stored bytes.
     pub fn stream(name: String, stream: Box<dyn Read + Send + 'a>, dir: PathBuf, budget: Budget) -> Input<'a> {
         let from = From::Stream { stream, dir, spool: None, buffer: Vec::new() };
         Input { name, position: 0, from, sparse: Vec::new(), budget }
@@ -76,12 +76,12 @@ impl<'a> Input<'a> {
         &self.budget
     }
 
-    /// The bytes of the archive that have been read.
+    /// The number of bytes of the archive that have been read.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// An error at a place of the archive.
+    /// An error at a position in the archive.
     pub fn wrong(&self, position: u64, why: impl std::fmt::Display) -> Error {
         self.refused(&format!("{why} (at byte {position})"))
     }
@@ -103,7 +103,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Reads until `buf` is full or the archive ends; returns the number of bytes.
+    /// Reads until `buf` is full or the archive ends. Returns the number of bytes.
     pub fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
         let read = match &mut self.from {
             From::File { file, origin, len: end, window, start, .. } => {
@@ -135,7 +135,7 @@ impl<'a> Input<'a> {
         Ok(read)
     }
 
-    /// Reads on to the first byte that is not zero, up to a limit; returns the bytes around it.
+    /// Reads to the first byte that is not zero, up to a limit. Returns the bytes around it.
     pub fn data_behind(&mut self) -> Result<Option<Vec<u8>>> {
         let mut buf = vec![0; COPY];
         for _ in 0..ZEROES_MAX / COPY {
@@ -151,7 +151,7 @@ impl<'a> Input<'a> {
         Ok(None)
     }
 
-    /// Skips `len` bytes; returns false if the archive ends before.
+    /// Skips `len` bytes. Returns false if the archive ends before.
     pub fn skip(&mut self, len: u64) -> Result<bool> {
         if let From::File { len: end, .. } = &self.from {
             let there = self.position.checked_add(len).is_some_and(|to| to <= *end);
@@ -161,14 +161,14 @@ impl<'a> Input<'a> {
         self.pass(len, false)
     }
 
-    /// Skips the data of a file, and returns the file's number; `None`: the archive ends before. `data`: the ranges of
-    /// the file to which the bytes belong.
+    /// Skips the data of a file, and returns the file's number; `None` if the archive ends before. `data` are the
+    /// ranges of the file to which the bytes belong.
     pub fn content(&mut self, len: u64, data: Option<&[Range<u64>]>) -> Result<Option<u64>> {
         let offset = match &mut self.from {
             From::File { origin, .. } => *origin + self.position,
             From::Stream { dir, spool, .. } => match spool {
                 Some(spool) => spool.end(),
-                // A tree without files needs no room.
+                // A tree without files needs no storage.
                 None if len == 0 => 0,
                 None => spool.insert(Spool::new(dir)?).end(),
             },
@@ -183,7 +183,7 @@ impl<'a> Input<'a> {
         Ok(there.then(|| contents::number(&mut self.sparse, offset, data)))
     }
 
-    /// Reads on in a stream; `keep`: into the spool.
+    /// Reads the next bytes of a stream. `keep` stores them in the spool.
     fn pass(&mut self, mut len: u64, keep: bool) -> Result<bool> {
         while len > 0 {
             let From::Stream { stream, dir, spool, buffer } = &mut self.from else { break };
@@ -209,7 +209,7 @@ impl<'a> Input<'a> {
         Ok(true)
     }
 
-    /// Reads the bytes behind the archive, so that a compression's last checksum is compared and the writer gets no
+    /// Reads the bytes after the archive, so that a compression's last checksum is compared and the writer gets no
     /// SIGPIPE. Returns the part with the bytes of the tree's files.
     pub fn finish(mut self) -> Result<Option<Part>> {
         if matches!(self.from, From::Stream { .. }) {

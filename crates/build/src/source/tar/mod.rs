@@ -1,8 +1,8 @@
 //! Entries of a tar archive: v7, ustar, PAX, and GNU's long names and sparse files.
 //!
-//! Main types: [`read`] (an archive, entry by entry), [`Entry`]. The framing is our own, because sparse maps of GNU's
-//! old form lie between a header and its data, values of attributes have line breaks, and the memory is bounded
-//! ([`HEADER_BYTES_MAX`]).
+//! Main types: [`read`] (an archive, entry by entry), [`Entry`]. The archive format is implemented here, because sparse
+//! maps of GNU's old form are between a header and its data, values of attributes contain line breaks, and the memory
+//! is limited ([`HEADER_BYTES_MAX`]).
 //!
 //! # Locking
 //! None.
@@ -26,19 +26,20 @@ use crate::error::shown;
 use crate::tree::{Attributes, Builder};
 use crate::{Error, Result};
 
-/// The most that the extended headers and long names of an entry, those of all entries, or a sparse map may have.
+/// The maximum number of bytes in the extended headers and long names of an entry, in those of all entries, or in a
+/// sparse map.
 const HEADER_BYTES_MAX: u64 = 16 << 20;
 
 /// An entry of an archive.
 pub struct Entry {
-    /// The place of its header.
+    /// The offset of its header.
     pub position: u64,
     pub path: Vec<u8>,
     pub attributes: Attributes,
     pub kind: Kind,
 }
 
-/// The type of the entry, and its own part.
+/// The type of the entry, and the fields for it.
 pub enum Kind {
     Directory,
     File { size: u64, data: Option<Vec<Range<u64>>>, content: u64 },
@@ -60,7 +61,7 @@ impl Entry {
     /// Adds the entry to a tree.
     ///
     /// # Errors
-    /// A tree cannot hold it.
+    /// A tree cannot contain it.
     pub fn add_to(self, builder: &mut Builder) -> Result<()> {
         let Entry { position, path, attributes, kind } = self;
         builder.set_position(position);
@@ -86,9 +87,10 @@ pub fn in_archive(error: Error, archive: &str) -> Error {
 /// The facts about a whole archive that [`read`] returns.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// How many entries it has.
+    /// The number of entries.
     pub entries: u64,
-    /// Whether it has an end mark. GNU tar and Python accept one without; it may have been cut off between two entries.
+    /// Whether it has an end mark. GNU tar and Python accept an archive without one, but it may have been cut off
+    /// between two entries.
     pub is_marked: bool,
     pub left_out: LeftOut,
 }
@@ -96,7 +98,7 @@ pub struct Seen {
 /// Reads the entries of an archive up to its end mark, or up to its end.
 ///
 /// # Errors
-/// The archive cannot be read or understood; `entry` refuses one.
+/// The archive cannot be read or decoded, or `entry` rejects an entry.
 pub fn read(input: &mut Input<'_>, entry: &mut dyn FnMut(Entry) -> Result<()>) -> Result<Seen> {
     let seen = Seen::default();
     let mut reader = Reader { input, seen, global: Extended::default(), global_room: HEADER_BYTES_MAX };
@@ -110,14 +112,14 @@ pub fn read(input: &mut Input<'_>, entry: &mut dyn FnMut(Entry) -> Result<()>) -
 struct Reader<'r, 'a> {
     input: &'r mut Input<'a>,
     seen: Seen,
-    /// The records of a global header, which hold for all entries behind it.
+    /// The records of a global header, which apply to all later entries.
     global: Extended,
-    /// The bytes that global headers may still have.
+    /// The number of bytes that global headers may still have.
     global_room: u64,
 }
 
 impl Reader<'_, '_> {
-    /// Reads a block; false if the archive ends here.
+    /// Reads a block. Returns false if the archive ends here.
     fn block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool> {
         let position = self.input.position();
         match self.input.read(block)? {
@@ -192,7 +194,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// The end: two blocks of zeroes, of which one is enough.
+    /// Handles the end: two blocks of zeros, of which one is sufficient.
     fn end(&mut self, position: u64, marked: bool) -> Result<Option<Entry>> {
         if !marked {
             return Ok(None);
@@ -205,7 +207,7 @@ impl Reader<'_, '_> {
         Ok(None)
     }
 
-    /// The data of a header that belongs to another entry; its length is taken from `room`.
+    /// The data of a header that belongs to another entry. Its length is subtracted from `room`.
     fn extra(&mut self, header: &Header<'_>, position: u64, room: &mut u64) -> Result<Vec<u8>> {
         let size = header.size().map_err(|why| self.input.wrong(position, why))?;
         let size = u64::try_from(size).ok().filter(|size| size <= room);
@@ -215,7 +217,7 @@ impl Reader<'_, '_> {
             self.input.wrong(position, why)
         })?;
         *room -= size;
-        // No more memory than the archive has bytes.
+        // This takes no more memory than the archive has bytes.
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < size {
             let have = bytes.len();
@@ -270,7 +272,7 @@ impl Reader<'_, '_> {
             xattrs: extended.take_xattrs(&mut self.seen.left_out)?,
         };
         let kind = match header.kind() {
-            // A directory of the oldest archives, or one with a list of its names: its stored bytes are ignored.
+            // A directory of the oldest archives, or one with a list of its names, whose stored bytes are ignored.
             0 | b'0' | b'D' if header.kind() == b'D' || path.ends_with(b"/") => {
                 self.pass(self.size(header, &extended)?)?;
                 Kind::Directory
@@ -359,7 +361,7 @@ impl Reader<'_, '_> {
         Ok(Kind::File { size, data: Some(data), content })
     }
 
-    /// The map in front of the data of GNU's form 1.0, and how many bytes it has.
+    /// The map before the data in GNU's form 1.0, and its number of bytes.
     fn map(&mut self, stored: u64) -> std::result::Result<(Vec<Range<u64>>, u64), Failure> {
         let mut lines = Lines { input: self.input, block: [0; BLOCK], at: BLOCK, read: 0, stored };
         let count = lines.number()?;
@@ -379,7 +381,7 @@ fn short(size: u64) -> Wrong {
     format!("its size is {size} bytes, but the archive is cut off")
 }
 
-/// Checks that ranges ascend, lie within the file, and have as many bytes as are stored.
+/// Checks that ranges ascend, are within the file, and have as many bytes as are stored.
 fn check_map(data: &[Range<u64>], size: u64, stored: u64) -> std::result::Result<(), Wrong> {
     let mut end = 0;
     let mut sum = 0;
@@ -388,7 +390,7 @@ fn check_map(data: &[Range<u64>], size: u64, stored: u64) -> std::result::Result
         if range.start < end || range.end > size {
             return Err(format!("its sparse map leads backwards or beyond its {size} bytes"));
         }
-        // GNU fills each range up to a block; others do not.
+        // GNU pads each range to a whole block; others do not.
         if !len.is_multiple_of(BLOCK as u64) && number + 1 < data.len() {
             return Err("its sparse map has a range that ends within a block".into());
         }
@@ -400,7 +402,7 @@ fn check_map(data: &[Range<u64>], size: u64, stored: u64) -> std::result::Result
     Ok(())
 }
 
-/// The decimal numbers, one on each line, of some blocks.
+/// The decimal numbers of some blocks, one on each line.
 struct Lines<'l, 'a> {
     input: &'l mut Input<'a>,
     block: [u8; BLOCK],
@@ -434,11 +436,11 @@ impl Lines<'_, '_> {
     }
 }
 
-/// A reason why an entry cannot be taken.
+/// The reason why an entry cannot be accepted.
 enum Failure {
     /// A reason that concerns the entry.
     Wrong(Wrong),
-    /// An error that already names its place.
+    /// An error that already contains its place.
     Said(Error),
 }
 

@@ -1,4 +1,4 @@
-//! Records of extended headers: `LENGTH KEY=VALUE\n`, as POSIX has them, with the keys of star, GNU and libarchive.
+//! Records of extended headers: `LENGTH KEY=VALUE\n`, as in POSIX, with the keys of star, GNU and libarchive.
 //!
 //! Main type: [`Extended`] (the records of an entry).
 //!
@@ -25,7 +25,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The records of extended headers about one entry, or about all that follow.
+/// The records of extended headers for one entry, or for all that follow.
 #[derive(Clone, Debug, Default)]
 pub struct Extended {
     pub path: Option<Vec<u8>>,
@@ -40,28 +40,28 @@ pub struct Extended {
     pub flags: Option<Vec<u8>>,
     /// Extended attributes by full name.
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// ACLs as text, by the attribute's full name.
+    /// ACLs as text, by the full name of the attribute.
     acls: BTreeMap<&'static str, Vec<u8>>,
 }
 
-/// A sparse file as GNU's three formats describe it.
+/// A sparse file in GNU's three formats.
 #[derive(Clone, Debug, Default)]
 pub struct Sparse {
     pub name: Option<Vec<u8>>,
     pub real_size: Option<i128>,
     pub major: Option<i128>,
     pub minor: Option<i128>,
-    /// The ranges of formats 0.0 and 0.1; format 1.0 has its map in front of the data.
+    /// The ranges of formats 0.0 and 0.1; format 1.0 has its map before the data.
     pub ranges: Option<Vec<Range<u64>>>,
     /// In format 0.0: an offset whose length comes next.
     offset: Option<i128>,
 }
 
-/// The memory of an attribute besides its bytes.
+/// The memory of an attribute in addition to its bytes.
 const XATTR_BYTES: usize = 96;
 
 impl Extended {
-    /// The memory that the records take.
+    /// The number of bytes of memory that the records take.
     pub fn bytes(&self) -> usize {
         let texts = [&self.path, &self.link, &self.sparse.name, &self.flags].into_iter().flatten().map(Vec::len);
         let xattrs = self.xattrs.iter().map(|(name, value)| name.len() + value.len() + XATTR_BYTES);
@@ -70,7 +70,7 @@ impl Extended {
         texts.chain(xattrs).chain(acls).sum::<usize>() + ranges
     }
 
-    /// Takes the records of a header; they override earlier ones.
+    /// Adds the records of a header; they override earlier ones.
     pub fn add(&mut self, mut bytes: &[u8]) -> Result<(), Wrong> {
         // The map of another header is not continued.
         let before = self.sparse.ranges.take();
@@ -104,7 +104,7 @@ impl Extended {
             b"SCHILY.fflags" => self.flags = given(),
             b"SCHILY.acl.access" => self.acl(acl::ACCESS, given()),
             b"SCHILY.acl.default" => self.acl(acl::DEFAULT, given()),
-            // Without the NUL that the kernel has at its end.
+            // This record does not include the NUL at the end of the value in the kernel.
             b"RHT.security.selinux" => {
                 let label = given().map(|value| [&value[..], b"\0"].concat());
                 self.xattr(b"security.selinux".to_vec(), label);
@@ -133,7 +133,7 @@ impl Extended {
                     self.xattr(keyword(name), Some(value.to_vec()));
                 } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
                     let name = unescaped(name);
-                    // Written beside star's record, which has the raw bytes.
+                    // This is written in addition to star's record, which has the raw bytes.
                     if !self.xattrs.contains_key(&name) {
                         let value = BASE64.decode(value).map_err(|_| "its value is not in base 64")?;
                         self.xattr(name, Some(value));
@@ -159,8 +159,8 @@ impl Extended {
         };
     }
 
-    /// The attributes that an image can store; the others go to `left_out`. An ACL as text counts only if there is none
-    /// as bytes.
+    /// The attributes that an image can store; the others are counted in `left_out`. An ACL as text is used only if
+    /// there is none as bytes.
     pub fn take_xattrs(&mut self, left_out: &mut LeftOut) -> Result<Vec<Xattr>, Wrong> {
         for (name, text) in std::mem::take(&mut self.acls) {
             if !self.xattrs.contains_key(name.as_bytes())
@@ -208,7 +208,7 @@ pub fn decimal(text: &[u8]) -> Result<i128, Wrong> {
     Ok(if negative { -value } else { value })
 }
 
-/// Seconds with any number of digits behind the point, of which nine count.
+/// Seconds with any number of digits after the point, of which nine are used.
 fn time(text: &[u8]) -> Result<Timestamp, Wrong> {
     let wrong = || format!("no time: {}", shown(text));
     let mut parts = text.splitn(2, |byte| *byte == b'.');
@@ -220,7 +220,7 @@ fn time(text: &[u8]) -> Result<Timestamp, Wrong> {
     let digit = |at: usize| fraction.get(at).map_or(0, |digit| u32::from(digit - b'0'));
     let nanos = (0..9).fold(0, |n, at| n * 10 + digit(at));
     let seconds = i64::try_from(decimal(whole)?).map_err(|_| wrong())?;
-    // Nanoseconds count forward, also before 1970.
+    // Nanoseconds are added to the seconds, also before 1970.
     Ok(if whole.starts_with(b"-") && nanos > 0 {
         Timestamp { seconds: seconds.checked_sub(1).ok_or_else(wrong)?, nanos: 1_000_000_000 - nanos }
     } else {
@@ -229,7 +229,7 @@ fn time(text: &[u8]) -> Result<Timestamp, Wrong> {
 }
 
 /// The name in a keyword, which ends at the first `=`: GNU tar and libarchive write `=` as `%3D`, and `%` as `%25`.
-/// Others write names as they are.
+/// Others write names without a change.
 fn keyword(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len());
     let mut rest = name;

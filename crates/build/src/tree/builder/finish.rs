@@ -23,8 +23,8 @@ impl Builder {
         Ok(self.laid_out(&order))
     }
 
-    /// The live names, directory by directory: the index of each directory's first name, one more than there are nodes,
-    /// and the numbers of links, names ascending.
+    /// The names in use, directory by directory: the index of each directory's first name, which has one more element
+    /// than there are nodes, and the numbers of links, with names ascending.
     fn order(&mut self) -> (Vec<u32>, Vec<u32>) {
         let mut starts = vec![0u32; self.nodes.len() + 1];
         for link in &self.index {
@@ -36,7 +36,7 @@ impl Builder {
         let mut sorted = vec![0; self.index.len()];
         let mut next = starts.clone();
         let mut live: Vec<u32> = std::mem::take(&mut self.index).into_iter().collect();
-        // In the order in which they came, so mostly sorted already.
+        // They are in the order in which they were added, so they are usually almost sorted already.
         live.sort_unstable();
         for link in live {
             let slot = &mut next[self.links[link as usize].parent as usize];
@@ -79,7 +79,7 @@ impl Builder {
                 }
             }
             waiting[below..].reverse();
-            // Its `.` is a name, beside its entry in the parent; the root has `..` in place of that entry.
+            // Its `.` is a name, in addition to its entry in the parent; the root has `..` instead of that entry.
             let there = &mut self.nodes[dir as usize];
             there.links += if dir == ROOT { 2 } else { 1 };
             if let Body::Directory { entries: range, .. } = &mut there.body {

@@ -1,12 +1,12 @@
-//! Makes a tree of the entries of a source, in any order.
+//! Builds a tree from the entries of a source, in any order.
 //!
-//! Main types: [`Builder`], [`Attributes`] (those that every entry has), [`Options`] (the caller's changes of all
+//! Main types: [`Builder`], [`Attributes`] (those that every entry has), [`Options`] (the caller's changes to all
 //! entries).
 //!
-//! A name belongs to a directory's number, not to its path. So removing or replacing a name takes everything below it
-//! along without a walk, and [`Builder::finish`] leaves out nodes that no name leads to any more.
+//! A name belongs to a directory's number, not to its path. So removing or replacing a name also removes everything
+//! below it without a walk, and [`Builder::finish`] leaves out nodes to which no name refers any more.
 //!
-//! [`path`] goes from paths to names, [`settle`] finds the targets of hard links to later names, [`finish`] numbers the
+//! [`path`] resolves paths to names, [`settle`] finds the targets of hard links to later names, [`finish`] numbers the
 //! nodes.
 //!
 //! # Locking
@@ -30,24 +30,24 @@ use super::{Body, Id, IdKind, Node, Owners, Xattr};
 use crate::error::shown;
 use crate::{Error, Result};
 
-/// Longest target of a symbolic link: a path with its final NUL fills a page.
+/// The maximum length of the target of a symbolic link: a path with its final NUL fills a page.
 const TARGET_MAX: usize = 4095;
-/// The kernel's limit: a path that follows more links than this is circular.
+/// The kernel's limit: a path that follows more links than this is considered circular.
 const LINKS_FOLLOWED_MAX: u32 = 40;
-/// The kernel's limit: bytes of a path whose links are followed, with the NUL behind it.
+/// The kernel's limit for the number of bytes of a path whose links are followed, including the NUL.
 const PATH_MAX: usize = 4096;
-/// Steps through the targets of links: up to this number, and [`STEPS_PER_ENTRY`] for each name. One path may take
+/// The maximum number of steps through the targets of links, plus [`STEPS_PER_ENTRY`] for each name. One path may take
 /// 80,000, and a small compressed archive may have a million paths.
 const STEPS_MAX: usize = 1 << 23;
 const STEPS_PER_ENTRY: usize = 64;
-/// [`Link::node`] of a hard link whose target is not known yet; the other bits count [`Builder::pending`].
+/// [`Link::node`] of a hard link whose target is not known yet; the other bits are an index of [`Builder::pending`].
 const PENDING: u32 = 1 << 31;
 /// [`Link::node`] of a name that was removed.
 const NOWHERE: u32 = u32::MAX;
 /// The message if there are too many entries for their numbers.
 const TOO_MANY: &str = "more entries than a file system can hold";
-/// Directories that only paths mention: up to this number, and [`IMPLIED_PER_ENTRY`] for each entry. Two bytes of a
-/// path make one, and a small compressed archive may have very long paths.
+/// The maximum number of directories that occur only in paths, plus [`IMPLIED_PER_ENTRY`] for each entry. Two bytes of
+/// a path suffice for one, and a small compressed archive may have very long paths.
 const IMPLIED_MAX: usize = 100_000;
 const IMPLIED_PER_ENTRY: usize = 10;
 /// The root's number.
@@ -56,7 +56,7 @@ const ROOT: u32 = 0;
 /// The attributes that every entry has.
 #[derive(Clone, Debug, Default)]
 pub struct Attributes {
-    /// Permissions, and the type where a method's name leaves it open.
+    /// The permissions, and the type if the name of a method does not determine it.
     pub mode: u16,
     /// The owner.
     pub uid: u32,
@@ -70,67 +70,67 @@ pub struct Attributes {
     pub xattrs: Vec<Xattr>,
 }
 
-/// Changes that the caller wants of all entries.
+/// The changes that the caller wants in all entries.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// No entry is younger than this.
+    /// No entry gets a later time than this.
     pub clamp: Option<Timestamp>,
-    /// The time of directories that the source does not mention.
+    /// The time of directories that are not in the source.
     pub default_time: Timestamp,
-    /// Owner and group of every entry.
+    /// The owner and group of every entry.
     pub owner: Option<(u32, u32)>,
-    /// Owners of some entries, and numbers to exchange.
+    /// The owners of some entries, and numbers to replace.
     pub owners: Owners,
-    /// No entry has extended attributes.
+    /// Whether to leave out extended attributes.
     pub no_xattrs: bool,
 }
 
 /// A name in a directory.
 struct Link {
-    /// The place of its name in [`Builder::names`], times 256, and its length.
+    /// The offset of its name in [`Builder::names`], times 256, plus its length.
     name: u64,
     /// The directory.
     parent: u32,
-    /// A number for [`Builder::nodes`], or [`PENDING`].
+    /// An index of [`Builder::nodes`], or [`PENDING`].
     node: u32,
 }
 
-/// A hard link to a name that had not been met.
+/// A hard link to a name that was not known yet.
 struct Pending {
-    /// A number for [`Builder::links`].
+    /// An index of [`Builder::links`].
     link: u32,
     path: Box<[u8]>,
     target: Box<[u8]>,
     position: Option<u64>,
 }
 
-/// Makes a tree. Paths are bytes; `./` and `/` in front of them are ignored.
+/// Builds a tree. Paths are bytes; `./` and `/` at their beginning are ignored.
 pub struct Builder {
     options: Options,
     /// Whether parents may be symbolic links of the tree.
     follow: bool,
-    /// Names in the targets of links that were followed.
+    /// The number of names in the targets of links that were followed.
     steps: usize,
     nodes: Vec<Node>,
-    /// The number of directories that no entry made.
+    /// The number of directories that were created without an entry.
     implied: usize,
     links: Vec<Link>,
     names: Vec<u8>,
-    /// Numbers for `links`, by parent and name.
+    /// Indexes of `links`, by parent and name.
     index: HashTable<u32>,
     hasher: RandomState,
     xattrs: Vec<Box<[Xattr]>>,
     xattr_index: HashTable<u32>,
     data: Vec<Box<[Range<u64>]>>,
     pending: Vec<Pending>,
-    /// The place of the next entry in its source, for messages.
+    /// The position of the next entry in its source, for messages.
     position: Option<u64>,
-    /// The directory of the previous entry: neighbours have the same.
+    /// The directory of the previous entry, because adjacent entries often have the same one.
     last: Option<(Vec<u8>, u32)>,
 }
 
 impl Builder {
-    /// A tree with a root directory.
+    /// Creates a tree with a root directory.
     pub fn new(options: Options) -> Builder {
         let mut builder = Builder {
             options,
@@ -154,13 +154,13 @@ impl Builder {
         builder
     }
 
-    /// From now on a parent that is a symbolic link means the directory of the tree that it leads to, as in layers of a
-    /// container.
+    /// After this call, a parent that is a symbolic link stands for the directory of the tree to which it leads, as in
+    /// layers of a container.
     pub fn follow_links(&mut self) {
         self.follow = true;
     }
 
-    /// Sets the place of the next entries in their source, for error messages.
+    /// Sets the position of the next entries in their source, for error messages.
     pub fn set_position(&mut self, bytes: u64) {
         self.position = Some(bytes);
     }
@@ -168,7 +168,7 @@ impl Builder {
     /// Adds a directory. An existing one keeps its entries.
     ///
     /// # Errors
-    /// It is no path, or leads through something other than directories.
+    /// The path is invalid, or leads through something other than directories.
     pub fn directory(&mut self, path: &[u8], attributes: Attributes) -> Result<()> {
         let place = self.place(path)?;
         let directory = match place {
@@ -190,11 +190,11 @@ impl Builder {
         Ok(())
     }
 
-    /// Adds a regular file of `size` bytes. `data`: the ranges with data, in bytes, sorted; `None`: everywhere.
-    /// `content` is the source's number for its bytes.
+    /// Adds a regular file of `size` bytes. `data` are the ranges with data, in bytes, sorted; `None` if there are no
+    /// holes. `content` is the source's number for its bytes.
     ///
     /// # Errors
-    /// As [`Builder::directory`]; the ranges overlap or lie beyond the end.
+    /// As [`Builder::directory`]; the ranges overlap or extend past the end.
     pub fn file(
         &mut self,
         path: &[u8],
@@ -217,7 +217,7 @@ impl Builder {
     /// Adds a symbolic link.
     ///
     /// # Errors
-    /// As [`Builder::directory`]; the target is empty, too long or has a NUL.
+    /// As [`Builder::directory`]; the target is empty, too long or contains a NUL.
     pub fn symlink(&mut self, path: &[u8], attributes: Attributes, target: &[u8]) -> Result<()> {
         if target.is_empty() || target.len() > TARGET_MAX || target.contains(&0) {
             let why = match target.len() {
@@ -229,16 +229,16 @@ impl Builder {
             };
             return Err(self.error(path, why));
         }
-        // As in the kernel; some writers of archives have other permissions.
+        // This is as in the kernel; some programs that write archives use other permissions.
         let attributes = Attributes { mode: 0o777, ..attributes };
         let node = self.node(FileType::Symlink, attributes, Body::Symlink(target.into()));
         self.add(path, node)
     }
 
-    /// Adds a character or block device, as the mode says.
+    /// Adds a character or block device, according to the mode.
     ///
     /// # Errors
-    /// As [`Builder::directory`]; the mode is no device's, or an inode has no room for the numbers.
+    /// As [`Builder::directory`]; the mode is not that of a device, or an inode has no room for the numbers.
     pub fn device(&mut self, path: &[u8], attributes: Attributes, major: u32, minor: u32) -> Result<()> {
         let number = DeviceNr { major, minor };
         if DeviceNr::decode(&number.encode()) != number {
@@ -253,10 +253,10 @@ impl Builder {
         }
     }
 
-    /// Adds a FIFO or a socket, as the mode says.
+    /// Adds a FIFO or a socket, according to the mode.
     ///
     /// # Errors
-    /// As [`Builder::directory`]; the mode is neither's.
+    /// As [`Builder::directory`]; the mode is that of neither.
     pub fn special(&mut self, path: &[u8], attributes: Attributes) -> Result<()> {
         match FileType::from_mode(attributes.mode) {
             Some(kind @ (FileType::Fifo | FileType::Socket)) => {
@@ -267,10 +267,10 @@ impl Builder {
         }
     }
 
-    /// Adds a name for the target of another name, now or by [`Builder::settle`].
+    /// Adds a name for the target of another name, either now or in [`Builder::settle`].
     ///
     /// # Errors
-    /// As [`Builder::directory`]; the target is a directory, or no path.
+    /// As [`Builder::directory`]; the target is a directory, or an invalid path.
     pub fn hard_link(&mut self, path: &[u8], target: &[u8]) -> Result<()> {
         let node = self.lookup(target);
         let node = node.map_err(|why| self.error(path, format!("a hard link to {}: {why}", shown(target))))?;
@@ -287,7 +287,7 @@ impl Builder {
         }
     }
 
-    /// The node that a path leads to, for [`Builder::link_to`]; `None`: nothing yet.
+    /// The node of a path, for [`Builder::link_to`]; `None` if there is none yet.
     pub fn target(&mut self, path: &[u8]) -> Option<u32> {
         self.lookup(path).ok().flatten().filter(|node| node & PENDING == 0)
     }
@@ -295,7 +295,7 @@ impl Builder {
     /// Adds a name for `node`, a result of [`Builder::target`], even if that name has changed since.
     ///
     /// # Errors
-    /// As [`Builder::directory`]; it is a directory.
+    /// As [`Builder::directory`]; the node is a directory.
     pub fn link_to(&mut self, path: &[u8], target: &[u8], node: u32) -> Result<()> {
         if self.is_directory(node) {
             return Err(self.error(path, format!("a hard link to {}, which is a directory", shown(target))));
@@ -305,10 +305,11 @@ impl Builder {
         Ok(())
     }
 
-    /// Removes a name and everything below it. Other names of a file stay. If there is no such name, nothing happens.
+    /// Removes a name and everything below it. Other names of a file are kept. If there is no such name, nothing
+    /// happens.
     ///
     /// # Errors
-    /// It is no path, or leads through something other than directories; the root is not removed.
+    /// The path is invalid, or leads through something other than directories, or is the root.
     pub fn remove(&mut self, path: &[u8]) -> Result<()> {
         let Some((parent, name)) = self.existing_place(path)? else { return Ok(()) };
         let hash = hash(&self.hasher, parent, name);
@@ -329,7 +330,7 @@ impl Builder {
     pub fn make_opaque(&mut self, path: &[u8]) -> Result<()> {
         let (parent, name) = match self.place_parts(path, false)? {
             Placed::Root => {
-                // Its number is fixed: all names go instead, so that a repetition costs nothing.
+                // Its number is fixed, so all names are removed instead, so that a repetition costs nothing.
                 if !self.index.is_empty() {
                     for link in self.index.drain() {
                         self.links[link as usize].node = NOWHERE;
@@ -356,7 +357,7 @@ impl Builder {
         node & PENDING == 0 && matches!(self.nodes[node as usize].body, Body::Directory { .. })
     }
 
-    /// The directory above a directory.
+    /// The parent of a directory.
     fn parent(&self, directory: u32) -> u32 {
         match self.nodes[directory as usize].body {
             Body::Directory { parent, .. } => parent.0,
@@ -368,14 +369,14 @@ impl Builder {
         error_at(self.position, path, why.into())
     }
 
-    /// The node that a name of a directory leads to.
+    /// The node of a name in a directory.
     fn find(&self, parent: u32, name: &[u8]) -> Option<u32> {
         let hash = hash(&self.hasher, parent, name);
         let link = self.index.find(hash, |link| is(&self.links[*link as usize], &self.names, parent, name))?;
         Some(self.links[*link as usize].node)
     }
 
-    /// The node that a path leads to; its last name is not followed.
+    /// The node of a path. If its last name is a link, it is not followed.
     fn lookup(&mut self, path: &[u8]) -> std::result::Result<Option<u32>, String> {
         match self.descend(path, false)? {
             Placed::Root => Ok(Some(ROOT)),
@@ -407,7 +408,7 @@ impl Builder {
         if set.is_empty() {
             return None;
         }
-        // Of two attributes with the same name, the last one counts.
+        // Of two attributes with the same name, the last one is used.
         set.reverse();
         set.sort_by(|a, b| a.0.cmp(&b.0));
         set.dedup_by(|a, b| a.0 == b.0);
@@ -446,7 +447,7 @@ impl Builder {
         Ok(Some(self.data.len() as u32 - 1))
     }
 
-    /// Adds anything but a directory.
+    /// Adds anything except a directory.
     fn add(&mut self, path: &[u8], node: Node) -> Result<()> {
         let (parent, name) = self.place_of_file(path)?;
         self.put(path, parent, name, node)
@@ -467,7 +468,7 @@ impl Builder {
         Ok(number)
     }
 
-    /// Makes a name lead to a node; returns the number of the link.
+    /// Makes a name refer to a node. Returns the number of the link.
     fn enter(&mut self, parent: u32, name: &[u8], node: u32) -> std::result::Result<u32, &'static str> {
         let hash = hash(&self.hasher, parent, name);
         let (hasher, links, names) = (&self.hasher, &mut self.links, &mut self.names);

@@ -1,4 +1,4 @@
-//! From paths to directories and names.
+//! Resolves paths to directories and names.
 //!
 //! # Locking
 //! None.
@@ -12,7 +12,7 @@ use crate::Result;
 use crate::error::shown;
 
 impl Builder {
-    /// The directory and the name of a path, whose parents are made; `None`: the root.
+    /// The directory and the name of a path, whose parents are created; `None` for the root.
     pub(super) fn place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(u32, &'p [u8])>> {
         match self.place_parts(path, true)? {
             Placed::In(parent, name) => Ok(Some((parent, name))),
@@ -24,7 +24,7 @@ impl Builder {
         self.place(path)?.ok_or_else(|| self.error(path, "the root can only be a directory"))
     }
 
-    /// As [`Builder::place`] for existing parents.
+    /// The same as [`Builder::place`] for existing parents.
     pub(super) fn existing_place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(u32, &'p [u8])>> {
         match self.place_parts(path, false)? {
             Placed::In(parent, name) => Ok(Some((parent, name))),
@@ -55,7 +55,7 @@ impl Builder {
         Ok(placed)
     }
 
-    /// Descends a path to its last name. `make`: missing directories in it are made.
+    /// Descends a path to its last name. With `make`, missing directories in it are created.
     pub(super) fn descend<'p>(&mut self, path: &'p [u8], make: bool) -> std::result::Result<Placed<'p>, String> {
         if self.follow && path.len() >= PATH_MAX {
             return Err(format!("a path of {} bytes; at most {} can be walked", path.len(), PATH_MAX - 1));
@@ -131,7 +131,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Size and content of the regular file without holes that a path leads to. Links are followed within the tree.
+    /// The size and content of the regular file without holes to which a path leads. Links are followed within the
+    /// tree.
     pub fn file_at(&self, path: &[u8]) -> Option<(u64, u64)> {
         let (mut at, mut links, mut todo) = (ROOT, 0, Vec::new());
         let parts = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
@@ -180,13 +181,14 @@ impl Builder {
 /// The place of a path.
 pub(super) enum Placed<'p> {
     Root,
-    /// A directory and a name in it, which may be there or not.
+    /// A directory and a name in it, which may exist or not.
     In(u32, &'p [u8]),
     /// A directory in the path is missing.
     Missing,
 }
 
-/// Puts the parts of a link's target in front of the parts that are still to be walked. `name` began the way to it.
+/// Inserts the parts of a link's target before the parts that remain to be walked. `name` is the first name of the way
+/// to it.
 fn follow(
     target: &[u8],
     name: &[u8],

@@ -1,4 +1,4 @@
-//! Hard links to names that come later.
+//! Hard links to names that are added later.
 //!
 //! # Locking
 //! None.
@@ -11,7 +11,7 @@ impl Builder {
     /// Finds the targets of hard links to later names.
     ///
     /// # Errors
-    /// One leads to nothing, to a directory, or to itself through others.
+    /// A target does not exist, or is a directory, or a link leads to itself through others.
     pub fn settle(&mut self) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
@@ -24,7 +24,7 @@ impl Builder {
         let mut in_chain = vec![false; pending.len()];
         for first in 0..pending.len() as u32 {
             let link = &self.links[pending[first as usize].link as usize];
-            // The name, or a directory above it, was replaced since.
+            // The name, or a directory above it, has been replaced since.
             if link.node != PENDING | first || !reached.is_reached(self, link.parent) {
                 continue;
             }
@@ -67,7 +67,7 @@ impl Builder {
     }
 }
 
-/// The directories that a path leads to.
+/// The directories that can be reached.
 struct Reached {
     /// The state of each directory, by its node.
     directories: Vec<Known>,
@@ -79,7 +79,7 @@ struct Reached {
 enum Known {
     Reached,
     NotReached,
-    /// Reached if its parent is.
+    /// Reachable if its parent is.
     Entered,
 }
 

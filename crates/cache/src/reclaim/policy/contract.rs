@@ -1,4 +1,4 @@
-//! The contract of every policy, run over [`ReclaimPolicy::ALL`].
+//! Tests of the contract of every policy, run over [`ReclaimPolicy::ALL`].
 
 use std::collections::HashMap;
 
@@ -18,12 +18,12 @@ struct Cache {
     room: Room,
 }
 
-/// The owners' knowledge: the truth that the core is compared with.
+/// The knowledge of the owners, with which the core is compared.
 #[derive(Default)]
 struct World {
     live: HashMap<FrameId, (Victim, State, bool)>,
     rng: Option<Rng>,
-    /// The owner answers at once, or after the step.
+    /// Whether the owner answers immediately or after the step.
     at_once: bool,
     later: Vec<Victim>,
     congested: bool,
@@ -85,7 +85,7 @@ impl Cache {
         id
     }
 
-    /// One step, followed by the answers that the owner still owes.
+    /// Does one step, followed by the answers that are still due from the owner.
     fn step(&mut self, direct: bool) -> Next {
         let (room, freed) = (self.room, self.core[0].counts().freed_bytes);
         self.core().set_room(room);
@@ -131,7 +131,7 @@ fn names_are_found_and_in_the_table() {
     }
 }
 
-/// While frames change state at random, each is freed once, clean, and by its owner, and none is lost.
+/// While frames change state at random, each is freed once, when it is clean, and by its owner, and none is lost.
 #[test]
 fn frames_are_freed_once_and_clean_and_none_is_lost() {
     for kind in ReclaimPolicy::ALL {
@@ -206,7 +206,7 @@ fn frames_are_freed_once_and_clean_and_none_is_lost() {
     }
 }
 
-/// A clean and unused frame goes, however often it was used before.
+/// A clean and unused frame is freed, regardless of how often it was used before.
 #[test]
 fn memory_is_freed_as_long_as_there_is_any() {
     for kind in ReclaimPolicy::ALL {
@@ -231,7 +231,7 @@ fn memory_is_freed_as_long_as_there_is_any() {
     }
 }
 
-/// Linux compares its lists in pages: the frames of hot pages may be more than those of a copy with large ones.
+/// Linux compares its lists in pages, so the frames of hot pages may be more than those of a copy with large ones.
 #[test]
 fn hot_pages_stay_beside_a_copy_in_larger_frames() {
     for kind in ReclaimPolicy::ALL {
@@ -255,7 +255,7 @@ fn hot_pages_stay_beside_a_copy_in_larger_frames() {
     }
 }
 
-/// If all frames are dirty or in use, a reclaimer reports what it waits for, and does not spin.
+/// If all frames are dirty or in use, a reclaimer reports the reason for waiting, and does not spin.
 #[test]
 fn reclaimers_wait_where_nothing_can_go() {
     for kind in ReclaimPolicy::ALL {
@@ -274,7 +274,7 @@ fn reclaimers_wait_where_nothing_can_go() {
     }
 }
 
-/// The default policy looks at no frame that cannot be freed, and at few for each that it frees.
+/// The default policy examines no frame that cannot be freed, and only a few for each frame that it frees.
 #[test]
 fn used_once_looks_at_no_more_than_four_frames_for_one_that_it_frees() {
     let mut cache = Cache::new(ReclaimPolicy::UsedOnce, 64 * MIB, 1);

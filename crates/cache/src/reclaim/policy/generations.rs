@@ -1,31 +1,34 @@
-//! Linux 6.1: pages in up to four generations; pages that were read often are spared if those of their tier come back.
+//! Linux 6.1: pages in up to four generations. Pages that were read often are spared if pages of their tier are needed
+//! again.
 //!
-//! Main types: [`Generations`] (the generations of one zone), [`Tiers`] (what came back, tier by tier), [`Pacer`] (the
-//! background reclaimer, over all zones). Linux: the multi-gen LRU (Yu Zhao, 2022; `CONFIG_LRU_GEN`), mm/vmscan.c and
-//! mm/workingset.c of 6.1: `lru_gen_add_folio`, `folio_inc_refs`, `scan_folios`, `sort_folio`, `isolate_folio`,
-//! `get_tier_idx`, `should_run_aging`, `inc_max_seq`, `try_to_inc_min_seq`, `lru_gen_eviction`, `lru_gen_refault`. It
-//! includes the correction 081488051d28 ("mm/mglru: fix underprotected page cache", 6.7 and 6.1.70). 6.14 changed the
-//! detection of refaults again; that is not here.
+//! Main types: [`Generations`] (the generations of one zone), [`Tiers`] (the pages that were needed again, for each
+//! tier), [`Pacer`] (the background reclaimer, over all zones). Linux: the multi-gen LRU (Yu Zhao, 2022;
+//! `CONFIG_LRU_GEN`), mm/vmscan.c and mm/workingset.c of 6.1: `lru_gen_add_folio`, `folio_inc_refs`, `scan_folios`,
+//! `sort_folio`, `isolate_folio`, `get_tier_idx`, `should_run_aging`, `inc_max_seq`, `try_to_inc_min_seq`,
+//! `lru_gen_eviction`, `lru_gen_refault`. It includes the correction 081488051d28 ("mm/mglru: fix underprotected page
+//! cache", 6.7 and 6.1.70). 6.14 changed the detection of refaults again, which is not included.
 //!
-//! - **Generations** have numbers from `min_seq` to `max_seq`. Reclaim takes pages from the oldest one, whose number
-//!   goes up when it is empty. Aging begins a younger one when there are too few, or when their sizes are uneven.
-//! - **Tiers.** A page of a file moves to no other generation when it is read: reads only count. The first read is tier
-//!   0, the second is tier 1, the third and fourth are tier 2, and more are tier 3.
-//! - **Feedback.** When reclaim meets a page of a tier whose pages come back more than twice as often as those of tier
-//!   0, it moves the page to the next generation, and its count starts again. Linux calls this a proportional-integral-
-//!   derivative controller: the rate of the current generation, and the halved sum of the earlier ones, are compared.
-//! - **Refaults** count when the page left in the generation that is still the oldest.
+//! - **Generations** have numbers from `min_seq` to `max_seq`. Reclaim takes pages from the oldest one, and increments
+//!   `min_seq` when that is empty. Aging begins a new generation when there are too few, or when their sizes are
+//!   uneven.
+//! - **Tiers.** A page of a file is not moved to another generation when it is read: reads are only counted. The first
+//!   read is tier 0, the second is tier 1, the third and fourth are tier 2, and more are tier 3.
+//! - **Feedback.** If reclaim meets a page of a tier whose pages are needed again more than twice as often as those of
+//!   tier 0, it moves the page to the next generation, and its count starts again. Linux calls this a
+//!   proportional-integral-derivative controller: the rate of the current generation, and the halved sum of the
+//!   earlier ones, are compared.
+//! - **Refaults** count if the page was evicted from the generation that is still the oldest.
 //!
-//! Where this is not Linux:
-//! - Pages of programs are not in generations: Extant's cache has none. Only the model of a machine has some. There
-//!   they go, the least recently used first, when no zone has a page of a file left.
+//! Differences from Linux:
+//! - Pages of programs are not in generations, because Extant's cache has none. Only the model of a machine has some.
+//!   Of these, the least recently used are freed first, when no zone has a page of a file left.
 //! - Each zone has its own generations. There are no page tables to walk and no memory cgroups.
-//! - When a batch finds nothing but dirty pages, reclaim answers [`Next::Drive`], and the flusher writes. Linux wakes
-//!   its flusher since 6.13; before, only the writer's own limit did.
-//! - The number of a generation and a count of reads are stored in the 32 bits of a ghost; Linux has a few more.
+//! - If a batch finds only dirty pages, reclaim answers [`Next::Drive`], and the flusher writes. Linux wakes its
+//!   flusher since 6.13; before that, only the writer's own limit did.
+//! - The number of a generation and a count of reads are stored in the 32 bits of a ghost; Linux has a few more bits.
 //!
 //! # Locking
-//! Under the lock of [`super::super::Reclaim`].
+//! The lock of [`super::super::Reclaim`] protects everything here.
 
 use super::super::core::{self, Class, Core, Field, Host, Next, Why, Wrote};
 use super::super::frame::{FrameId, ListId, State};
@@ -38,27 +41,28 @@ const GENS_MIN: u64 = 2;
 const GENS_MAX: u64 = 4;
 /// Linux: `MAX_NR_TIERS`.
 const TIERS: usize = 4;
-/// The most reads after the first that are counted (Linux: `BIT(LRU_REFS_WIDTH)`; the width is two bits).
+/// The maximum number of reads after the first that are counted (Linux: `BIT(LRU_REFS_WIDTH)`; the width is two bits).
 const REFS_MAX: u8 = 4;
-/// Bits of a ghost's 32 that hold the count of reads.
+/// The number of bits of a ghost's 32 that contain the count of reads.
 const REFS_BITS: u32 = 3;
-/// How many uses of a frame are counted: one that begins without any needs one more than [`REFS_MAX`].
+/// The number of uses of a frame that are counted. A frame that begins without any use needs one more than
+/// [`REFS_MAX`].
 pub(super) const USES: u8 = REFS_MAX + 1;
-/// Pages that a batch frees (Linux: `MIN_LRU_BATCH`, the bits of a word).
+/// The number of pages that a batch frees (Linux: `MIN_LRU_BATCH`, the bits of a word).
 const BATCH: u64 = 64;
-/// Frames that a batch looks at (Linux: `MAX_LRU_BATCH`).
+/// The number of frames that a batch examines (Linux: `MAX_LRU_BATCH`).
 const LOOKS: u32 = 64 * 64;
 /// Linux: `DEF_PRIORITY`.
 const PRIORITY: u32 = 12;
 /// Linux: `SWAP_CLUSTER_MAX`.
 const CLUSTER: u64 = 32;
-/// The first list of the generations; they take four.
+/// The first of the four lists of the generations.
 const FIRST: ListId = 1;
-/// Memory of programs.
+/// The list of the memory of programs.
 const PROGRAMS: ListId = 6;
 
-/// The refaults, evictions and protections of the current generation by tier, and half of the sum of all before, each
-/// halved again (Linux: the counters of `struct lru_gen_folio`).
+/// The refaults, evictions and protections of the current generation by tier, and the sums over all earlier
+/// generations, each halved with every generation (Linux: the counters of `struct lru_gen_folio`).
 #[derive(Debug, Default)]
 struct Tiers {
     refaulted: [u64; TIERS],
@@ -69,13 +73,13 @@ struct Tiers {
 }
 
 impl Tiers {
-    /// The pages of the tier that came back, and all that were met (Linux: `read_ctrl_pos`).
+    /// The number of the tier's pages that were needed again, and of all that were met (Linux: `read_ctrl_pos`).
     fn position(&self, tier: usize) -> (u64, u64) {
         let total = self.total_before[tier] + self.evicted[tier] + self.protected[tier];
         (self.refaulted_before[tier] + self.refaulted[tier], total)
     }
 
-    /// The oldest generation is another one (Linux: `reset_ctrl_pos`).
+    /// Must be called when another generation becomes the oldest (Linux: `reset_ctrl_pos`).
     fn carry_over(&mut self) {
         for tier in 0..TIERS {
             let (refaulted, total) = self.position(tier);
@@ -84,12 +88,12 @@ impl Tiers {
         (self.refaulted, self.evicted, self.protected) = Default::default();
     }
 
-    /// The highest tier whose pages go (Linux: `get_tier_idx`, `positive_ctrl_err`).
+    /// The highest tier whose pages are freed (Linux: `get_tier_idx`, `positive_ctrl_err`).
     fn last_to_go(&self) -> usize {
         let (of_first, first) = self.position(0);
         let spared = (1..TIERS).find(|tier| {
             let (refaulted, total) = self.position(*tier);
-            // Twice as often as the first tier: a margin for fluctuations.
+            // It must be twice as often as the first tier, which is a margin for fluctuations.
             let product = |a: u64, b: u64| u128::from(a) * u128::from(b);
             refaulted >= BATCH && product(refaulted, first + BATCH) > product(of_first + 1, total) * 2
         });
@@ -114,10 +118,10 @@ pub(in crate::reclaim) struct Generations {
 /// The result of a batch.
 #[derive(Default)]
 struct Batch {
-    /// Pages looked at, and pages chosen to be freed.
+    /// The number of pages examined, and of pages chosen to be freed.
     scanned: u64,
     chosen: u64,
-    /// Some were dirty, under writeback or not durable.
+    /// Whether some were dirty, under writeback, or not durable.
     unclean: bool,
 }
 
@@ -139,7 +143,7 @@ impl Generations {
         self.max_seq - self.min_seq + 1
     }
 
-    /// Reads of the frame after the first, as far as they are counted (Linux: `folio_lru_refs`).
+    /// The counted reads of the frame after the first (Linux: `folio_lru_refs`).
     fn refs(field: &Field, id: FrameId) -> u8 {
         let first = u8::from(field.frames.state(id).has(State::REFERENCED));
         (field.frames.touches().count(id) + first).saturating_sub(1).min(REFS_MAX)
@@ -166,7 +170,7 @@ impl Generations {
         }
     }
 
-    /// The frame comes back (Linux: `lru_gen_refault`).
+    /// Handles a frame that is needed again (Linux: `lru_gen_refault`).
     fn refault(&mut self, field: &mut Field, id: FrameId, token: u32) {
         if token >> REFS_BITS != self.seq_of_token() {
             return;
@@ -175,12 +179,12 @@ impl Generations {
         self.tiers.refaulted[tier_of(refs)] += pages_of(field.frames.bytes(id));
         field.counts.refaulted += 1;
         if refs >= REFS_MAX - 1 {
-            // It begins as it left: met next, it is spared.
+            // It starts with its old state: when it is met next, it is spared.
             field.frames.touches().set(id, REFS_MAX);
         }
     }
 
-    /// The number of the oldest generation, as far as a ghost has room for it.
+    /// The part of the oldest generation's number for which a ghost has room.
     fn seq_of_token(&self) -> u32 {
         self.min_seq as u32 & (u32::MAX >> REFS_BITS)
     }
@@ -216,7 +220,7 @@ impl Generations {
         }
     }
 
-    /// Pages of a generation.
+    /// The number of pages in a generation.
     fn len(field: &Field, seq: u64) -> u64 {
         match field.frames.list_bytes(Self::list(seq)) {
             0 => 0,
@@ -224,12 +228,12 @@ impl Generations {
         }
     }
 
-    /// Pages of files on any list.
+    /// The number of pages of files on any list.
     fn total(&self, field: &Field) -> u64 {
         (self.min_seq..=self.max_seq).map(|seq| Self::len(field, seq)).sum()
     }
 
-    /// Whether a younger generation should begin (Linux: `should_run_aging`).
+    /// Whether a new generation should begin (Linux: `should_run_aging`).
     fn wants_aging(&self, field: &Field) -> bool {
         match self.gens() {
             gens if gens <= GENS_MIN => true,
@@ -242,16 +246,17 @@ impl Generations {
         }
     }
 
-    /// How many pages a pass looks at (Linux: `get_nr_to_scan`).
+    /// The number of pages that a pass examines (Linux: `get_nr_to_scan`).
     fn scan_count(&mut self, field: &Field, priority: u32) -> u64 {
         if self.wants_aging(field) && priority < PRIORITY {
-            // Reads have been counted where they happened, so aging has no page to move.
+            // Reads are counted when they happen, so aging has no page to move.
             self.max_seq += 1;
         }
         if self.gens() > GENS_MIN { self.total(field) >> priority } else { 0 }
     }
 
-    /// Takes pages from the oldest generation: some are freed, the others move on (Linux: `scan_folios`, `sort_folio`).
+    /// Takes pages from the oldest generation. Some are freed, the others are moved on (Linux: `scan_folios`,
+    /// `sort_folio`).
     fn batch(&mut self, field: &mut Field, taken: &mut Vec<FrameId>) -> Batch {
         let mut batch = Batch::default();
         let last_to_go = self.tiers.last_to_go();
@@ -310,7 +315,7 @@ fn evict(core: &mut Core, host: &mut dyn Host) -> Batch {
     batch
 }
 
-/// Looks at the inodes that are due.
+/// Examines the inodes that are due.
 fn shrink_slab(core: &mut Core, host: &mut dyn Host) {
     let (field, policy) = core.parts();
     let super::Policy::Generations(generations) = policy else { return };
@@ -319,7 +324,7 @@ fn shrink_slab(core: &mut Core, host: &mut dyn Host) {
     slab::shrink(core, n, host);
 }
 
-/// Frees memory of programs, if no zone has any page of a file: those that were not used since the last look.
+/// Frees memory of programs that was not used since the last look, if no zone has any page of a file.
 fn shrink_programs(core: &mut Core, host: &mut dyn Host) {
     for _ in 0..CLUSTER {
         let (field, _) = core.parts();
@@ -341,7 +346,7 @@ fn shrink_programs(core: &mut Core, host: &mut dyn Host) {
     }
 }
 
-/// Pages of files that a zone has, and those of them that cannot go before they are written.
+/// The number of pages of files in a zone, and of those that cannot be freed before they are written.
 fn pages_of_files(zone: &Core) -> (u64, u64) {
     let field = zone.field();
     let listed = (0..GENS_MAX).map(|seq| field.frames.list_bytes(Generations::list(seq))).sum::<u64>();
@@ -352,10 +357,10 @@ fn pages_of_files(zone: &Core) -> (u64, u64) {
 pub(in crate::reclaim) struct Pacer {
     on: bool,
     priority: u32,
-    /// This pass is at that zone, and has that many pages of it left to look at.
+    /// The zone that this pass is at, and the number of its pages that are left to examine.
     zone: usize,
     left: Option<u64>,
-    /// Pages that this pass has looked at, and the count of freed frames when it began.
+    /// The number of pages that this pass has examined, and the count of freed frames when it began.
     scanned: u64,
     freed_before: u64,
     /// The count of freed frames when the round over all priorities began.
@@ -379,7 +384,7 @@ impl Pacer {
         (self.zone, self.left, self.scanned, self.freed_before) = (0, None, 0, Self::freed(zones));
     }
 
-    /// The answer where nothing can go: the flusher has to write, or all is in use.
+    /// The answer if nothing can be freed: the flusher has to write, or everything is in use.
     fn nothing(zones: &[Core], bytes: u64) -> Next {
         match zones.iter().map(pages_of_files).map(|(_, unclean)| unclean).sum::<u64>() {
             0 => Next::Wait { why: Why::InUse, at_most_ns: STALL_NS },
@@ -426,7 +431,7 @@ impl Pacer {
             zones.iter_mut().for_each(|zone| shrink_programs(zone, host));
         }
         let freed = Self::freed(zones);
-        // Linux: the next pass is harder, unless this one looked at as much as had to be freed, and freed some of it.
+        // In Linux, the next pass is harder, unless this one examined as much as had to be freed, and freed some of it.
         if self.scanned < pages_of(high).max(CLUSTER) || freed == self.freed_before {
             self.priority -= 1;
         }
@@ -442,7 +447,7 @@ impl Pacer {
         Next::More
     }
 
-    /// For a caller that needs memory at once (Linux: `do_try_to_free_pages`).
+    /// For a caller that needs memory immediately (Linux: `do_try_to_free_pages`).
     pub fn direct(&mut self, zones: &mut [Core], host: &mut dyn Host) -> Next {
         let mut chosen = 0;
         for priority in (0..=PRIORITY).rev() {

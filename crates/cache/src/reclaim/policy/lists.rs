@@ -1,19 +1,19 @@
-//! Linux's lists: active and inactive, of programs' memory and of files, and inodes beside them.
+//! Linux's active and inactive lists, of the memory of programs and of files, together with the inodes.
 //!
-//! Main types: [`Lists`] (the lists of one zone), [`Kswapd`] (the background reclaimer, over all zones), [`Rules`]
-//! (the differences between the generations). Linux: mm/vmscan.c of 3.9, of mmotm 2013-05-22 and of 3.11:
-//! `balance_pgdat`, `get_scan_count`, `shrink_lruvec`, `shrink_page_list`, `shrink_slab`, `do_try_to_free_pages`. The
-//! three have the same lists, and so the same hit rates. They differ in how a reclaimer proceeds after it meets a
-//! dirty page. `workingset` (3.15) has the third's rules, and remembers the pages that left ([`super::workingset`]).
+//! Main types: [`Lists`] (the lists of one zone), [`Kswapd`] (the background reclaimer, over all zones), [`Rules`] (the
+//! differences between the versions). Linux: mm/vmscan.c of 3.9, of mmotm 2013-05-22 and of 3.11: `balance_pgdat`,
+//! `get_scan_count`, `shrink_lruvec`, `shrink_page_list`, `shrink_slab`, `do_try_to_free_pages`. The three have the
+//! same lists, and so the same hit rates. They differ in how a reclaimer proceeds after it meets a dirty page.
+//! `workingset` (3.15) has the rules of the third, and remembers evicted pages ([`super::workingset`]).
 //!
-//! A frame counts as the pages of 4 KiB that it has, as a folio does in Linux. The counts that all policies share are
-//! of frames.
+//! A frame counts as its number of pages of 4 KiB, like a folio in Linux. The counts that all policies share count
+//! frames.
 //!
-//! Where this is not Linux: a second use moves a page to the active list when reclaim meets it, not at once; there are
-//! no mapped pages of files, and no memory cgroups.
+//! Differences from Linux: a second use moves a page to the active list when reclaim meets it, not immediately; there
+//! are no mapped pages of files, and no memory cgroups.
 //!
 //! # Locking
-//! Under the lock of [`super::super::Reclaim`].
+//! The lock of [`super::super::Reclaim`] protects everything here.
 
 use super::super::core::{self, Class, Core, Field, Host, Next, Why, Wrote};
 use super::super::frame::{FrameId, State};
@@ -25,86 +25,87 @@ const ACTIVE_ANON: usize = 1;
 const INACTIVE_FILE: usize = 2;
 const ACTIVE_FILE: usize = 3;
 
-/// Pages that are looked at as one batch (Linux: `SWAP_CLUSTER_MAX`).
+/// The number of pages that are examined as one batch (Linux: `SWAP_CLUSTER_MAX`).
 const BATCH: u64 = 32;
-/// The pass that looks at the least: one page in 2^12 (Linux: `DEF_PRIORITY`).
+/// The priority of the pass that examines the fewest pages: one in 2^12 (Linux: `DEF_PRIORITY`).
 const PRIORITY: u32 = 12;
-/// How readily programs' memory is taken, of 200 (Linux: `vm_swappiness`).
+/// The preference for taking the memory of programs, from 0 to 200 (Linux: `vm_swappiness`).
 const SWAPPINESS: f64 = 60.0;
-/// Bytes of a page.
+/// The size of a page in bytes.
 const PAGE: u64 = 4096;
-/// After this many rounds over all priorities in which nothing was freed, nothing can go: each round looks at about
-/// twice as many pages as there are (Linux: `zone_reclaimable`, six times as many).
+/// After this many rounds over all priorities in which nothing was freed, nothing can be freed: each round examines
+/// about twice as many pages as there are (Linux: `zone_reclaimable`, six times as many).
 const FRUITLESS: u32 = 3;
-/// How long a reclaimer has to wait (Linux: `HZ / 10`).
+/// The time for which a reclaimer has to wait (Linux: `HZ / 10`).
 pub(super) const STALL_NS: u64 = 100_000_000;
 
 /// When a background reclaimer may write a dirty page of a file itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::reclaim) enum Writes {
-    /// Once it scans more than one page in 2^10.
+    /// If it scans more than one page in 2^10.
     Harder,
-    /// Once a batch has marked the zone's tail as dirty.
+    /// If a batch has marked the zone's tail as dirty.
     DirtyTail,
 }
 
-/// How much of a batch has to be affected before it marks the zone.
+/// The part of a batch that has to be affected before it marks the zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::reclaim) enum Marks {
     Never,
-    /// A share of it that falls as the scan gets harder.
+    /// A part of it that becomes smaller as the scan gets harder.
     Share,
-    /// All of it.
+    /// The whole batch.
     All,
 }
 
 /// When a background reclaimer waits after a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::reclaim) enum Stalls {
-    /// Much is being written, to a device that is congested.
+    /// Much is being written to a device that is congested.
     Congested,
-    /// The same, or pages under writeback came round again.
+    /// The same, or pages under writeback were met again.
     CongestedOrAgain,
-    /// Pages under writeback came round again, or all pages are dirty and none is under writeback yet.
+    /// Pages under writeback were met again, or all pages are dirty and none is under writeback yet.
     AgainOrUnqueued,
 }
 
 /// Which pages of a batch count as those of a congested device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::reclaim) enum Congestion {
-    /// Dirty pages that a caller in need of memory does not write because of the congestion; kswapd writes them anyway.
+    /// Dirty pages that a caller in need of memory does not write because of the congestion. kswapd writes them anyway.
     Refused,
-    /// All dirty pages of such a device, and its pages under writeback that came round again.
+    /// All dirty pages of such a device, and its pages under writeback that were met again.
     Met,
 }
 
-/// The differences between the generations of Linux.
+/// The differences between the versions of Linux.
 #[derive(Debug)]
 pub(in crate::reclaim) struct Rules {
     pub writes: Writes,
-    /// How many dirty pages mark the zone; with [`Marks::All`], only those that are not under writeback yet count.
+    /// How many dirty pages mark the zone. With [`Marks::All`], only those count that are not under writeback yet.
     pub dirty_tail: Marks,
     /// How many pages under writeback mark the zone.
     pub writeback_tail: Marks,
     pub congestion: Congestion,
     pub stalls: Stalls,
-    /// Pages that are written and not durable count as dirty (Linux: `is_dirty_writeback`). Otherwise they are only
+    /// Pages that are written but not durable count as dirty (Linux: `is_dirty_writeback`). Otherwise they are only
     /// known as pages that cannot be freed.
     pub sees_unstable: bool,
-    /// A zone is scanned until it has freed its high watermark, with the lists in the proportion of the start. The
-    /// scan gets harder only if it looked at fewer pages than that. Otherwise a pass scans all that its priority
+    /// A zone is scanned until as much as its high watermark was freed, with the lists in their initial proportion. The
+    /// scan gets harder only if it examined fewer pages than that. Otherwise a pass scans everything that its priority
     /// allows, and each pass is harder.
     pub proportional: bool,
     /// Inodes are scanned once for each priority, not in each pass over a zone.
     pub slab_once: bool,
-    /// A page that comes back soon enough joins the active list at once (Linux: `workingset_refault`).
+    /// A page that is needed again soon enough is put on the active list immediately (Linux: `workingset_refault`).
     pub refaults: bool,
 }
 
 /// The lists of one zone, and their statistics.
 pub(in crate::reclaim) struct Lists {
     rules: &'static Rules,
-    /// Pages looked at recently and those of them that stayed, of programs and of files (Linux: `zone_reclaim_stat`).
+    /// The numbers of recently examined pages, and of those that were kept, of programs and of files (Linux:
+    /// `zone_reclaim_stat`).
     scanned: [f64; 2],
     rotated: [f64; 2],
     /// Linux: `ZONE_CONGESTED`, `ZONE_TAIL_LRU_DIRTY`, `ZONE_WRITEBACK`.
@@ -113,7 +114,7 @@ pub(in crate::reclaim) struct Lists {
     writeback_tail: bool,
     slab: Slab,
     nonresident: Nonresident,
-    /// Pages that the background reclaimer has freed, since the start.
+    /// The number of pages that the background reclaimer has freed since the start.
     freed: u64,
 }
 
@@ -125,7 +126,7 @@ struct Batch {
     unqueued: u64,
     congested: u64,
     writeback: u64,
-    /// Under writeback, marked to be freed afterwards, and met again.
+    /// The number of pages under writeback that are marked to be freed afterwards and were met again.
     again: u64,
 }
 
@@ -154,8 +155,8 @@ impl Lists {
         }
     }
 
-    /// Whether the new page left so lately that it would have stayed, had the working set been smaller by the pages
-    /// that left after it.
+    /// Whether the new page was evicted so recently that it would have been kept if the working set had been smaller by
+    /// the pages that were evicted after it.
     fn comes_back(&mut self, field: &Field, id: FrameId) -> bool {
         let programs = pages(field, ACTIVE_ANON) + pages(field, INACTIVE_ANON);
         self.rules.refaults
@@ -196,7 +197,7 @@ impl Lists {
         (self.congested, self.dirty_tail, self.writeback_tail) = (false, false, false);
     }
 
-    /// How many pages of each list a pass looks at (Linux: `get_scan_count`).
+    /// The number of pages of each list that a pass examines (Linux: `get_scan_count`).
     fn scan_count(&mut self, field: &Field, priority: u32) -> [u64; 4] {
         let len = |list| pages(field, list);
         let anon = len(INACTIVE_ANON) + len(ACTIVE_ANON);
@@ -204,10 +205,10 @@ impl Lists {
         let share: Box<dyn Fn(usize, u64) -> u64> = if anon > 0 && priority == 0 {
             Box::new(|_, n| n)
         } else if anon > 0 && file + field.room.free / PAGE <= field.room.high / PAGE {
-            // Too few pages of files to be worth a scan.
+            // There are too few pages of files to be worth a scan.
             Box::new(|list, n| if list < INACTIVE_FILE { n } else { 0 })
         } else if anon == 0 || len(ACTIVE_FILE) <= len(INACTIVE_FILE) {
-            // Enough pages of files that were not used again.
+            // There are enough pages of files that were not used again.
             Box::new(|list, n| if list < INACTIVE_FILE { 0 } else { n })
         } else {
             for (t, n) in [anon, file].into_iter().enumerate() {
@@ -224,7 +225,8 @@ impl Lists {
         std::array::from_fn(|list| share(list, len(list) >> priority))
     }
 
-    /// Linux: `inactive_anon_is_low`: the inactive list may be the smaller, the larger the zone.
+    /// Whether the inactive list is too short; the larger the zone, the smaller its share may be (Linux:
+    /// `inactive_anon_is_low`).
     fn anon_is_low(field: &Field) -> bool {
         let gib = field.room.total as f64 / f64::from(1 << 30);
         let ratio = if gib >= 1.0 { (10.0 * gib).sqrt() as u64 } else { 1 };
@@ -262,7 +264,7 @@ impl Lists {
         }
     }
 
-    /// Updates the zone after a batch; returns whether its reclaimer has to wait (Linux: the end of
+    /// Updates the zone after a batch. Returns whether its reclaimer has to wait (Linux: the end of
     /// `shrink_inactive_list`).
     fn after(&mut self, batch: Batch, priority: u32, background: bool, device_full: bool) -> bool {
         let Batch { taken, dirty, unqueued, congested, writeback, again } = batch;
@@ -272,7 +274,7 @@ impl Lists {
         self.congested |= dirty > 0 && dirty == congested;
         let crowded = self.congested && device_full;
         if again > 0 && self.rules.stalls == Stalls::CongestedOrAgain {
-            // After a wait, the reclaimer looks again before it waits once more.
+            // After a wait, the reclaimer checks again before it waits once more.
             self.writeback_tail = false;
         }
         match self.rules.stalls {
@@ -283,7 +285,7 @@ impl Lists {
     }
 }
 
-/// The list of that index.
+/// The list with this index.
 fn id_of(list: usize) -> u8 {
     list as u8 + 1
 }
@@ -293,7 +295,7 @@ pub(super) fn pages_of(bytes: u64) -> u64 {
     (bytes / PAGE).max(1)
 }
 
-/// The pages on a list.
+/// The number of pages on a list.
 fn pages(field: &Field, list: usize) -> u64 {
     match field.frames.list_bytes(id_of(list)) {
         0 => 0,
@@ -322,8 +324,9 @@ fn count_unclean(field: &mut Field, rules: &Rules, id: FrameId, batch: &mut Batc
     }
 }
 
-/// Starts to write dirty pages, if the rules permit that to this reclaimer (Linux: `pageout`). `referenced`: a file's
-/// pages were used since reclaim met them last, and stay until it meets them again (Linux: `PAGEREF_RECLAIM_CLEAN`).
+/// Starts to write dirty pages, if the rules permit this to the reclaimer (Linux: `pageout`). `referenced` means that a
+/// file's pages were used since reclaim last met them; they are kept until it meets them again (Linux:
+/// `PAGEREF_RECLAIM_CLEAN`).
 fn pageout(
     core: &mut Core,
     (id, referenced): (FrameId, bool),
@@ -370,7 +373,7 @@ fn pageout(
     }
 }
 
-/// Looks at `n` pages at the end of an inactive list, or a few more with the last frame. Returns how many pages it
+/// Examines `n` pages at the end of an inactive list, or a few more with the last frame. Returns how many pages it
 /// chose to be freed, and whether the reclaimer has to wait (Linux: `shrink_inactive_list`, `shrink_page_list`).
 fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &mut dyn Host) -> (u64, bool) {
     let background = !core.parts().0.direct;
@@ -392,7 +395,7 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
         let (field, policy) = core.parts();
         let super::Policy::Lists(lists) = policy else { return (chosen, false) };
         let (state, pages) = (field.frames.state(id), pages_of(field.frames.bytes(id)));
-        // Linux before 3.11 counts pages as dirty where it would write them: below.
+        // Linux before 3.11 counts pages as dirty only where it would write them, which is below.
         let counts_all = lists.rules.congestion == Congestion::Met;
         if counts_all && field.class(id) != Class::Anonymous {
             count_unclean(field, lists.rules, id, &mut batch, host);
@@ -451,7 +454,7 @@ fn shrink_inactive(core: &mut Core, list: usize, n: u64, priority: u32, host: &m
     (chosen, lists.after(batch, priority, background, device_full))
 }
 
-/// Frees inodes in proportion to the pages that were looked at.
+/// Frees inodes in proportion to the pages that were examined.
 fn shrink_slab(core: &mut Core, host: &mut dyn Host) {
     let (field, policy) = core.parts();
     let super::Policy::Lists(lists) = policy else { return };
@@ -463,18 +466,18 @@ fn shrink_slab(core: &mut Core, host: &mut dyn Host) {
 /// The state of a pass over one zone.
 #[derive(Debug, Default)]
 struct Pass {
-    /// Pages of each list to look at: at the start of the pass, and now.
+    /// The number of pages of each list to examine: at the start of the pass, and now.
     targets: [u64; 4],
     left: [u64; 4],
     scanned: u64,
     /// The zone's count of freed pages when the pass began.
     freed_before: u64,
-    /// The pass frees at most this many pages.
+    /// The maximum number of pages that the pass frees.
     want: u64,
     cut: bool,
 }
 
-/// Pages of a zone that the background reclaimer has freed, since the start.
+/// The number of pages of a zone that the background reclaimer has freed since the start.
 fn freed_pages(zone: &mut Core) -> u64 {
     match zone.parts() {
         (_, super::Policy::Lists(lists)) => lists.freed,
@@ -487,15 +490,15 @@ pub(in crate::reclaim) struct Kswapd {
     rules: &'static Rules,
     on: bool,
     priority: u32,
-    /// This pass looks at the zones from 0 to this.
+    /// This pass examines the zones from 0 to this one.
     end: usize,
     zone: usize,
     pass: Option<Pass>,
-    /// The counts of freed pages, over all zones, when the priority was set.
+    /// The number of freed pages, over all zones, when the priority was set.
     freed_before: u64,
-    /// The pass looked at less than was to be freed: the next one is harder.
+    /// The pass examined less than was to be freed, so the next one is harder.
     raise: bool,
-    /// Rounds in which nothing was freed, and the count of what was freed when the last one ended.
+    /// The number of rounds in which nothing was freed, and the count of freed pages when the last one ended.
     fruitless: u32,
     freed_by_all: u64,
 }
@@ -521,7 +524,7 @@ impl Kswapd {
         zones.iter_mut().map(freed_pages).sum()
     }
 
-    /// Begins a pass over the zones up to the highest that is short of memory; false if none is.
+    /// Begins a pass over the zones up to the highest one that is short of memory. Returns false if there is none.
     fn begin(&mut self, zones: &mut [Core]) -> bool {
         (self.zone, self.pass, self.raise) = (0, None, true);
         for (i, zone) in zones.iter_mut().enumerate().rev() {
@@ -570,7 +573,7 @@ impl Kswapd {
         Pass { targets: left, left, scanned: 0, freed_before, want, cut: false }
     }
 
-    /// Scans a batch of each list of the current zone; returns whether the reclaimer has to wait.
+    /// Scans a batch of each list of the current zone. Returns whether the reclaimer has to wait.
     fn scan(&mut self, zone: &mut Core, host: &mut dyn Host) -> bool {
         let Some(pass) = &mut self.pass else { return false };
         let mut stall = false;
@@ -591,8 +594,8 @@ impl Kswapd {
             }
         }
         if self.rules.proportional && !pass.cut && freed_pages(zone) - pass.freed_before >= pass.want {
-            // Enough: the kind with less left stops, and the other goes on to the share that the first one has
-            // reached.
+            // Enough was freed: the kind with less left is stopped, and the other one continues to the share that the
+            // first one has reached.
             pass.cut = true;
             let both = |lists: &[u64; 4], kind: usize| lists[2 * kind] + lists[2 * kind + 1];
             let (stops, on) = if both(&pass.left, 1) > both(&pass.left, 0) { (0, 1) } else { (1, 0) };

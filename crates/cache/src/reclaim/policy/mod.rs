@@ -1,4 +1,4 @@
-//! Which frames leave the cache when memory is short.
+//! The policies that choose which frames to evict when memory is short.
 //!
 //! | name | idea in one sentence | after | judged by |
 //! |---|---|---|---|
@@ -9,7 +9,7 @@
 //! | `generations` | up to four generations; frames that were read often are spared if those of their tier come back more often than frames read once | Linux 6.1, the multi-gen LRU | experiments/020, 022, 036 |
 //! | `used-once` | frames used once leave first, frames that come back stay; dirty frames stand on no list, and a lack of clean frames drives the flusher | S3-FIFO (Yang et al., SOSP 2023), refault distances (Linux, mm/workingset.c) | experiments/020, 021 |
 //!
-//! A policy decides over frames ([`super::core::Field`]); [`super::Core`] does the counting, [`super::Reclaim`] takes
+//! A policy makes decisions about frames ([`super::core::Field`]). [`super::Core`] counts, and [`super::Reclaim`] takes
 //! the locks and calls the owners that free frames.
 
 #[cfg(test)]
@@ -48,7 +48,7 @@ extant_base::policies! {
 }
 
 impl ReclaimPolicy {
-    /// Up to how many uses of a frame the policy wants counted.
+    /// The maximum number of uses of a frame that the policy wants to be counted.
     pub(super) fn uses_counted(self) -> u8 {
         if self == ReclaimPolicy::Generations { generations::USES } else { Touches::USUAL }
     }
@@ -73,7 +73,7 @@ impl Policy {
         }
     }
 
-    /// The frame is new, and on no list.
+    /// Handles a new frame, which is on no list.
     pub fn inserted(&mut self, field: &mut Field, id: FrameId) {
         match self {
             Policy::Lists(p) => p.inserted(field, id),
@@ -82,7 +82,7 @@ impl Policy {
         }
     }
 
-    /// The owners' flags of the frame have changed; `before` is the old state.
+    /// Handles a change of the frame's owner flags; `before` is the old state.
     pub fn changed(&mut self, field: &mut Field, id: FrameId, before: State) {
         match self {
             Policy::Lists(p) => p.changed(field, id, before),
@@ -91,7 +91,7 @@ impl Policy {
         }
     }
 
-    /// A chosen frame could not be freed, or a parked frame's last user is done. It is on no list.
+    /// Handles a chosen frame that could not be freed, or a parked frame whose last user is done. It is on no list.
     pub fn kept(&mut self, field: &mut Field, id: FrameId) {
         match self {
             Policy::Lists(p) => p.kept(field, id),
@@ -100,7 +100,7 @@ impl Policy {
         }
     }
 
-    /// The owner frees a chosen frame now.
+    /// Handles a chosen frame that the owner frees now.
     pub fn freed(&mut self, field: &mut Field, id: FrameId) {
         match self {
             Policy::Lists(p) => p.freed(field, id),

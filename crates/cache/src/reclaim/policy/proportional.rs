@@ -1,4 +1,4 @@
-//! mmotm of 2013-05-22: scan in proportion, and no harder while enough is freed.
+//! mmotm of 2013-05-22: scan in proportion, and no harder as long as enough is freed.
 //!
 //! Main item: [`PROPORTIONAL`]. [`super::lists`] describes the rules that it sets.
 //!

@@ -1,6 +1,6 @@
 //! A cache of one owner whose frames are freed as soon as they are chosen, for the tests of single policies.
 //!
-//! Main type: [`Cache`]. Frames are of 4 KiB, and one is freed when one is needed.
+//! Main type: [`Cache`]. Frames have 4 KiB, and one is freed when one is needed.
 //!
 //! # Locking
 //! None.
@@ -12,7 +12,7 @@ use super::super::frame::{FrameId, Key, ListId, OwnerId, State};
 use super::ReclaimPolicy;
 
 const FRAME: u32 = 4096;
-/// A reclaimer that has not freed a frame after this many steps never will.
+/// If a reclaimer has not freed a frame after this many steps, it never will.
 const STEPS: u32 = 10_000;
 
 pub(super) struct Cache {
@@ -73,7 +73,7 @@ impl Cache {
         id
     }
 
-    /// Uses the item; returns whether it was in the cache.
+    /// Uses the item. Returns whether it was in the cache.
     pub fn access(&mut self, item: u64) -> bool {
         if let Some(id) = self.frame(item) {
             self.zones[0].touches().touch(id);
@@ -84,7 +84,7 @@ impl Cache {
         false
     }
 
-    /// How many of the items had to be read.
+    /// Uses the items. Returns how many of them had to be read.
     pub fn read(&mut self, items: impl Iterator<Item = u64>) -> u64 {
         items.map(|item| u64::from(!self.access(item))).sum()
     }
@@ -93,7 +93,7 @@ impl Cache {
         self.items.0.get(&item).copied()
     }
 
-    /// The list that the item stands on.
+    /// The list that the item is on.
     pub fn list(&self, item: u64) -> Option<ListId> {
         self.frame(item).map(|id| self.zones[0].field().frames.list(id))
     }

@@ -1,25 +1,27 @@
-//! Frames used once leave first; dirty frames stand on no list.
+//! Frames that were used only once are freed first. Dirty frames are on no list.
 //!
 //! Main types: [`UsedOnce`], [`step`], [`direct`]. After S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: FIFO queues are all
 //! you need for cache eviction, SOSP 2023). Every new frame passes through a small queue. A frame that was used again
-//! there moves to the main queue. Ghosts remember frames that left the small queue: one that comes back while it is
-//! remembered goes to the main queue at once. A use only counts; nothing moves, so a hit takes no lock.
+//! there is moved to the main queue. Ghosts remember frames that were evicted from the small queue: if such a frame is
+//! needed again, it is put on the main queue immediately. A use is only counted and moves nothing, so a hit takes no
+//! lock.
 //!
 //! Additions to S3-FIFO:
-//! - Sizes are bytes, because frames of 1 to 64 KiB share the queues.
-//! - A frame is on a queue only while it is clean and unused. So the policy looks at no frame that cannot go. Dirty
-//!   frames that were not used again count with the small queue: a copy takes the frames of the copy, and the lack of
-//!   clean ones drives the flusher ([`Next::Drive`]) instead of the main queue.
-//! - While all new frames are dirty, the main queue ages: for [`AGING`] bytes of new frames, the policy looks at one
-//!   byte of the main queue. Without that, a writer could not use the room of frames that have fallen out of use.
-//!   Clean new frames need no such rule: those that come back go to the main queue and push unused frames out of it.
-//! - Of [`SPARED`] + 1 frames that the policy looks at, it frees one in the long run. If nearly all frames are used
+//! - Sizes are in bytes, because frames of 1 to 64 KiB share the queues.
+//! - A frame is on a queue only while it is clean and unused. So the policy examines no frame that cannot be freed.
+//!   Dirty frames that were not used again count with the small queue: a copy evicts the frames of the copy, and the
+//!   lack of clean ones drives the flusher ([`Next::Drive`]) instead of using up the main queue.
+//! - While all new frames are dirty, the main queue ages: for [`AGING`] bytes of new frames, the policy examines one
+//!   byte of the main queue. Without this, a writer could not use the space of frames that are no longer used. Clean
+//!   new frames need no such rule: those that are needed again are put on the main queue and push unused frames out of
+//!   it.
+//! - Of [`SPARED`] + 1 frames that the policy examines, it frees one in the long run. If nearly all frames are used
 //!   again, the choice among them matters little, and a longer search for an unused one costs more than it saves.
-//! - Memory of programs has a queue of its own. The policy looks at it for as many bytes as data came back too soon,
-//!   and when no zone has any data left.
+//! - Memory of programs has its own queue. The policy examines as many bytes of it as there were bytes of data that
+//!   were needed again too soon, and also examines it when no zone has any data left.
 //!
 //! # Locking
-//! Under the lock of [`super::super::Reclaim`].
+//! The lock of [`super::super::Reclaim`] protects everything here.
 
 use super::super::core::{self, Class, Core, Field, Host, Next, Why, Wrote};
 use super::super::frame::{FrameId, OFF, State};
@@ -27,51 +29,52 @@ use super::super::ghost::Ghosts;
 
 const SMALL: u8 = 1;
 const MAIN: u8 = 2;
-/// Memory of programs.
+/// The queue of the memory of programs.
 const PROGRAMS: u8 = 3;
 
-/// The main queue gives frames only after the small queue and dirty new data take one in this many bytes. With a
-/// tenth, as published, a copy takes more of a hot set that just fits. With a thirtieth, frames leave a small cache
-/// before their second use (experiment 020).
+/// Frames of the main queue are freed only if the small queue and dirty new data take more than one in this many bytes.
+/// With a tenth, as published, a copy evicts more of a hot set that just fits. With a thirtieth, frames are evicted
+/// from a small cache before their second use (experiment 020).
 const SMALL_SHARE: u64 = 16;
-/// Uses in the small queue that make a frame stay. With one, data that is used twice in a row fills the main queue,
-/// and loops miss more (experiment 020).
+/// The number of uses in the small queue after which a frame is kept. With one, data that is used twice in a row fills
+/// the main queue, and loops have more misses (experiment 020).
 const PROMOTE: u8 = 2;
-/// How many used frames of the main queue may be spared for each new frame, and so for each that is freed.
+/// The number of used frames of the main queue that may be spared for each new frame, and so for each that is freed.
 const SPARED: u64 = 3;
 /// The main queue ages by one byte for this many bytes of new frames.
 const AGING: u64 = 32;
 /// The largest frame, in bytes.
 const FRAME_MAX: u64 = 64 << 10;
-/// Frames that a step looks at: in the background, and for a caller that needs memory at once.
+/// The number of frames that a step examines: in the background, and for a caller that needs memory immediately.
 const STEP: u32 = 128;
 const DIRECT: u64 = 32;
-/// How many frames of programs go to swap space before the reclaimer waits for them.
+/// The number of frames of programs that are written to swap space before the reclaimer waits for them.
 const WRITES: u32 = 32;
-/// How long the reclaimer waits if all frames are in use.
+/// The time for which the reclaimer waits if all frames are in use.
 const IN_USE_NS: u64 = 10_000_000;
-/// Ghosts count time in units of this many bytes that left the small queue: 32 bits of it are 4 TiB.
+/// Ghosts count time in units of this many bytes that were evicted from the small queue; 32 bits are 4 TiB.
 const UNIT_BITS: u32 = 10;
 
 #[derive(Default)]
 pub(in crate::reclaim) struct UsedOnce {
     ghosts: Ghosts,
-    /// Bytes that have left the small queue for good.
+    /// The number of bytes that were evicted from the small queue.
     left: u64,
-    /// Bytes of the main queue that the policy may look at because of their age.
+    /// The number of bytes of the main queue that the policy may examine because of their age.
     aging: u64,
-    /// Used frames that may be spared now: [`SPARED`] for each new frame, and no more than there are frames.
+    /// The number of used frames that may be spared now: [`SPARED`] for each new frame, and at most the number of
+    /// frames.
     spare: u64,
-    /// Bytes of programs' memory that may go, because as many bytes of data came back.
+    /// The number of bytes of programs' memory that may be freed, because as many bytes of data were needed again.
     refaulted: u64,
 }
 
-/// Where the next frame comes from.
+/// The source of the next frame.
 enum Choice {
     Free(FrameId),
-    /// The main queue could free memory of programs, which has to be written first.
+    /// A frame of a program's memory, which has to be written before it can be freed.
     Write(FrameId),
-    /// No frame can go before something is written.
+    /// No frame can be freed before something is written.
     Dirty,
     Nothing,
 }
@@ -83,8 +86,8 @@ impl UsedOnce {
 
     pub fn inserted(&mut self, field: &mut Field, id: FrameId) {
         let bytes = field.frames.bytes(id);
-        // No more is saved up than one lap of the queue uses: otherwise the policy would look at frames again before
-        // any caller has had the time to use them.
+        // The amount is limited to one round of the queue. Otherwise the policy would examine frames again before any
+        // caller has had the time to use them.
         self.aging = (self.aging + bytes / AGING).min((field.frames.list_bytes(MAIN) / AGING).max(FRAME_MAX));
         self.spare = (self.spare + SPARED).min(u64::from(field.frames.live()));
         self.ghosts.reserve(u64::from(field.frames.live()));
@@ -97,8 +100,8 @@ impl UsedOnce {
         self.place(field, id);
     }
 
-    /// How many bytes may leave the small queue before a frame that left it counts as not missed: the size of the
-    /// main queue.
+    /// The maximum number of bytes that may be evicted from the small queue before an evicted frame counts as not
+    /// missed: the size of the main queue.
     fn span(&self, field: &Field) -> u64 {
         field.frames.list_bytes(MAIN).max(field.frames.list_bytes(SMALL))
     }
@@ -110,7 +113,7 @@ impl UsedOnce {
             if state.has(State::WRITEBACK) {
                 field.frames.unlink(id);
             } else if field.frames.unmark(id, State::IMMEDIATE) {
-                // Reclaim requested its write, in order to free it now.
+                // Reclaim requested its write in order to free it, so it is freed next.
                 field.frames.push_tail(PROGRAMS, id);
             } else {
                 field.frames.push(PROGRAMS, id);
@@ -144,7 +147,7 @@ impl UsedOnce {
         }
     }
 
-    /// The next frame to go, after a look at no more than `looks` frames.
+    /// The next frame to free, after examining at most `looks` frames.
     fn choose(&mut self, field: &mut Field, looks: &mut u32) -> Choice {
         while *looks > 0 {
             let [small, main] = [SMALL, MAIN].map(|list| field.frames.list_bytes(list));
@@ -164,8 +167,7 @@ impl UsedOnce {
                 *looks -= 1;
                 look(field, id);
                 if field.frames.touches().count(id) >= PROMOTE {
-                    // It has at least one use left: a young main queue comes round to it sooner than its next use
-                    // does.
+                    // It keeps at least one use, because a young main queue examines it again before its next use.
                     field.frames.touches().take_one(id);
                     self.spare = self.spare.saturating_sub(1);
                     field.frames.mark(id, State::PROMOTED);
@@ -179,7 +181,7 @@ impl UsedOnce {
             };
             let bytes = field.frames.bytes(id);
             if from_small {
-                // All new frames are dirty: the main queue gives the bytes that its age allows, and no more.
+                // All new frames are dirty, so only as many bytes of the main queue are freed as its age allows.
                 if self.aging < bytes {
                     return Choice::Dirty;
                 }
@@ -198,7 +200,7 @@ impl UsedOnce {
     }
 }
 
-/// Counts one more frame as looked at.
+/// Counts one more frame as examined.
 fn look(field: &mut Field, id: FrameId) {
     field.scan();
     if field.class(id) == Class::Inode {
@@ -206,8 +208,8 @@ fn look(field: &mut Field, id: FrameId) {
     }
 }
 
-/// Frees in one core until `bytes` are chosen, or it has looked at enough frames. Returns how many bytes were chosen,
-/// and what stopped it.
+/// Frees frames of one core until `bytes` are chosen, or it has examined enough frames. Returns how many bytes were
+/// chosen, and the reason why it stopped.
 fn run(core: &mut Core, mut bytes: u64, host: &mut dyn Host) -> (u64, Option<Next>) {
     let mut looks = STEP;
     let mut written = 0;
@@ -247,8 +249,8 @@ fn run(core: &mut Core, mut bytes: u64, host: &mut dyn Host) -> (u64, Option<Nex
     (chosen, None)
 }
 
-/// Which zones give frames: those with data used once, else those with any data, else all. Any zone's memory serves
-/// all, so no zone gives memory of programs while there is data.
+/// The zones from which frames are freed: those with data used once, otherwise those with any data, otherwise all. The
+/// memory of any zone can serve all requests, so no zone's memory of programs is freed while there is data.
 fn givers(zones: &mut [Core]) -> impl Iterator<Item = &mut Core> {
     let rank = |zone: &Core| {
         let field = zone.field();
@@ -280,7 +282,7 @@ pub(super) fn step(zones: &mut [Core], host: &mut dyn Host) -> Next {
     stopped
 }
 
-/// For a caller that needs memory at once.
+/// Frees memory for a caller that needs it immediately.
 pub(super) fn direct(zones: &mut [Core], host: &mut dyn Host) -> Next {
     let mut stopped = Next::Enough;
     for zone in givers(zones) {

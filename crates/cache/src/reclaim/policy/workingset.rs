@@ -1,28 +1,28 @@
-//! Linux 3.15: a page that comes back soon after it left joins the active list at once.
+//! Linux 3.15: a page that is needed again soon after its eviction is put on the active list immediately.
 //!
-//! Main types: [`WORKINGSET`] (the rules, for [`super::lists`]), [`Nonresident`] (the pages that left). Linux:
+//! Main types: [`WORKINGSET`] (the rules, for [`super::lists`]), [`Nonresident`] (the evicted pages). Linux:
 //! mm/workingset.c of 3.15 (Johannes Weiner, "mm: thrash detection-based file cache sizing", 2014):
 //! `workingset_eviction`, `workingset_refault`, `workingset_activation`, `count_shadow_nodes`.
 //!
-//! A clock counts the pages that leave the inactive list, by eviction or by activation (Linux: `inactive_age`). A page
-//! that is evicted leaves the time behind (Linux: a shadow entry, here a ghost). When it comes back, the time that has
-//! passed is its refault distance: the number of slots that the inactive list would have needed in addition. If the
-//! active list has as many pages, they make room: the page is activated, and challenges them.
+//! A clock counts the pages that are removed from the inactive list, by eviction or by activation (Linux:
+//! `inactive_age`). When a page is evicted, the time is stored (Linux: in a shadow entry, here in a ghost). When the
+//! page is needed again, the time since then is its refault distance: the number of additional slots that the inactive
+//! list would have needed. If the active list has as many pages, the page is activated and competes with them.
 //!
 //! The distance is compared with the active pages of files and all pages of programs, as since 5.8 (34e58cac6d8f, "mm:
-//! workingset: let cache workingset challenge anon"), because pages of programs can give way, too. In the engine, which
-//! has none, that is the rule of 3.15. A frame counts as its pages, as a folio does today.
+//! workingset: let cache workingset challenge anon"), because pages of programs can be evicted, too. In Extant, which
+//! has none, this is the rule of 3.15. A frame counts as its number of pages, like a folio today.
 //!
-//! Where this is not Linux, beyond [`super::lists`]:
-//! - An activation counts when reclaim meets the used page, because that is when it is moved.
-//! - A page that is written, not read, is activated too. Linux does so up to 4.6.
-//! - Pages of programs leave no time behind. Linux: since 5.9.
-//! - The active list gives pages when it is the longer one. Since 4.7 it may be longer than that where memory is large,
-//!   and since 4.12 it gives pages while others come back.
-//! - When a file is removed, the entries of its pages stay until other ones need their place.
+//! Differences from Linux, in addition to those of [`super::lists`]:
+//! - An activation counts when reclaim meets the used page, because it is moved then.
+//! - A page that is written, not read, is activated, too. Linux does so up to 4.6.
+//! - No time is stored for pages of programs. Linux does so since 5.9.
+//! - Pages are taken from the active list if it is the longer one. Since 4.7 it may be longer than that if memory is
+//!   large, and since 4.12 pages are taken from it while others are needed again.
+//! - When a file is removed, the entries of its pages are kept until other entries need their place.
 //!
 //! # Locking
-//! Under the lock of [`super::super::Reclaim`].
+//! The lock of [`super::super::Reclaim`] protects everything here.
 
 use super::super::core::Field;
 use super::super::frame::FrameId;
@@ -41,28 +41,29 @@ pub(super) static WORKINGSET: Rules = Rules {
     refaults: true,
 };
 
-/// The pages that left the cache, as [`Ghosts`] remembers them.
+/// The evicted pages, stored in [`Ghosts`].
 #[derive(Default)]
 pub(super) struct Nonresident {
     ghosts: Ghosts,
-    /// Pages that have left the inactive list. It wraps around after 16 TiB, as Linux's does after its bits.
+    /// The number of pages that were removed from the inactive list. It wraps around after 16 TiB, as Linux's does
+    /// after its number of bits.
     age: u32,
 }
 
 impl Nonresident {
-    /// `pages` have moved to the active list.
+    /// Records that `pages` have moved to the active list.
     pub fn activated(&mut self, pages: u64) {
         self.age = self.age.wrapping_add(pages as u32);
     }
 
-    /// The frame leaves memory.
+    /// Records that the frame is evicted.
     pub fn evicted(&mut self, field: &Field, id: FrameId, pages: u64) {
         // Linux 3.15 stores the clock after this eviction (`atomic_long_inc_return`).
         self.age = self.age.wrapping_add(pages as u32);
         self.ghosts.add(field.frames.owner(id), field.frames.key(id), self.age);
     }
 
-    /// How many pages have left the inactive list since the new frame did, if that is known.
+    /// The number of pages that were removed from the inactive list since the new frame was evicted, if that is known.
     pub fn distance(&mut self, field: &Field, id: FrameId) -> Option<u64> {
         self.ghosts.reserve(u64::from(field.frames.live()));
         self.ghosts.take(field.frames.owner(id), field.frames.key(id), self.age).map(u64::from)

@@ -68,8 +68,8 @@ fn without_checksums_lookups_bypass_a_damaged_index_and_an_addition_drops_it() {
 fn with_checksums_a_damaged_index_is_an_error() {
     let dir = filled(1024, params(true, true, HashVersion::HalfMd4), 500);
     dir.blocks.borrow_mut()[0][40] ^= 1;
-    // The names are in the leaves, which are intact. For a missing name, damage is the answer, since the index may
-    // hide it.
+    // The names are in the leaves, which are intact. A lookup of a missing name reports the damage, since the index may
+    // hide the name.
     for n in 0..500 {
         assert_eq!(dir.find(format!("name{n}").as_bytes()), Some(n + 11));
     }
@@ -86,7 +86,7 @@ fn with_checksums_a_damaged_index_is_an_error() {
     assert!(dir.params().is_indexed);
 }
 
-/// The checksum matches but the content is invalid: crafted, or from faulty memory.
+/// The checksum matches but the content is invalid, as in a crafted image or after a memory error.
 #[test]
 fn invalid_index_content_with_a_valid_checksum_is_an_error() {
     let dir = filled(1024, params(true, true, HashVersion::HalfMd4), 500);
@@ -123,7 +123,7 @@ fn a_name_in_the_wrong_leaf_hides_no_other() {
     let dir = filled(1024, params(false, true, HashVersion::HalfMd4), 500);
     let format = dir.params().leaf_format();
     let mut moved = 0;
-    // Every leaf gets a stray name: its hash is outside of the leaf's range.
+    // Every leaf gets a stray name, whose hash is outside of the leaf's range.
     for lblk in 1..dir.blocks() as usize {
         for n in 0..40 {
             let name = format!("stray{lblk}-{n}");
@@ -181,7 +181,7 @@ fn shared_index_nodes_do_not_make_listings_endless() {
     assert!(dir.reads.get() - before < 100, "{}", dir.reads.get() - before);
 }
 
-/// A damaged entry or block hides itself and no other name.
+/// A damaged entry or block hides only itself.
 #[test]
 fn damage_hides_nothing_else() {
     for has_csum in [false, true] {
@@ -291,7 +291,7 @@ proptest! {
     }
 }
 
-/// All names of a listing in calls of at most `most` names, and whether it reported damage or failed.
+/// All names of a listing in calls of at most `most` names, and whether the listing reported damage or failed.
 fn listed(dir: &MemDir, params: &DirParams, most: usize) -> (std::collections::BTreeSet<Vec<u8>>, bool) {
     let (mut names, mut damaged, mut cookie) = (std::collections::BTreeSet::new(), false, 0);
     loop {
@@ -317,7 +317,7 @@ fn listed(dir: &MemDir, params: &DirParams, most: usize) -> (std::collections::B
     }
 }
 
-/// One key of an index is wrong: a listing either has all names, or reports damage. A rescue has all names.
+/// One key of an index is wrong: a listing either returns all names or reports damage. A rescue returns all names.
 #[test]
 fn no_listing_lacks_names_without_an_error_after_one_wrong_key() {
     let mut rng = Rng::new(9);
@@ -362,7 +362,7 @@ fn no_listing_lacks_names_without_an_error_after_one_wrong_key() {
                 assert!(damaged || names == all.0, "{what}: {} names in calls of {most}", names.len());
                 let rescue = DirParams { by_place: true, ..dir.params() };
                 let (names, _) = listed(&dir, &rescue, most);
-                // The dots are in the index, and may be unreadable with it.
+                // The entries `.` and `..` are in the index root, and may be unreadable with it.
                 let missing = all.0.difference(&names).filter(|name| name.len() > 2).count();
                 assert_eq!(missing, 0, "{what}: a rescue in calls of {most}");
             }

@@ -1,4 +1,4 @@
-//! Against real images: Extant reads the kernel's directories; then Extant's directories replace them on the image,
+//! Tests on real images: Extant reads the kernel's directories. Then Extant's directories replace them on the image,
 //! and e2fsck and the kernel check those.
 
 use std::collections::BTreeMap;
@@ -99,8 +99,8 @@ const CASES: [Case; 6] = [
     },
 ];
 
-/// Extant reads the kernel's directories, in the kernel's order. Then the same names, added by Extant, replace them
-/// on the image, and e2fsck and the kernel must find nothing wrong.
+/// Extant reads the kernel's directories, in the kernel's order. Then Extant adds the same names to directories of its
+/// own, which replace the kernel's on the image. E2fsck and the kernel must accept them.
 #[test]
 fn kernel_and_e2fsck_agree() {
     CASES.iter().for_each(run);
@@ -126,7 +126,7 @@ fn run(case: &Case) {
         fs::hard_link(&target, folder.join(std::ffi::OsStr::from_bytes(name))).unwrap();
     };
     all.iter().for_each(|name| link(&many, name));
-    // These make the directory larger than necessary, and are removed again.
+    // These names enlarge the directory, so that it has room to spare, and are removed again.
     spare.iter().for_each(|name| link(&many, name.as_bytes()));
     spare.iter().for_each(|name| fs::remove_file(many.join(name)).unwrap());
     all[..12].iter().filter(|name| name.len() < 100).for_each(|name| link(&few, name));

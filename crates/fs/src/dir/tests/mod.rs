@@ -1,4 +1,4 @@
-//! The directory layer over a store in memory: against a model, with damage, and against the kernel's own
+//! The directory layer over a store in memory, tested against a model, with damage, and against the kernel's own
 //! directories.
 
 mod damage;
@@ -11,11 +11,11 @@ use std::cell::Cell;
 use extant_ondisk::htree::NameHash;
 
 thread_local! {
-    /// The bits of the hash and of the minor hash that remain in this test.
+    /// The bits of the hash and of the minor hash that this test keeps.
     static KEPT_BITS: Cell<(u32, u32)> = const { Cell::new((u32::MAX, u32::MAX)) };
 }
 
-/// The reduction of every name's hash in tests.
+/// Reduces every name's hash in tests to the kept bits.
 pub(super) fn squash(hash: NameHash) -> NameHash {
     let (major, minor) = KEPT_BITS.get();
     NameHash { hash: hash.hash & major, minor: hash.minor & minor }

@@ -154,7 +154,7 @@ proptest! {
                     dir.remove(&name).unwrap();
                     model.remove(&name);
                     untouched.remove(&name);
-                    // A name that is added again may be listed again: it is then another entry.
+                    // After a removal and a new addition, the name may be listed again: it is another entry.
                     seen.remove(&name);
                 }
             }

@@ -1,5 +1,5 @@
-//! A directory's blocks in memory, strict about the contract: every block is verified at every read, and appends can
-//! fail.
+//! A directory's blocks in memory. The store checks the contract strictly: it verifies every block at every read, and
+//! its appends can fail.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,7 +63,7 @@ impl MemDir {
         lookup(self, &self.params(), name).unwrap().map(|found| found.ino.0)
     }
 
-    /// All names in listing order, without the dots, in calls of at most `batch` entries. A batch does not end
+    /// All names in listing order, without `.` and `..`, in calls of at most `batch` entries. A batch does not end
     /// between names that share a hash.
     pub(super) fn list(&self, batch: usize) -> Vec<(Vec<u8>, u32)> {
         let mut names = Vec::new();
@@ -101,7 +101,7 @@ impl MemDir {
         (page, next)
     }
 
-    /// Checks the invariants besides the names: the tree's shape, and each name in the leaf of its hash.
+    /// Checks the names and the other invariants: the index's shape, and that each name is in the leaf of its hash.
     pub(super) fn check(&self, model: &BTreeMap<Vec<u8>, u32>) {
         let mut seen = BTreeMap::new();
         let params = self.params();

@@ -1,9 +1,9 @@
-//! Which clusters an extent tree begins and ceases to use: a cluster takes space once for all of its blocks, and is
-//! free with the last of them, whichever extents and leaves those are in (Linux: `get_implied_cluster_alloc`,
-//! `ext4_remove_blocks` with `struct partial_cluster`).
+//! The clusters that an extent tree begins or ceases to use. A cluster takes space once for all of its blocks. It is
+//! freed with the last of them, regardless of the extents and leaves that they are in (Linux:
+//! `get_implied_cluster_alloc`, `ext4_remove_blocks` with `struct partial_cluster`).
 //!
-//! The blocks of a cluster around a range are looked up in the map itself, before a change. So nothing is remembered
-//! between the steps of a removal.
+//! Before a change, the other blocks of a cluster are looked up in the map itself. So no state is kept between the
+//! steps of a removal.
 //!
 //! # Locking
 //! The caller's map lock.
@@ -28,7 +28,7 @@ fn mapped_between<S: MapStore>(root: &MapRoot, store: &S, from: u64, to: u64) ->
     Ok(None)
 }
 
-/// The same for a removal: a cluster whose blocks damage hides counts as used.
+/// As [`mapped_between`], for a removal: a cluster counts as used if damage hides its blocks.
 fn is_used<S: MapStore>(root: &MapRoot, store: &S, from: u64, to: u64) -> Result<bool, S::Error> {
     match mapped_between(root, store, from, to) {
         Err(e) if store.passes(&e) => Ok(true),
@@ -36,7 +36,7 @@ fn is_used<S: MapStore>(root: &MapRoot, store: &S, from: u64, to: u64) -> Result
     }
 }
 
-/// Where `lblk` must lie because another block of its cluster is mapped; `None` if none is.
+/// The place of `lblk` if another block of its cluster is mapped; otherwise `None`.
 pub(in crate::map) fn place<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<Option<BlockNr>, S::Error> {
     let size = store.cluster_size();
     let cluster = size.of(lblk.into());
@@ -60,7 +60,7 @@ fn askew(lblk: LogicalBlock, block: BlockNr) -> String {
     format!("logical block {} is mapped to {block}, at another place in its cluster", lblk.0)
 }
 
-/// The blocks of the clusters that mapping the hole `lblk..lblk + len` adds to the file.
+/// The blocks of the clusters that the file gains when the hole `lblk..lblk + len` is mapped.
 pub(super) fn gained<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, len: u32) -> Result<i64, S::Error> {
     let size = store.cluster_size();
     if size.is_one() {
@@ -75,7 +75,7 @@ pub(super) fn gained<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, len: u32
     Ok(size.first_block(count - had) as i64)
 }
 
-/// The clusters that are free once an extent is unmapped.
+/// The clusters that become free when an extent is unmapped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Freed {
     pub shared: Shared,
@@ -83,8 +83,8 @@ pub(super) struct Freed {
     pub blocks: u64,
 }
 
-/// The clusters that are free once `gone` is unmapped: adjacent extents, the last one first. `None` for an extent with
-/// which nothing can be freed, because damage has it lie across clusters.
+/// The clusters that become free when `gone` is unmapped: adjacent extents, the last one first. `None` for an extent
+/// that is damaged so that it does not match the boundaries of clusters; it frees nothing.
 pub(super) fn freed<S: MapStore>(root: &MapRoot, store: &S, gone: &[Extent]) -> Result<Vec<Option<Freed>>, S::Error> {
     let size = store.cluster_size();
     let (Some(first), Some(last)) = (gone.last(), gone.first()) else { return Ok(Vec::new()) };
@@ -108,7 +108,7 @@ pub(super) fn freed<S: MapStore>(root: &MapRoot, store: &S, gone: &[Extent]) -> 
             continue;
         }
         let (head, tail) = (size.of(part.lblk.0.into()), size.of(part.end() - 1));
-        // A cluster of two parts is freed with the left one.
+        // If a cluster is in two of the extents, it is freed with the left one.
         let left_has = gone.get(i + 1).is_some_and(|left| size.of(left.end() - 1) == head);
         let (at_head, at_tail) = (left_has || stays(head), stays(tail));
         let shared = match head == tail {

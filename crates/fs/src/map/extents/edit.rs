@@ -1,9 +1,9 @@
 //! Replaces entries of one leaf and updates the tree above: keys, splits, a higher or a lower root.
 //!
-//! Main types: [`Pieces`] (the new entries, merged where the rules allow), [`Edit`]. One primitive,
-//! [`Edit::replace`], serves every level: entries `range` of a node become `new`. It writes the node in place if the
-//! result fits, splits it (or moves the root's entries down) if it does not, and frees it if it becomes empty. In
-//! each case it replaces the entry in the parent by the same primitive.
+//! Main types: [`Pieces`] (the new entries, merged where the rules allow), [`Edit`]. One primitive, [`Edit::replace`],
+//! serves every level: it replaces the entries `range` of a node by `new`. It writes the node in place if the result
+//! fits, splits the node (or moves the root's entries down) if it does not, and frees the node if it becomes empty. In
+//! each case it updates the entry in the parent by the same primitive.
 //!
 //! Atomicity: the blocks for splits are allocated before the first change, so [`MapError::NoSpace`] leaves the tree
 //! unchanged. After that an edit reads only the nodes of its path, which the store holds in memory.
@@ -19,7 +19,7 @@ use extant_ondisk::{BlockNr, LogicalBlock};
 use super::path::{Path, root_node, verify_node, with_node};
 use crate::map::{MapError, MapRoot, MapStore, NewNode};
 
-/// The entry before, the left rest of the old one, the new part in two pieces, the right rest.
+/// The entry before the range, the left rest of the old entry, the new part in two pieces, and the right rest.
 const PIECES_MAX: usize = 5;
 
 /// Adjacent extents that are about to replace others, merged with each other and with their neighbours.
@@ -28,7 +28,7 @@ pub(super) struct Pieces {
     buf: [RawEntry; PIECES_MAX],
     len: usize,
     last: Option<Extent>,
-    /// The original entry before the range, while it may still merge.
+    /// The original entry before the range, as long as it may still merge.
     before: Option<Extent>,
     took_before: bool,
     took_next: bool,
@@ -52,7 +52,7 @@ impl Pieces {
         }
     }
 
-    /// Appends an extent that may be too long for its new state; it then becomes two.
+    /// Appends an extent that may be too long for its new state; if so, it is split in two.
     pub fn push_long(&mut self, extent: Extent) {
         let cut = u64::from(extent.lblk.0) + u64::from(len_max(extent.unwritten));
         for part in [extent.clip(0, cut), extent.clip(cut, u64::MAX)].into_iter().flatten() {
@@ -60,7 +60,7 @@ impl Pieces {
         }
     }
 
-    /// Merges with the leaf's entry behind the range, if the rules allow.
+    /// Merges the last extent with the leaf's entry after the range, if the rules allow.
     pub fn finish(&mut self, next: Option<Extent>) {
         let Some(next) = next else { return };
         if let Some(merged) = self.last.and_then(|last| last.merged(&next)) {
@@ -92,9 +92,9 @@ pub(super) struct Edit<'a, S: MapStore> {
     store: &'a S,
     txn: &'a mut S::Txn,
     path: Path,
-    /// Allocated blocks that no split has used yet.
+    /// Allocated blocks that no split has used so far.
     spare: Vec<BlockNr>,
-    /// A node shrank, so the root may be able to absorb its only child.
+    /// A node has shrunk, so the root may be able to absorb its only child.
     shrunk: bool,
 }
 
@@ -103,7 +103,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
         Edit { root, store, txn, path, spare: Vec::new(), shrunk: false }
     }
 
-    /// Replaces the leaf's entries `range` (and the neighbours that merged) by `pieces`.
+    /// Replaces the leaf's entries `range`, and the neighbours that were merged, by `pieces`.
     pub fn replace_extents(self, range: Range<usize>, pieces: &Pieces, data: Option<BlockNr>) -> Result<(), S::Error> {
         let start = range.start - usize::from(pieces.took_before);
         let end = range.end + usize::from(pieces.took_next);
@@ -132,7 +132,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
         if self.shrunk { self.collapse() } else { Ok(()) }
     }
 
-    /// Nodes to allocate if `added` entries replace `removed` entries of level `l`.
+    /// The number of nodes to allocate if `added` entries replace `removed` entries of level `l`.
     fn nodes_needed(path: &Path, l: usize, removed: usize, added: usize) -> usize {
         let (mut removed, mut added) = (removed, added);
         let mut needed = 0;
@@ -146,7 +146,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
         needed
     }
 
-    /// Allocates all nodes of the change, or none.
+    /// Allocates all nodes that the change needs, or none.
     fn reserve(&mut self, l: usize, removed: usize, added: usize, data: Option<BlockNr>) -> Result<(), S::Error> {
         let needed = Self::nodes_needed(&self.path, l, removed, added);
         if needed > l && self.path.depth == usize::from(DEPTH_MAX) {
@@ -168,7 +168,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
         Ok(())
     }
 
-    /// The blocks that a node takes.
+    /// The number of blocks that a node takes.
     fn node_blocks(&self) -> i64 {
         self.store.cluster_size().blocks().into()
     }
@@ -177,7 +177,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
         self.root.corrupt(self.path.level(l).block, "the node changed under its own path")
     }
 
-    /// Runs `f` on the node at level `l`; `f` returns false if the node is not as the path found it.
+    /// Runs `f` on the node at level `l`; `f` returns false if the node differs from the state that the path found.
     fn modify(&mut self, l: usize, f: impl FnOnce(&mut NodeMut<'_>) -> bool) -> Result<(), S::Error> {
         let Some(block) = self.path.level(l).block else {
             self.root.dirty = true;
@@ -244,13 +244,13 @@ impl<'a, S: MapStore> Edit<'a, S> {
         }
     }
 
-    /// [`Edit::replace`] where the result does not fit: part of the entries moves to a new node on the right; in the
+    /// [`Edit::replace`] for a result that does not fit: part of the entries moves to a new node on the right. In the
     /// root, all of them move to a new node below.
     fn split(&mut self, l: usize, range: Range<usize>, new: &[RawEntry]) -> Result<(), S::Error> {
         let level = *self.path.level(l);
         let mut all = self.path.raw_entries(self.root, self.store, l)?;
         let depth = (self.path.depth - l) as u16;
-        // In an index node two entries replace the one that was split, so there the range is never empty.
+        // In an index node, two entries replace the entry of the split node, so the range is never empty there.
         let inner = l < self.path.depth;
         let appends = range.end == level.count && (inner || range.is_empty());
         let prepends = range.start == 0 && (inner || range.is_empty());
@@ -269,7 +269,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
                 Err(self.broken(0))
             };
         }
-        // This fills the nodes of a file that is written from front to back, or from back to front.
+        // This way nodes end up full when a file is written from front to back, or from back to front.
         let cut = if appends {
             level.room
         } else if prepends {
@@ -333,7 +333,7 @@ impl<'a, S: MapStore> Edit<'a, S> {
     }
 }
 
-/// Bitmap and descriptor of the freed child, and one more for the revoke record.
+/// The bitmap and descriptor of the freed child, and one credit for the revoke record.
 const COLLAPSE_CREDITS: u32 = 3;
 
 /// The root, or `None` if its last index was removed and it is empty above depth 0.
@@ -342,7 +342,7 @@ fn root_node_or_empty<'a, S: MapStore>(root: &'a MapRoot, store: &S) -> Result<O
     if bare.is_empty() && bare.depth() > 0 { Ok(None) } else { root_node(root, store).map(Some) }
 }
 
-/// Nodes to allocate if `added` entries replace `removed` entries in the leaf of `path`.
+/// The number of nodes to allocate if `added` entries replace `removed` entries in the leaf of `path`.
 pub(super) fn nodes_needed<S: MapStore>(path: &Path, removed: usize, added: usize) -> u32 {
     Edit::<S>::nodes_needed(path, path.depth, removed, added) as u32
 }

@@ -113,7 +113,7 @@ pub(super) fn set_state<S: MapStore>(
         };
         let stop = found.end().min(end);
         if found.unwritten != unwritten {
-            // The caller paid for the first extent. For each further one the handle must have credits.
+            // The caller's credits cover the first extent. For each further one the handle must have credits left.
             if started && !store.has_credits(txn, credits_for_insert(root)) {
                 return Ok(Progress::Stopped { at: LogicalBlock(lblk) });
             }
@@ -152,7 +152,7 @@ pub(super) fn walk<S: MapStore>(
                 at = part.end();
             }
         }
-        // The leaf's own end, not the end of its last extent, so that the next search lands in the next leaf.
+        // Take the leaf's own end, not the end of its last extent, so that the next search lands in the next leaf.
         if path.leaf().end <= start {
             return Err(root.corrupt(path.leaf().block, "keys of the tree are not in order"));
         }
@@ -167,7 +167,7 @@ pub(super) fn walk_meta<S: MapStore>(root: &MapRoot, store: &S, f: &mut impl FnM
     walk_meta_below(root, store, node.depth(), &children, f)
 }
 
-/// Child, first logical block, end of its range.
+/// A child node, its first logical block, and the end of its range.
 type Child = (BlockNr, u32, u64);
 
 fn children_of(node: &NodeRef<'_>, end: u64) -> Vec<Child> {
@@ -199,13 +199,13 @@ fn walk_meta_below<S: MapStore>(
     Ok(())
 }
 
-/// The depth of the tree, capped: a corrupt root counts as the deepest.
+/// The depth of the tree. A damaged root counts as the deepest possible tree.
 fn depth_of(root: &MapRoot) -> u32 {
     NodeRef::parse(&root.i_block, 0).map_or(u32::from(DEPTH_MAX), |node| u32::from(node.depth()))
 }
 
-/// Every level changed and split, the root grown, and the one collapse that a merge can cause. One level more than
-/// the tree has now, since it may grow between the estimate and the handle's use.
+/// The worst case: every level is changed and split, the root grows, and a merge causes one collapse. The tree may grow
+/// between the estimate and the use of the handle, so one level is added.
 pub(super) fn credits_for_insert(root: &MapRoot) -> u32 {
     let levels = (depth_of(root) + 1).min(u32::from(DEPTH_MAX));
     levels + 3 * (levels + 1) + 2

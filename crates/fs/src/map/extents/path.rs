@@ -1,7 +1,8 @@
 //! The path from the root of an extent tree to the leaf that covers a logical block.
 //!
-//! Every descent checks what a hostile image could get wrong: the depth falls by one at each step (so the descent
-//! ends), each node stays within the range of its parent's entry, and a file may own every block number.
+//! Every descent checks the properties that a hostile image could violate. The depth decreases by one at each step, so
+//! the descent ends. Each node stays within the range of its parent's entry. Each block number is one that a file may
+//! own.
 //!
 //! # Locking
 //! The caller's map lock.
@@ -18,7 +19,7 @@ use crate::map::{MapRoot, MapStore};
 pub(super) struct Level {
     /// `None` for the root.
     pub block: Option<BlockNr>,
-    /// The key under which the parent knows this node, 0 for the root.
+    /// The node's key in its parent, 0 for the root.
     pub first: u32,
     /// One past the last logical block below the node: the key of the next node, or the end of the map.
     pub end: u64,
@@ -30,7 +31,7 @@ pub(super) struct Level {
     pub pos: usize,
 }
 
-/// A path to a leaf, and the leaf's entries around the requested block.
+/// A path to a leaf, with the leaf's entries around the requested block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     levels: [Level; DEPTH_MAX as usize + 1],
@@ -39,7 +40,7 @@ pub(super) struct Path {
     pub pos: Option<usize>,
     /// That entry.
     pub at: Option<Extent>,
-    /// The entries before and after it. Without `at`, `next` is the leaf's first.
+    /// The entries before and after it. Without `at`, `next` is the first entry of the leaf.
     pub before: Option<Extent>,
     pub next: Option<Extent>,
 }
@@ -49,7 +50,7 @@ fn may_stand<S: MapStore>(store: &S, start: BlockNr, len: u32) -> bool {
     store.gives_up() || store.block_range_valid(start, len)
 }
 
-/// The root as a node. It is only 4 entries, so they are checked at every use.
+/// The root as a node. It has at most 4 entries, so they are checked at every use.
 pub(super) fn root_node<'a, S: MapStore>(root: &'a MapRoot, store: &S) -> Result<NodeRef<'a>, S::Error> {
     NodeRef::parse(&root.i_block, 0)
         .and_then(|node| {
@@ -59,7 +60,7 @@ pub(super) fn root_node<'a, S: MapStore>(root: &'a MapRoot, store: &S) -> Result
         .map_err(|e| root.corrupt(None, e.to_string()))
 }
 
-/// Verifies a node block that enters the cache: its checksum, then every entry.
+/// Verifies a node block that enters the cache: first its checksum, then every entry.
 pub(super) fn verify_node<S: MapStore>(
     store: &S,
     bytes: &[u8],
@@ -135,21 +136,21 @@ fn step(node: &NodeRef<'_>, lblk: u32, level: &mut Level) -> Step {
     }
 }
 
-/// The path of a removal.
+/// The path for a removal.
 pub(super) enum Found {
     Leaf(Path),
-    /// The subtree below the path's entry at this level is unreadable, and the removal abandons it.
+    /// The subtree below the path's entry at this level is unreadable, and the removal drops it.
     Lost(Path, usize),
 }
 
 impl Path {
-    /// Descends to the leaf for `lblk`: the last leaf that starts at or before it, or the first of all.
+    /// Descends to the leaf for `lblk`: the last leaf that starts at or before it, or the first leaf of the tree.
     pub fn find<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<Path, S::Error> {
         Path::descend(root, store, lblk, |_, _| Ok(())).map_err(|(_, _, e)| e)
     }
 
-    /// As `find`, for a removal: it follows no node that is not allocated. If the store passes the damage, the path
-    /// ends at the parent of the damaged node.
+    /// As [`Path::find`], for a removal: it follows no node that is not allocated. If the store tolerates the damage,
+    /// the path ends at the parent of the damaged node.
     pub fn find_to_remove<S: MapStore>(root: &MapRoot, store: &S, lblk: u32) -> Result<Found, S::Error> {
         match Path::descend(root, store, lblk, |store, child| store.check_in_use(child)) {
             Ok(path) => Ok(Found::Leaf(path)),
@@ -158,8 +159,8 @@ impl Path {
         }
     }
 
-    /// The path; or the error, with the level above it and the path down to that level. No path if the root is
-    /// damaged.
+    /// Returns the path, or the error together with the level above the damaged node and the path down to that level.
+    /// There is no path if the root is damaged.
     #[allow(clippy::type_complexity, clippy::result_large_err)] // between the two functions above
     fn descend<S: MapStore>(
         root: &MapRoot,
@@ -201,7 +202,7 @@ impl Path {
             return Err((None, 0, root.corrupt(block, "an index node without entries")));
         };
         (path.pos, path.at, path.before, path.next) = (pos, at, before, next);
-        // The cache verified the block when it entered, but perhaps as another kind of block.
+        // The cache verified the block when it entered, but perhaps as another kind of block, so this checks again.
         if at.is_some_and(|e| e.len == 0 || !may_stand(store, e.pblk, e.len)) {
             let e = root.corrupt(block, "an extent maps blocks that no file can own");
             return Err((block.map(|_| path), above, e));
@@ -209,7 +210,7 @@ impl Path {
         Ok(path)
     }
 
-    /// The nodes that the index node at level `l` names; it reads none of them.
+    /// The nodes that the index node at level `l` refers to; none of them is read.
     fn children<S: MapStore>(&self, root: &MapRoot, store: &S, l: usize) -> Vec<BlockNr> {
         let entries = self.raw_entries(root, store, l).unwrap_or_default();
         entries.iter().map(|raw| Index::decode(raw).child).collect()
@@ -223,7 +224,7 @@ impl Path {
         &self.levels[self.depth]
     }
 
-    /// Where a hole that begins after `at` ends: at the leaf's next extent, or at the next leaf.
+    /// The end of a hole that begins after `at`: the leaf's next extent, or the next leaf.
     pub fn hole_end(&self) -> u64 {
         self.next.map_or(self.leaf().end, |next| u64::from(next.lblk.0))
     }

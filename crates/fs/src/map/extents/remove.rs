@@ -1,8 +1,8 @@
 //! Unmaps a range of an extent tree, leaf by leaf from right to left.
 //!
-//! Each round takes the last extents of the range that lie in one leaf, as many as the handle can pay for. It changes
-//! the leaf, frees the nodes that become empty, and then frees the data. The map is consistent between rounds. Linux:
-//! `ext4_ext_remove_space`, `ext4_ext_rm_leaf`.
+//! Each round takes the last extents of the range that lie in one leaf, as many as the handle's credits allow. It
+//! changes the leaf, frees the nodes that become empty, and then frees the data. The map is consistent between rounds.
+//! Linux: `ext4_ext_remove_space`, `ext4_ext_rm_leaf`.
 //!
 //! # Locking
 //! The caller's map lock.
@@ -15,9 +15,9 @@ use super::path::{Found, Path};
 use super::{clusters, depth_of};
 use crate::map::{MapRoot, MapStore, Progress};
 
-/// Credits of one round besides the data's groups: the nodes on the path are changed or freed (a freed node costs
-/// bitmap, descriptor and revoke record), the root may collapse, and a split in the middle of an extent allocates
-/// `new_nodes`.
+/// The credits of one round, without those for the groups of the data. The nodes on the path are changed or freed; a
+/// freed node needs its bitmap, its descriptor and a revoke record. The root may collapse, and a split in the middle of
+/// an extent allocates `new_nodes`.
 fn round_credits(depth: u32, new_nodes: u32) -> u32 {
     4 * (depth + 1) + 3 * new_nodes
 }
@@ -27,7 +27,7 @@ pub(in crate::map) fn credits_for_remove(root: &MapRoot, groups: u32) -> u32 {
     round_credits(depth, depth + 1) + 2 * groups.max(1)
 }
 
-/// The groups that freeing touches, each counted once.
+/// The groups whose blocks are freed, each counted once.
 #[derive(Default)]
 struct Groups(Vec<GroupNr>);
 
@@ -53,8 +53,8 @@ impl Groups {
     }
 }
 
-/// The part of an extent in as many of its last groups as `affordable` accepts, fewer than all; `None` if not even
-/// one group is affordable.
+/// The part of an extent in its last groups, as many of them as `affordable` accepts but fewer than all; `None` if not
+/// even one group is affordable.
 fn last_groups<S: MapStore>(store: &S, extent: &Extent, mut affordable: impl FnMut(u32) -> bool) -> Option<Extent> {
     let group_at = |offset: u32| store.group_of(BlockNr(extent.pblk.0 + u64::from(offset))).0;
     let last = group_at(extent.len - 1);
@@ -65,7 +65,7 @@ fn last_groups<S: MapStore>(store: &S, extent: &Extent, mut affordable: impl FnM
     if count == 0 {
         return None;
     }
-    // The first block of the first of these groups, by bisection.
+    // Find the first block in the first of these groups by bisection.
     let (mut low, mut high) = (0, extent.len - 1);
     while low < high {
         let middle = low + (high - low) / 2;
@@ -95,7 +95,7 @@ pub(in crate::map) fn remove<S: MapStore>(
         };
         let leaf = *path.leaf();
         if leaf.count == 0 && leaf.block.is_some() {
-            // Old kernels left empty leaves behind, and the tree cannot be freed before them.
+            // Old kernels left empty leaves in the tree. The tree cannot be freed before these are.
             if !store.has_credits(txn, round_credits(path.depth as u32, 0)) {
                 return Ok(Progress::Stopped { at: LogicalBlock(to) });
             }
@@ -103,7 +103,7 @@ pub(in crate::map) fn remove<S: MapStore>(
             continue;
         }
         let Some(pos) = path.pos else {
-            // The leaf's extents all lie behind `to`. Blocks before the leaf's key belong to the leaves before it.
+            // The leaf's extents all lie after `to`. Blocks before the leaf's key belong to earlier leaves.
             if leaf.first > to || leaf.first <= from {
                 break;
             }
@@ -129,8 +129,7 @@ pub(in crate::map) fn remove<S: MapStore>(
                 continue;
             }
             if first {
-                // This one extent lies in too many groups for this handle: free at least its part in the last of
-                // them.
+                // This one extent lies in too many groups for the handle: free at least its part in the last of them.
                 let part = last_groups(store, &part, |groups| {
                     let added = 1 + usize::from(behind.is_some());
                     store.has_credits(txn, round_credits(path.depth as u32, nodes(added)) + 2 * groups)

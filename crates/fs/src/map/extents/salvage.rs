@@ -1,7 +1,7 @@
-//! Lookups in a damaged extent tree, for a rescue: each node gives the entries that are sound by themselves.
+//! Lookups in a damaged extent tree, for a rescue. Each node contributes the entries that are valid on their own.
 //!
 //! Main function: [`salvage`]. An ordinary lookup refuses a node with a damaged entry or a wrong checksum. This one
-//! finds what is left, and how far the damage reaches.
+//! finds the remaining entries, and how far the damage reaches.
 //!
 //! # Locking
 //! The caller's map lock.
@@ -19,11 +19,11 @@ struct Around {
     block: Option<BlockNr>,
     run: Option<Run>,
     child: Option<Child>,
-    /// The node behind the block that begins first.
+    /// Of the nodes that begin after the block, the one that begins first.
     after: Option<Child>,
-    /// Where the next entry begins, or the node ends.
+    /// The start of the next entry, or the end of the node.
     next: u64,
-    /// The first fatal damage of the node: an unusable entry may have covered the block.
+    /// The first fatal damage of the node. The unusable entry may have covered the block.
     damage: Option<MapDamage>,
 }
 
@@ -62,18 +62,18 @@ struct Search<'a, S: MapStore> {
 }
 
 impl<S: MapStore> Search<'_, S> {
-    /// Goes down from `around` to the leaf for the block.
+    /// Descends from `around` to the leaf for the block.
     fn descend(&self, mut around: Around) -> Result<Around, Lost<S::Error>> {
         let Search { root, store, lblk } = *self;
         let valid = |start: BlockNr, len: u32| store.block_range_valid(start, len);
-        // The checksum is compared below: a wrong one does not make the entries unusable.
+        // The checksum is compared below, because a wrong checksum does not make the entries unusable.
         let context = NodeContext { seed: None, is_dir: false, cluster_bits: 0, valid };
         if around.block.is_none() && around.child.is_none() {
             map::root(Form::Extents, &root.i_block, store.block_size(), &context, &mut |found| {
                 around.note(lblk, found)
             });
         }
-        // Each child is less deep than its parent.
+        // The loop ends, because each child has a smaller depth than its parent.
         while let Some(child) = around.child {
             let block = Some(child.block);
             around = Around::new(block, child.end, around.after);
@@ -100,7 +100,8 @@ impl<S: MapStore> Search<'_, S> {
         else {
             return Ok(found);
         };
-        // A hole that ends where the next node begins: a wrong key there would hide the first entries of the node.
+        // The block lies in a hole that ends where the next node begins. If that node's key is wrong, the hole hides
+        // the node's first entries, so look for the block in the node.
         let promise = Child { first: self.lblk, ..after };
         match self.descend(Around { child: Some(promise), ..Around::new(found.block, promise.end, None) }) {
             Ok(second) if second.run.is_some() => {
@@ -109,13 +110,13 @@ impl<S: MapStore> Search<'_, S> {
                 Ok(second)
             }
             Ok(second) => Ok(Around { next: found.next.min(second.next), ..found }),
-            // A read behind the hole reports it.
+            // A read past the hole reports the error.
             Err(_) => Ok(found),
         }
     }
 }
 
-/// The state of `lblk` and of at most `max_len` blocks from there, from what is sound on the way to it.
+/// The state of `lblk`, and of at most `max_len` blocks from there, according to the valid entries on the way to it.
 pub(crate) fn salvage<S: MapStore>(
     root: &MapRoot,
     store: &S,

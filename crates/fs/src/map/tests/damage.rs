@@ -1,5 +1,4 @@
-//! Damaged nodes: a lookup of what is sound beside the damage succeeds where it proves something, and a rescue finds
-//! all of it.
+//! Damaged nodes: a lookup succeeds if the intact parts suffice to answer it, and a rescue finds all intact parts.
 
 use extant_ondisk::extent::{Extent, NodeMut};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
@@ -22,7 +21,7 @@ fn filled(extents: bool, count: u32) -> (Fake, MapRoot, Vec<BlockNr>) {
     (fake, root, blocks)
 }
 
-/// Changes a node, and forgets that it was verified.
+/// Changes a node, and marks it as not verified.
 fn change(fake: &Fake, block: u64, f: impl FnOnce(&mut [u8])) {
     f(fake.blocks.borrow_mut().meta.get_mut(&block).expect("a node"));
     fake.drop_cache();
@@ -32,7 +31,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-/// Which of the blocks a lookup finds.
+/// Whether a lookup finds each of the blocks.
 fn found(fake: &Fake, root: &MapRoot, blocks: &[BlockNr]) -> Vec<bool> {
     let state = |lblk| root.lookup(fake, LogicalBlock(lblk), 1).map(|m| m.state);
     (0..).zip(blocks).map(|(i, block)| state(2 * i).is_ok_and(|state| state == MapState::Written(*block))).collect()
@@ -41,7 +40,7 @@ fn found(fake: &Fake, root: &MapRoot, blocks: &[BlockNr]) -> Vec<bool> {
 #[test]
 fn a_bad_pointer_hides_only_its_own_block() {
     let (mut fake, mut root, blocks) = filled(false, 100);
-    // The pointers of logical blocks 12 to 267. That of 40 leaves the file system.
+    // The pointers of logical blocks 12 to 267. The one of block 40 points outside of the file system.
     let array = u64::from(word(&root.i_block, 48));
     change(&fake, array, |bytes| bytes[4 * 28..4 * 29].copy_from_slice(&u32::MAX.to_le_bytes()));
     fake.blocks_count = u64::from(u32::MAX);
@@ -50,14 +49,14 @@ fn a_bad_pointer_hides_only_its_own_block() {
         let found = found(&fake, &root, &blocks);
         assert_eq!(found.iter().filter(|found| !**found).count(), 1);
         assert!(!found[20] && root.lookup(&fake, LogicalBlock(40), 1).is_err());
-        // An empty pointer beside a bad one may have lost a block. A rescue has to take it for a hole.
+        // An empty pointer next to a bad one may have lost a block, but a rescue has to treat it as a hole.
         let hole = root.lookup(&fake, LogicalBlock(41), 1);
         assert_eq!(hole.is_ok_and(|m| m.state == MapState::Hole), salvages);
         let lost = root.salvage(&fake, LogicalBlock(40), 10).expect_err("damaged");
         assert_eq!(lost.end, 41);
     }
     fake.salvages = false;
-    // Nothing is added to a damaged array, and no block of the attempt is left.
+    // Nothing is added to a damaged array, and the failed attempt leaks no block.
     let before = fake.blocks.borrow().meta.clone();
     let pblk = fake.allocate_data(1, true);
     let added = root.insert(&fake, &mut Txn::new(1000), LogicalBlock(41), pblk, 1, false);
@@ -76,7 +75,7 @@ fn an_unreadable_array_hides_the_blocks_below_it() {
     for lblk in [12, 13, 100, 267] {
         assert_eq!(root.salvage(&fake, LogicalBlock(lblk), 1).expect_err("lost").end, 268, "{lblk}");
     }
-    // A pointer of the root that leaves the file system.
+    // A pointer in the root that points outside of the file system.
     let mut root = root;
     root.i_block[52..56].copy_from_slice(&u32::MAX.to_le_bytes());
     fake.blocks_count = u64::from(u32::MAX);
@@ -84,7 +83,7 @@ fn an_unreadable_array_hides_the_blocks_below_it() {
     assert_eq!(root.salvage(&fake, LogicalBlock(300), 1).expect_err("lost").end, 268 + 65_536);
 }
 
-/// The nodes below the root, by the first logical block of each.
+/// The leaves, with the first logical block of each.
 fn leaves(root: &MapRoot) -> Vec<(u32, u64)> {
     let count = usize::from(root.i_block[2]);
     (0..count).map(|i| (word(&root.i_block, 12 + 12 * i), u64::from(word(&root.i_block, 16 + 12 * i)))).collect()

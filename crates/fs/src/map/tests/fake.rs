@@ -1,4 +1,5 @@
-//! A store in memory that counts as a journal would: credits by distinct block, double frees, leaks, verifications.
+//! A store in memory that keeps accounts like a journal: credits for each distinct block, double frees, leaks, and
+//! verifications.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,7 +43,7 @@ pub struct Fake {
     pub per_group: u64,
     pub blocks: RefCell<Blocks>,
     pub rng: RefCell<Rng>,
-    /// One allocation in this many fails; 0: none.
+    /// One in this many allocations fails; 0 for none.
     pub no_space_one_in: RefCell<u64>,
     pub reads: RefCell<u64>,
     pub salvages: bool,
@@ -94,7 +95,7 @@ impl Fake {
         BlockNr(size.first_block(first) + u64::from(offset))
     }
 
-    /// Returns the clusters of blocks that the map did not use.
+    /// Frees the clusters of blocks that the map did not use.
     pub fn return_clusters(&self, start: BlockNr, len: u32) {
         let size = self.clusters;
         for cluster in size.around(start.0..start.0 + u64::from(len)) {
@@ -102,7 +103,7 @@ impl Fake {
         }
     }
 
-    /// Returns data blocks that the map did not use.
+    /// Frees data blocks that the map did not use.
     pub fn return_data(&self, start: BlockNr, len: u32) {
         let mut blocks = self.blocks.borrow_mut();
         for b in start.0..start.0 + u64::from(len) {

@@ -1,4 +1,4 @@
-//! Hostile bytes: whichever bytes are flipped, every operation ends with a result.
+//! Hostile bytes: every operation ends with a result, regardless of the bytes that are flipped.
 
 use std::ops::ControlFlow;
 
@@ -9,7 +9,7 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 use super::fake::{Fake, Txn};
 use crate::map::{MapRoot, MapStore, Progress};
 
-/// A map with a few hundred extents or pointers, in a file system of its own.
+/// A map with a few hundred extents or pointers, in its own file system.
 fn victim(extents: bool, seed: u64) -> (Fake, MapRoot) {
     let fake = Fake::new(1024, seed);
     let mut root = MapRoot::empty(InodeNr(12), extents, None);
@@ -42,7 +42,7 @@ fn flip(fake: &Fake, root: &mut MapRoot, rng: &mut Rng) {
         match rng.below(3) {
             0 => bytes[at] ^= 1 << rng.below(8),
             1 => bytes[at] = rng.next_u32() as u8,
-            // A pointer to another node of the same map: cycles and shared children.
+            // A pointer to another node of the same map, which makes cycles and shared children.
             _ => {
                 let entry = at / 12 * 12;
                 for (i, byte) in (other as u32).to_le_bytes().into_iter().enumerate() {
@@ -63,7 +63,7 @@ fn attack(extents: bool, verified: bool, rounds: u64) {
         flip(&fake, &mut root, &mut rng);
         fake.drop_cache();
         if !verified {
-            // The cache already knows the blocks, as another kind, so that it verifies nothing.
+            // The cache has already verified the blocks as another kind, so it verifies nothing here.
             let keys: Vec<u64> = fake.blocks.borrow().meta.keys().copied().collect();
             for key in keys {
                 fake.read(BlockNr(key), |_| Ok(()), |_| ()).unwrap();
@@ -125,7 +125,7 @@ fn flipped_indirect_maps_end_in_a_result() {
 #[test]
 fn empty_leaves_of_old_kernels_are_removed() {
     let (fake, mut root) = victim(true, 1);
-    // Empty one leaf by hand, returning its data.
+    // Empty one leaf by hand and free its data.
     let leaf = *fake.blocks.borrow().meta.keys().nth(1).unwrap();
     let mut bytes = fake.blocks.borrow().meta[&leaf].clone();
     let mut node = NodeMut::parse(&mut bytes, leaf).unwrap();

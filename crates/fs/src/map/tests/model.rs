@@ -28,7 +28,7 @@ impl World {
         World { fake: Fake::new(block_size, seed), root, model: BTreeMap::new(), rng: Rng::new(seed), end }
     }
 
-    /// Checks the whole tree: structure, i_blocks, lookups, and that its metadata and data blocks are exactly the
+    /// Checks the whole tree: its structure, `i_blocks`, and lookups. Its metadata and data blocks must be exactly the
     /// allocated ones.
     fn check(&mut self) {
         if self.rng.one_in(3) {
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// Exact index keys, no empty nodes, sealed.
+    /// Checks that index keys are exact, no node is empty, and checksums are right.
     fn check_shape(&self) {
         let root = NodeRef::parse(&self.root.i_block, 0).unwrap();
         assert!(root.depth() == 0 || !root.is_empty());
@@ -97,7 +97,7 @@ impl World {
         Mapping { lblk: LogicalBlock(lblk), len, state }
     }
 
-    /// A lookup may end early at the border of an extent that could not merge; the next lookup continues there.
+    /// A lookup may end early at the border between extents that could not merge; the next lookup continues there.
     fn check_lookup(&mut self, lblk: u32, max_len: u32) {
         let want = self.expect(lblk, max_len);
         let mut at = lblk;
@@ -131,8 +131,8 @@ impl World {
         self.model.range(lblk..).next().map_or(u64::from(self.end), |(k, _)| u64::from(*k)) - u64::from(lblk)
     }
 
-    /// In clusters, as a mount does it: a block goes where its cluster is, and to new clusters only up to one that
-    /// has a place.
+    /// Inserts blocks in clusters, as a mount does. A block goes to the place that its cluster has; a run of new
+    /// clusters ends before a cluster that has a place.
     fn insert_in_clusters(&mut self, lblk: u32, len: u32, unwritten: bool, jump: bool) {
         let size = self.fake.clusters;
         let mut len = u64::from(len).min(self.hole_len(lblk)) as u32;
@@ -240,7 +240,7 @@ impl World {
                 Ok(Progress::Done) => break,
                 Ok(Progress::Stopped { at }) => {
                     assert!(at.0 < to_go && at.0 >= from, "{from}..={to_go} stopped at {}", at.0);
-                    // Everything behind it is already unmapped.
+                    // Everything after it is already unmapped.
                     let behind = self.root.lookup(&self.fake, LogicalBlock(at.0 + 1), to_go - at.0).unwrap();
                     assert_eq!(behind.state, MapState::Hole);
                     to_go = at.0;
@@ -303,7 +303,7 @@ proptest! {
                                     no_space in prop_oneof![Just(0u64), Just(6)]) {
         let mut w = World::new(if big { 4096 } else { 1024 }, true, seed);
         *w.fake.no_space_one_in.borrow_mut() = no_space;
-        // Also with groups so small that one extent spans many of them.
+        // Groups may be so small that one extent spans many of them.
         w.fake.per_group = if tiny_groups { 64 } else { w.fake.per_group };
         w.run(500, if dense { 3_000 } else { 40_000 }, 7);
     }
@@ -391,7 +391,7 @@ fn lengths_are_capped_at_both_limits() {
             w.model.insert(i, (pblk.0 + u64::from(i), unwritten));
         }
         w.check();
-        // Whole extents change state: 32768 written blocks are one block too long for an unwritten extent.
+        // Whole extents change state. 32768 written blocks are one block too many for an unwritten extent.
         w.set_state(0, 70_000, !unwritten);
         w.check();
         w.set_state(5, 1, unwritten);
@@ -446,7 +446,7 @@ fn indirect_borders() {
     w.check();
 }
 
-/// The blocks mapped before the damage count. The next call fails at the damage and changes nothing.
+/// The blocks mapped before the damage remain mapped. The next call fails at the damage and changes nothing.
 #[test]
 fn damage_behind_the_first_array_fails_the_next_call() {
     let mut w = World::new(1024, false, 9);
@@ -462,8 +462,7 @@ fn damage_behind_the_first_array_fails_the_next_call() {
     assert_eq!(w.fake.blocks.borrow().meta.len(), 1);
 }
 
-/// Kernels leave pointer arrays without a pointer behind when they punch holes. A removal of the range around them
-/// frees them.
+/// Kernels leave empty pointer arrays when they punch holes. A removal of the range around them frees them.
 #[test]
 fn a_removal_frees_arrays_that_were_already_empty() {
     let (double, triple) = (12 + 256, 12 + 256 + 65536);

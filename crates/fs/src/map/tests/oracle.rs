@@ -1,5 +1,5 @@
-//! Against e2fsprogs and the kernel: Extant reads the kernel's maps as debugfs does, and Extant's maps pass e2fsck
-//! and the kernel reads them.
+//! Comparison with e2fsprogs and the kernel. Extant and debugfs must find the same mappings in the kernel's maps.
+//! Extant's own maps must pass e2fsck, and the kernel must be able to read them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,7 +42,7 @@ impl Image {
         LoopMount::if_permitted(&self.path, &self.mount_dir, "")
     }
 
-    /// Where the inode lies in the image, in bytes.
+    /// The offset of the inode in the image, in bytes.
     fn inode_at(&self, ino: u32) -> u64 {
         let text = self.debugfs(&format!("imap <{ino}>"));
         let rest = text.split("located at block ").nth(1).unwrap_or_else(|| panic!("{text}"));
@@ -56,13 +56,13 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 fn crc(seed: u32, data: &[u8]) -> u32 {
-    // Bit by bit, so that this test shares no code with the code under test.
+    // The checksum is computed bit by bit, so that this test shares no code with the code under test.
     data.iter().fold(seed, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |c, _| if c & 1 == 1 { c >> 1 ^ 0x82F6_3B78 } else { c >> 1 })
     })
 }
 
-/// The whole image in memory as a store. Allocates from the free blocks that dumpe2fs lists.
+/// A store over a whole image in memory. It allocates from the free blocks that dumpe2fs lists.
 struct ImageStore {
     bytes: RefCell<Vec<u8>>,
     blocks_count: u64,
@@ -227,7 +227,7 @@ fn add_run(map: &mut Map, m: &Mapping) {
     }
 }
 
-/// The same by `walk`, by `lookup` from hole to hole, and by `walk_meta`.
+/// The same from `walk`, from `lookup` of one run after another, and from `walk_meta`.
 fn map_by_us(root: &MapRoot, store: &ImageStore) -> (Map, BTreeSet<u64>) {
     let mut walked = Map::new();
     root.walk(store, LogicalBlock(0), |m| {
@@ -328,7 +328,7 @@ fn reads_kernel_indirect_blocks() {
     reads_what_the_kernel_wrote("ext3", 4096);
 }
 
-/// Random operations on the map of a file in a real image; data blocks say which logical block they are.
+/// Random operations on the map of a file in a real image. Each data block contains its logical number.
 fn churn(store: &ImageStore, root: &mut MapRoot, seed: u64, spread: u64) -> Map {
     let mut rng = Rng::new(seed);
     let mut map = Map::new();
@@ -401,7 +401,7 @@ fn e2fsck_and_the_kernel_agree(fs_type: &str, block_size: u32, seed: u64) {
     // the inode itself.
     let fsck = e2fsck(&image.path, &["-fy"]).unwrap();
     assert_eq!(fsck.code, 1, "{}", fsck.output);
-    // e2fsck also says "could be narrower" of the kernel's own trees after so many random changes.
+    // For the kernel's own trees, e2fsck also prints "could be narrower" after so many random changes.
     let text = fsck.output;
     let fine =
         ["e2fsck ", "Pass ", "Block bitmap differences", "Inode bitmap differences", "Free blocks count", "Fix? yes"];

@@ -1,8 +1,8 @@
-//! The place of a borrowed journal: its length, the free blocks that it takes, and their mapping.
+//! The layout of a borrowed journal: its length, the free blocks that it takes, and their mapping.
 //!
-//! Main type: [`Layout`]. The search, as a hierarchy:
-//! 1. From the middle of the image on, as mke2fs does, the first group with room for the whole journal in one piece.
-//! 2. Pieces of at least 1024 blocks; then of at least 64; then of at least 8.
+//! Main type: [`Layout`]. The search tries in this order:
+//! 1. One piece for the whole journal, in the first group with room from the middle of the image on (as in mke2fs).
+//! 2. Pieces of at least 1024 blocks, then of at least 64, then of at least 8.
 //!
 //! Each round reads a bounded number of bitmaps, and the journal lies in a bounded number of groups and pieces.
 //!
@@ -22,32 +22,32 @@ use extant_recovery::JournalMap;
 use crate::error::{Damage, Error, Result};
 use crate::groups::Groups;
 
-/// The largest borrowed journal, in bytes. Such a mount is short, and its log need not be large.
+/// The maximum size of a borrowed journal, in bytes. Such a mount is short, so its log need not be large.
 const BYTES_MAX: u64 = 16 << 20;
-/// Bitmaps that one round of the search reads.
+/// The maximum number of bitmaps that one round of the search reads.
 const LOOKED_AT_MAX: u32 = 256;
-/// Groups and pieces of one journal. Two blocks per group must fit a transaction.
+/// The maximum numbers of groups and pieces of one journal. Two blocks for each group must fit in a transaction.
 const GROUPS_MAX: usize = 48;
 const PIECES_MAX: usize = 256;
-/// Extents that fit the root, of 60 bytes.
+/// The number of extents that fit in the root of 60 bytes.
 const ROOT_EXTENTS: usize = 4;
-/// The longest written extent.
+/// The maximum length of a written extent, in blocks.
 const EXTENT_LEN_MAX: u32 = 1 << 15;
 
-/// Blocks of the journal for a file system of `blocks_count`: as mke2fs, but at most [`BYTES_MAX`]. `None` if it is
-/// too small for a journal.
+/// The journal's length for a file system of `blocks_count` blocks: as in mke2fs, but at most [`BYTES_MAX`]. `None` if
+/// the file system is too small for a journal.
 pub(super) fn journal_len(blocks_count: u64, block_size: u32) -> Option<u32> {
     let len = default_blocks(blocks_count)?;
     Some(len.min((BYTES_MAX / u64::from(block_size)) as u32))
 }
 
-/// The inode's flags for this kind of mapping.
+/// The inode flags for this kind of mapping.
 pub(super) fn map_flags(extents: bool) -> InodeFlags {
     if extents { InodeFlags::EXTENTS } else { InodeFlags::empty() }
 }
 
 pub(super) struct Layout {
-    /// The journal's blocks in order, as runs.
+    /// The journal's blocks in order, as runs of adjacent blocks.
     pub runs: Vec<(BlockNr, u32)>,
     /// The blocks of the mapping, and their content.
     pub nodes: Vec<(BlockNr, Vec<u8>)>,
@@ -56,10 +56,10 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Finds room for a journal of `len` blocks. `None`: the free space is too fragmented.
+    /// Finds room for a journal of `len` blocks. `None` if the free space is too fragmented.
     pub fn find(groups: &Groups, sb: &SuperBlock, len: u32, extents: bool) -> Result<Option<Layout>> {
         let mut extra = if extents { 0 } else { pointer_blocks(len, sb.block_size / 4) };
-        // With extents, more pieces need more nodes, which may add one more piece.
+        // With extents, more pieces need more nodes, which may need one more piece.
         for _ in 0..3 {
             let Some(mut runs) = find_runs(groups, sb, len + extra)? else { return Ok(None) };
             let nodes = cut_off(&mut runs, extra);
@@ -79,7 +79,7 @@ impl Layout {
         Ok(None)
     }
 
-    /// Blocks of the journal.
+    /// The number of the journal's blocks.
     pub fn len(&self) -> u32 {
         self.runs.iter().map(|(_, len)| *len).sum()
     }
@@ -89,7 +89,7 @@ impl Layout {
         self.runs[0].0
     }
 
-    /// Blocks of the journal and its mapping.
+    /// The number of blocks of the journal and its mapping.
     pub fn all_blocks(&self) -> u64 {
         u64::from(self.len()) + self.nodes.len() as u64
     }
@@ -98,14 +98,14 @@ impl Layout {
         Ok(JournalMap::from_runs(self.runs.iter().copied())?)
     }
 
-    /// All blocks by group, as runs of (block within the group, number).
+    /// All blocks by group, as runs: the first block within the group, and the length.
     pub fn by_group(&self, geo: &Geometry) -> Result<BTreeMap<GroupNr, Vec<(u32, u32)>>> {
         let nodes = self.nodes.iter().map(|(b, _)| (*b, 1));
         by_group(geo, self.runs.iter().copied().chain(nodes))
     }
 }
 
-/// Cuts runs at the borders of groups.
+/// Splits runs at the borders of groups.
 pub(super) fn by_group(
     geo: &Geometry,
     runs: impl Iterator<Item = (BlockNr, u32)>,
@@ -154,7 +154,7 @@ fn find_runs(groups: &Groups, geo: &Geometry, want: u32) -> Result<Option<Vec<(B
     Ok(None)
 }
 
-/// Collects free runs of at least `least` blocks until they have `want` blocks.
+/// Collects free runs of at least `least` blocks until they contain `want` blocks.
 fn collect_runs(groups: &Groups, geo: &Geometry, want: u32, least: u32) -> Result<Option<Vec<(BlockNr, u32)>>> {
     let count = groups.count();
     let (mut runs, mut left, mut looked_at, mut in_groups) = (Vec::<(BlockNr, u32)>::new(), want, 0, 0);
@@ -213,7 +213,7 @@ fn map_of(sb: &SuperBlock, runs: &[(BlockNr, u32)], nodes: &[BlockNr], extents: 
     Ok(tree.filter(|tree| tree.blocks.len() == nodes.len()))
 }
 
-/// Pointer blocks for `len` blocks with `per_block` pointers in each.
+/// The number of pointer blocks for `len` blocks, with `per_block` pointers in each.
 fn pointer_blocks(len: u32, per_block: u32) -> u32 {
     let whole = 0..len;
     let stream = Stream::new(indirect::Geometry { per_block }, std::slice::from_ref(&whole));

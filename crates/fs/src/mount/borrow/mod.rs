@@ -1,34 +1,34 @@
-//! A journal while an image is mounted: a mount for writing adds one to an image without a journal (ext2, or ext4
-//! made without one), and the clean unmount removes it.
+//! A borrowed journal. A mount for writing adds a journal to an image without one (ext2, or ext4 created without a
+//! journal), and the clean unmount removes it.
 //!
-//! Meanwhile the image is ext3: after a crash Extant, the kernel and e2fsck replay the log. [`borrow`] adds the
-//! journal, [`give_back`] removes it, and [`settle`] completes either after a crash. The UUID in the journal's
-//! superblock marks it as borrowed ([`extant_ondisk::jbd2::JournalSuperBlock::is_borrowed`]).
+//! While it is mounted, the image is ext3: after a crash Extant, the kernel and e2fsck replay the log. [`borrow`] adds
+//! the journal, [`give_back`] removes it, and [`settle`] completes either operation after a crash. The UUID in the
+//! journal's superblock marks it as borrowed ([`extant_ondisk::jbd2::JournalSuperBlock::is_borrowed`]).
 //!
-//! The steps of adding it, each durable before the next:
+//! Adding the journal takes these steps, each durable before the next:
 //!
-//! 1. Into free blocks: a journal whose log already contains one transaction, which marks these blocks as used. For
-//!    everything else they are free, until that transaction is replayed.
+//! 1. Into free blocks: write a journal whose log already contains one transaction, which marks these blocks as used.
+//!    Until that transaction is replayed, the blocks count as free.
 //! 2. The superblock: not clean, with a note of the operation in progress ([`SuperBlock::note_journal_under_way`]).
-//! 3. Inode 8.
-//! 4. The superblock: `has_journal`, `needs_recovery`, its former state. From here on the image has a journal with a
-//!    log to replay, and the mount then replays it.
+//! 3. Inode 8: the journal's inode.
+//! 4. The superblock: `has_journal`, `needs_recovery`, and its former state. From here on the image has a journal with
+//!    a log to replay, and the mount then replays it.
 //!
-//! The steps of removing it, once the log is empty and all blocks are home:
+//! Once the log is empty and all blocks are home, removing the journal takes these steps:
 //!
 //! 1. The superblock: no journal, not clean, with the note.
-//! 2. The bitmaps and descriptors without the journal's blocks, and inode 8 as mke2fs makes it, in any order.
-//! 3. The superblock: its former state, no note.
+//! 2. The bitmaps and descriptors without the journal's blocks, and inode 8 as mke2fs leaves it, in any order.
+//! 3. The superblock: its former state, without the note.
 //!
-//! A crash leaves an image that is as before, or has a journal, or carries the note. As long as the note is there and
-//! nothing has written the superblock since, nothing can have allocated the blocks that it names. So freeing them
-//! (again, if they are free) and clearing inode 8 completes both procedures. Without Extant, `e2fsck -p` does the
-//! same: the state makes it check, and it clears a journal inode that belongs to no journal.
+//! After a crash the image is either unchanged, or has a journal, or carries the note. As long as the note is there and
+//! nothing else has written the superblock, nothing can have allocated the blocks that it names. So freeing them
+//! (again, if they are free) and clearing inode 8 completes both procedures. Without Extant, `e2fsck -p` does the same:
+//! the state makes it check the image, and it clears a journal inode that belongs to no journal.
 //!
-//! The backups of the superblock do not change: they are without a journal.
+//! The backups of the superblock do not change; they show no journal.
 //!
 //! # Locking
-//! None: no other thread uses the file system before the mount and after the unmount.
+//! None: no other thread uses the file system before the mount or after the unmount.
 
 mod layout;
 mod release;
@@ -60,14 +60,14 @@ use crate::options::BorrowJournal;
 use layout::Layout;
 use release::{Release, Trust};
 
-/// Mode and links of a journal inode, as in mke2fs.
+/// The mode of a journal inode, as in mke2fs.
 const JOURNAL_MODE: u16 = 0o100_600;
-/// Memory for the bitmaps and descriptors.
+/// The memory for the bitmaps and descriptors.
 const CACHE_BYTES: u64 = 64 << 20;
-/// A borrowed journal must leave this many times its size free.
+/// After a journal is borrowed, this many times its size must remain free.
 const FREE_FACTOR: u64 = 4;
 
-/// Hooks for the journal that only logs one transaction: there is no allocator and no mount to notify.
+/// Hooks for a journal that logs only one transaction, without an allocator or a mount to notify.
 struct NoHooks;
 
 impl extant_journal::Hooks for NoHooks {
@@ -81,7 +81,7 @@ fn inode_is_blank(dev: &dyn BlockDevice, sb: &SuperBlock) -> Result<bool> {
     Ok(i.mode == 0 && i.links == 0 && i.size == 0 && i.blocks == 0 && i.i_block == [0; 60])
 }
 
-/// Adds a journal to the image and updates `sb`. `Ok(Some(why))`: this image cannot have one, and is unchanged.
+/// Adds a journal to the image and updates `sb`. With `Ok(Some(why))`, this image cannot have one and has not changed.
 pub(crate) fn borrow(
     dev: &Arc<dyn BlockDevice>,
     sb: &mut SuperBlock,
@@ -91,7 +91,7 @@ pub(crate) fn borrow(
 ) -> Result<Option<String>> {
     let sound = sb.state().contains(FsState::VALID) && !sb.state().contains(FsState::ERROR);
     if mode == BorrowJournal::IfClean && !sound {
-        // Blocks that its bitmaps declare free may be in use.
+        // Blocks that its bitmaps mark as free may be in use.
         return Ok(Some("it was not cleanly unmounted; 'e2fsck -p' mends that".into()));
     }
     if sb.raw().s_rev_level.get() == 0 || sb.cluster_bits != 0 {
@@ -116,7 +116,7 @@ pub(crate) fn borrow(
     let (groups, layout) = match planned {
         Ok(Ok(found)) => found,
         Ok(Err(why)) => return Ok(Some(why)),
-        // Nothing has been written. The operations that meet the damage again report its details.
+        // Nothing has been written. Operations that find the damage again report its details.
         Err(e @ (Error::Corrupt { .. } | Error::Unsupported(_))) => return Ok(Some(e.to_string())),
         Err(e) => return Err(e),
     };
@@ -141,7 +141,7 @@ pub(crate) fn borrow(
     Ok(None)
 }
 
-/// Writes the journal's blocks, all of them still free: superblock, an empty log, and the blocks of the mapping.
+/// Writes the journal's blocks, which are all still free: the superblock, an empty log, and the blocks of the mapping.
 fn write_journal(dev: &Arc<dyn BlockDevice>, jsb: &JournalSuperBlock, layout: &Layout) -> Result<()> {
     let bs = u64::from(jsb.block_size);
     for (start, len) in &layout.runs {
@@ -156,7 +156,7 @@ fn write_journal(dev: &Arc<dyn BlockDevice>, jsb: &JournalSuperBlock, layout: &L
     Ok(())
 }
 
-/// Logs the transaction that marks the journal's blocks as used, durably, and does not write its blocks home.
+/// Makes the transaction durable in the log that marks the journal's blocks as used. Its blocks are not written home.
 fn log_allocation(
     cache: Arc<BufferCache>,
     sb: &SuperBlock,
@@ -190,7 +190,7 @@ fn log_allocation(
     Ok(journal.commit_running()?)
 }
 
-/// Writes inode 8 into its table, durably.
+/// Writes inode 8 into its table and makes it durable.
 fn write_inode(dev: &Arc<dyn BlockDevice>, sb: &SuperBlock, layout: &Layout, size: u64, clock: &Clock) -> Result<()> {
     let (block, offset) = Reader::new(&**dev, sb).inode_place(InodeNr::JOURNAL)?;
     let bs = u64::from(sb.block_size);
@@ -214,9 +214,9 @@ fn write_inode(dev: &Arc<dyn BlockDevice>, sb: &SuperBlock, layout: &Layout, siz
     Ok(dev.write_at(block.0 * bs, &[&bytes], BioFlags::META | BioFlags::SYNC | BioFlags::PREFLUSH | BioFlags::FUA)?)
 }
 
-/// Removes the borrowed journal. The log is empty and all blocks are home. `sb` is the future superblock except for
-/// the journal, and is updated to have none. `Ok(Some(why))`: the journal is not as this module made it, so it
-/// remains; nothing has been written.
+/// Removes the borrowed journal. The log must be empty and all blocks home. `sb` is the superblock to write, except for
+/// the journal; it is updated to have none. With `Ok(Some(why))`, the journal differs from one that this module
+/// creates, so it remains, and nothing has been written.
 pub(crate) fn give_back(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Result<Option<String>> {
     let planned = (|| {
         let inode = journal_inode(&**dev, sb, InodeNr::JOURNAL)?;
@@ -244,7 +244,7 @@ pub(crate) fn give_back(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Resu
     Ok(None)
 }
 
-/// Completes adding or removing a journal after a crash: the image then has no journal, and is as clean as before.
+/// Completes adding or removing a journal after a crash. The image then has no journal, and is as clean as before.
 pub(crate) fn settle(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Result<()> {
     let Some((place, clean)) = sb.journal_under_way() else { return Ok(()) };
     let mut inode = InodeDesc::new(JOURNAL_MODE, sb);
@@ -265,7 +265,7 @@ pub(crate) fn settle(dev: &Arc<dyn BlockDevice>, sb: &mut SuperBlock) -> Result<
     write_super(&**dev, sb, sb.primary_location())
 }
 
-/// Removes the journal after the mount that borrowed it failed. Best effort; otherwise the next mount does.
+/// Removes the journal after a mount that borrowed it has failed. If this fails as well, the next mount removes it.
 pub(crate) fn undo(dev: &Arc<dyn BlockDevice>) -> Result<()> {
     let mut sb = read_super_at(&**dev, 1024)?;
     let Some(mut journal) = locate::open_journal(dev.clone(), &sb)? else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! Freeing a borrowed journal's blocks and inode, outside of any transaction.
 //!
-//! Main type: [`Release`]: the new content of all blocks, complete before the first of them is written.
+//! Main type: [`Release`], the new content of all affected blocks. It is complete before the first of them is written.
 //!
 //! # Locking
 //! None.
@@ -21,21 +21,21 @@ use crate::error::{Damage, Error, Result};
 /// How far the bitmaps can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// As a mount left them: any deviation is damage.
+    /// The bitmaps are as a mount left them, so any deviation is damage.
     Verified,
     /// A crash interrupted an earlier release, or came before the journal's blocks were marked as used. Some bitmaps
-    /// and descriptors may be old and some new. Without the journal's bits both are the same.
+    /// and descriptors may be old and others new. They are the same once the journal's bits are cleared.
     Interrupted,
 }
 
 pub(super) struct Release {
     blocks: BTreeMap<BlockNr, Vec<u8>>,
-    /// Blocks that become free.
+    /// The number of blocks that become free.
     pub freed: u64,
 }
 
 impl Release {
-    /// Computes bitmaps, descriptors and inode table block.
+    /// Computes the new bitmaps, descriptors, and inode table block.
     pub fn plan(
         dev: &dyn BlockDevice,
         sb: &SuperBlock,
@@ -54,7 +54,7 @@ impl Release {
             let mut desc = GroupDesc::decode(bytes.get(offset..).unwrap_or(&[]), group, geo)?;
             if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
                 if trust == Trust::Interrupted {
-                    continue; // no block of it is marked as used yet
+                    continue; // no block of the journal is marked as used yet
                 }
                 return Err(Error::corrupt(
                     Damage::BlockBitmap,
@@ -88,7 +88,7 @@ impl Release {
         let table = release.block(dev, sb, block)?;
         let slot = table.get_mut(offset..offset + geo.inode_size);
         let slot = slot.ok_or_else(|| Error::corrupt(Damage::Inode, "no slot").of(InodeNr::JOURNAL))?;
-        // As mke2fs makes it: only the checksum.
+        // Mke2fs leaves it blank except for the checksum.
         slot.fill(0);
         update_checksum(slot, InodeNr::JOURNAL, geo);
         Ok(release)

@@ -1,7 +1,7 @@
-//! The copies of superblock and descriptors after a growth (Linux: `update_backups`, fs/ext4/resize.c).
+//! Updating the copies of superblock and descriptors after a growth (Linux: `update_backups`, fs/ext4/resize.c).
 //!
-//! They follow when the growth ends, in transactions of their own: until then they are those of the smaller file
-//! system, which is valid, and not used while the primary ones are.
+//! The copies are written at the end of the growth, in separate transactions. Until then they describe the smaller file
+//! system. That is valid, and they are not used while the primaries are intact.
 //!
 //! # Locking
 //! None of its own.
@@ -15,11 +15,11 @@ use extant_ondisk::{BlockNr, GroupNr};
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 
-/// Copies in one transaction.
+/// The number of copies in one transaction.
 const TOGETHER: usize = 16;
 
 impl Filesystem {
-    /// A copy of the superblock. Unlike the primary one it says nothing of this mount.
+    /// A copy of the superblock. Unlike the primary, it contains no state of this mount.
     pub(super) fn backup_of(&self, sb: &SuperBlock, group: GroupNr) -> SuperBlock {
         let mut sb = sb.backup_for(group);
         sb.set_needs_recovery(false);
@@ -30,7 +30,7 @@ impl Filesystem {
         sb
     }
 
-    /// Writes the copies of what a growth from `begin` has changed.
+    /// Writes the copies of everything that has changed since `begin`, the superblock before the growth.
     pub(super) fn renew_backups(&self, begin: &SuperBlock) -> Result<()> {
         let sb = self.superblock();
         let geo = sb.geometry();

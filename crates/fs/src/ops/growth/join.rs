@@ -1,7 +1,7 @@
-//! New groups join the file system in memory: from then on other operations use them.
+//! New groups come into use in memory: from then on other operations may use them.
 //!
 //! # Locking
-//! `group` (70) within the calls; nothing else.
+//! `group` (70), within the calls; nothing else.
 
 use extant_base::sync::atomic::Ordering;
 use extant_ondisk::{BlockNr, GroupNr};
@@ -11,8 +11,8 @@ use crate::filesystem::Filesystem;
 use crate::groups::Groups;
 
 impl Filesystem {
-    /// The groups of a step, which are on the device, join. The allocator comes last, because what it hands out must be
-    /// known to all others.
+    /// Brings the groups of a step into use; they are already on the device. The allocator comes last, because all
+    /// other parts must know the blocks that it hands out.
     pub(super) fn join(&self, step: Step) {
         self.publish(&step);
         let geo = step.next.geometry();
@@ -24,7 +24,7 @@ impl Filesystem {
         self.alloc.in_blocks().append(longer, &Groups::summaries_of_new(&step.descs), step.zones());
     }
 
-    /// The blocks and groups of the step are there, for all but the allocator.
+    /// Makes the blocks and groups of the step known to all parts except the allocator.
     pub(super) fn publish(&self, step: &Step) {
         let geo = step.next.geometry();
         self.cache.grow(geo.blocks_count);
@@ -40,7 +40,7 @@ impl Filesystem {
 }
 
 impl Step {
-    /// The new groups' own blocks.
+    /// The blocks of the new groups' own structures.
     fn zones(&self) -> Vec<(BlockNr, u64)> {
         let geo = self.next.geometry();
         let mut zones = Vec::new();

@@ -1,15 +1,15 @@
-//! A larger file system while it is mounted (Linux: `ext4_resize_fs`, fs/ext4/resize.c).
+//! Growing a mounted file system (Linux: `ext4_resize_fs`, fs/ext4/resize.c).
 //!
 //! Main function: [`Filesystem::grow`]. Main types: [`GrowTo`], [`Grown`]. `step.rs` makes one step. `backups.rs`
-//! renews the copies of superblock and descriptors in the end.
+//! updates the copies of superblock and descriptors at the end.
 //!
-//! A step is one transaction: the last group becomes whole, or the new groups of a flex group join. The blocks of new
-//! groups are on the device before, durably, behind the end of the old file system. So a power cut leaves the file
-//! system of one of the steps.
+//! A step is one transaction: the last group is completed, or the new groups of a flex group are added. Before that,
+//! the structures of new groups are durable on the device, past the end of the old file system. So a power cut leaves
+//! the file system in the state of one of the steps.
 //!
-//! Other operations go on meanwhile. They see new groups only when superblock and descriptors are at home: the kernel
-//! takes its number of groups from there, before it replays the log, and answers EIO for inodes of others until its
-//! next mount. Writing them home takes a checkpoint, so a round of steps shares one.
+//! Other operations continue meanwhile. They see new groups only when the superblock and descriptors are home. The
+//! kernel reads its number of groups there before it replays the log, and returns EIO for inodes of other groups until
+//! its next mount. Writing them home takes a checkpoint, so the steps of a round share one.
 //!
 //! | part | who learns of the growth, and when |
 //! |---|---|
@@ -19,11 +19,11 @@
 //! | descriptors in memory, hints for inodes, layout, allocator | in this order, at the end of a round |
 //!
 //! What it does not do: move the second backup of `sparse_super2`, which stays in its group; make room for descriptors
-//! (a growth needs reserved blocks, or `meta_bg`); shrink.
+//! (a growth needs reserved blocks, or `meta_bg`); or shrink.
 //!
 //! # Locking
-//! `growth` (3) from the first look to the last write. Each round passes the gate ([`crate::lifecycle`]) for itself, so
-//! that a freeze or an unmount waits for one round and not for all.
+//! `growth` (3), from the first check to the last write. Each round passes the gate ([`crate::lifecycle`]) separately,
+//! so that a freeze or an unmount waits only for one round.
 
 mod backups;
 mod join;
@@ -37,37 +37,37 @@ use crate::filesystem::Filesystem;
 use crate::groups::Groups;
 use crate::lifecycle::Right;
 
-/// The size that is asked for. In bytes.
+/// The requested size, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrowTo {
-    /// This many in all.
+    /// The given total size.
     Bytes(u64),
-    /// This many more.
+    /// The current size plus the given number.
     More(u64),
-    /// All of the device, as long as it is now.
+    /// The current size of the device.
     Device,
 }
 
 /// A growth that is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
-    /// Blocks before.
+    /// The number of blocks before the growth.
     pub before: u64,
-    /// Blocks now.
+    /// The number of blocks after the growth.
     pub after: u64,
-    /// Groups before.
+    /// The number of groups before the growth.
     pub groups_before: u32,
-    /// Groups now.
+    /// The number of groups after the growth.
     pub groups: u32,
 }
 
 impl Filesystem {
-    /// Makes the file system larger while it is used; the image file becomes longer before, if that is needed and
-    /// possible. Bytes that do not fill a block are left out, and so is a last group with hardly any room for files.
+    /// Enlarges the file system while it is in use. If needed and possible, this first extends the image file. Bytes
+    /// that do not fill a block are not used, nor is a last group with hardly any room for files.
     ///
     /// # Errors
-    /// [`Error::CannotGrow`] and [`Error::Device`]: nothing has changed, but the file may be longer. Later errors, as
-    /// those of the device, end the growth after one of its steps. [`Error::ReadOnly`], also if the mount ends
+    /// [`Error::CannotGrow`] and [`Error::Device`] if nothing has changed, though the file may be longer. Later errors,
+    /// such as those of the device, end the growth after one of its steps. [`Error::ReadOnly`], also if the mount ends
     /// meanwhile.
     pub fn grow(&self, size: GrowTo) -> Result<Grown> {
         let _alone = self.growth.lock();
@@ -103,14 +103,14 @@ impl Filesystem {
             stepped = self.grow_round(&begin, goal.blocks_count);
         }
         self.charge_groups();
-        // Copies of what is there, also if a step has failed.
+        // Update the copies for the steps that have succeeded, even if a later step has failed.
         let copied = if self.geo.blocks_count > begin.blocks_count { self.renew_backups(&begin) } else { Ok(()) };
         stepped.and(copied)?;
         self.sync_names()?;
         Ok(done)
     }
 
-    /// Charges the budget with what is always in memory for each group, of which there are more now.
+    /// Charges the budget for the memory that each group always takes; their number has grown.
     fn charge_groups(&self) {
         let fixed = self.fixed_bytes().min(self.budget.limit() / 2);
         let before = self.charged.fetch_max(fixed, Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! One step of a growth, which is one transaction.
 //!
-//! Main type: [`Step`]: the blocks that the step changes, read before the first change.
+//! Main type: [`Step`], the blocks that the step changes, read before the first change.
 //!
 //! # Locking
-//! `group` (70) of the last group while that becomes longer; else within the calls.
+//! `group` (70) of the last group while that group is extended; otherwise only within the calls.
 
 use std::sync::Arc;
 
@@ -21,24 +21,24 @@ use crate::error::{CannotGrow, Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::ops::credits;
 
-/// Superblock, inode and double indirect block of the resize inode, and a block of descriptors more than the groups of
-/// a step fill.
+/// The superblock, the inode and double indirect block of the resize inode, and one more block of descriptors than the
+/// groups of a step fill.
 const FEW: u32 = credits::SUPER + credits::INODE + 2;
-/// The most groups that join in one step.
+/// The maximum number of groups that one step adds.
 const GROUPS_MAX: u32 = 64;
-/// Steps that share a checkpoint.
+/// The number of steps that share a checkpoint.
 const ROUND: usize = 32;
 
-/// The changes of a step in blocks that exist already. Each block is in memory until the step ends.
+/// The changes of a step in existing blocks. Each block stays in memory until the step ends.
 pub(super) struct Step {
-    /// The first new group, and the blocks and inodes of the file system before.
+    /// The first new group, and the numbers of blocks and inodes before the step.
     pub first: u32,
     before: (u64, u32),
     pub next: SuperBlock,
     pub descs: Vec<GroupDesc>,
-    /// Blocks of descriptors: the group with the first one, and whether the block was only reserved until now.
+    /// Blocks of descriptors: the group of the first descriptor, and whether the block was only reserved until now.
     tables: Vec<(Arc<Buffer>, u32, bool)>,
-    /// Blocks of the resize inode that get another content.
+    /// Blocks of the resize inode, with their new content.
     pointers: Vec<(Arc<Buffer>, Vec<u8>)>,
     /// The table block of the resize inode, and the offset in it.
     resize_inode: Option<(Arc<Buffer>, usize)>,
@@ -56,7 +56,7 @@ impl Filesystem {
         if needed > most { Err(refused(CannotGrow::SmallLog { needed, most })) } else { Ok(()) }
     }
 
-    /// Checks that the resize inode names what the layout says, and nothing else: a growth replaces it.
+    /// Checks that the resize inode refers to exactly the blocks that the layout gives, because a growth replaces it.
     pub(super) fn check_reserved(&self, begin: &SuperBlock) -> Result<()> {
         if !begin.compat().contains(Compat::RESIZE_INODE) {
             return Ok(());
@@ -83,14 +83,15 @@ impl Filesystem {
         Ok(self.cache.get(block)?)
     }
 
-    /// Makes the next steps of the growth to `blocks` blocks, and lets other operations use the new blocks.
+    /// Makes the next steps of the growth to `blocks` blocks, and brings the new blocks into use.
     pub(super) fn grow_round(&self, begin: &SuperBlock, blocks: u64) -> Result<()> {
         let _change = self.begin_change()?;
         let old: Geometry = (*self.geo).clone();
         if old.blocks_count < old.first_block_of_group(GroupNr(old.group_count)).0 {
             return self.lengthen(&old, begin, blocks);
         }
-        // The kernel reads the superblock and the descriptors that it counts before it replays the log.
+        // The superblock must be written home last: the kernel reads it, and the descriptors that it counts, before it
+        // replays the log.
         self.journal.write_home_last(self.sb_place.0);
         let (mut logged, mut failed) = (Vec::new(), Ok(()));
         while failed.is_ok() && logged.len() < ROUND && self.superblock().blocks_count < blocks {
@@ -103,7 +104,7 @@ impl Filesystem {
         failed.and(home.map_err(Error::from))
     }
 
-    /// The last group becomes whole, or as long as the file system will be.
+    /// Extends the last group, to its full size or to the end of the larger file system.
     fn lengthen(&self, old: &Geometry, begin: &SuperBlock, blocks: u64) -> Result<()> {
         let last = GroupNr(old.group_count - 1);
         let next = step(begin, &self.superblock(), blocks).map_err(refused)?;
@@ -120,7 +121,7 @@ impl Filesystem {
         self.end(handle, changed)
     }
 
-    /// Logs the next step with new groups. They join when it is at home.
+    /// Logs the next step, which adds groups. They come into use when the step is home.
     fn log_step(&self, begin: &SuperBlock, blocks: u64) -> Result<Step> {
         let now = self.superblock();
         let next = step(begin, &now, blocks).map_err(refused)?;
@@ -133,7 +134,7 @@ impl Filesystem {
         Ok(step)
     }
 
-    /// Reads what the step changes, and writes what lies behind the old end.
+    /// Reads the blocks that the step changes, and writes the blocks past the old end.
     fn prepare_step(&self, old: &Geometry, next: SuperBlock) -> Result<Step> {
         let superblock = self.cache.get(self.sb_place.0)?;
         let (first, end) = (old.group_count, next.group_count);
@@ -165,7 +166,7 @@ impl Filesystem {
         Ok(step)
     }
 
-    /// Writes bitmaps and tables of the new groups where they must be written; returns their descriptors.
+    /// Writes the bitmaps and tables of the new groups that cannot be left uninitialized, and returns the descriptors.
     fn write_groups(&self, geo: &Geometry, first: u32) -> Result<Vec<GroupDesc>> {
         let tables = place(geo, first).map_err(refused)?;
         let has_flags = geo.desc_checksum != DescChecksum::None;
@@ -194,12 +195,12 @@ impl Filesystem {
         Ok(descs)
     }
 
-    /// Writes the copies of superblock and descriptors, and the primary descriptors, that lie in new groups.
+    /// Writes the copies of superblock and descriptors, and the primary descriptors, if they lie in new groups.
     fn write_copies(&self, old: &Geometry, step: &Step) -> Result<()> {
         let geo = step.next.geometry();
         let (first, per_block) = (old.group_count, geo.descs_per_block());
         let backups: Vec<GroupNr> = geo.backup_groups().filter(|group| group.0 >= first).collect();
-        // Without copies of the whole table there are those of its last blocks, with meta_bg.
+        // If the new groups have no copies of the whole table, they may have copies of its last blocks, with meta_bg.
         let from = if backups.is_empty() { first / per_block } else { 0 };
         let mut bytes = vec![0; geo.block_size as usize];
         for index in from..geo.desc_blocks {
@@ -227,7 +228,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Reads the blocks of the resize inode that get another content.
+    /// Reads the blocks of the resize inode that change.
     fn prepare_reserved(&self, step: &mut Step, geo: &Geometry) -> Result<()> {
         if !step.next.compat().contains(Compat::RESIZE_INODE) {
             return Ok(());
@@ -248,7 +249,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// A handle for exactly so many blocks, which may be all that a transaction holds.
+    /// Starts a handle with these credits; it may be the only one that fits in its transaction.
     fn start_alone(&self, credits: u32) -> Result<Handle> {
         self.before_handle()?;
         self.log_errors()?;
@@ -278,8 +279,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Changes the superblock in memory and in the transaction: the first change of a step. Other changes of it
-    /// since the step began stay. On an error nothing has changed.
+    /// Changes the superblock in memory and in the transaction. This is the first change of a step. It keeps other
+    /// changes that were made since the step began. After an error nothing has changed.
     fn change_superblock(&self, handle: &mut Handle, step: &Step, begin: &SuperBlock, blocks: u64) -> Result<()> {
         let (more, inodes) = step.gains();
         let mut sb = self.sb.lock();
@@ -303,7 +304,7 @@ impl Step {
         credits::SUPER + inode + (self.tables.len() + self.pointers.len()) as u32
     }
 
-    /// Writes the new descriptors into a block that begins with that of `start`.
+    /// Writes the new descriptors into a block whose first descriptor is that of group `start`.
     fn encode_descs(&self, bytes: &mut [u8], start: u32) {
         let geo = self.next.geometry();
         let end = start.saturating_add(geo.descs_per_block());
@@ -312,7 +313,7 @@ impl Step {
         }
     }
 
-    /// Free blocks and inodes more than there were.
+    /// The numbers of free blocks and free inodes that the step adds.
     pub(super) fn gains(&self) -> (u64, u32) {
         let (blocks, inodes) = self.before;
         if self.descs.is_empty() {
@@ -322,7 +323,7 @@ impl Step {
         (blocks, self.next.inodes_count - inodes)
     }
 
-    /// Blocks that the new groups take for themselves.
+    /// The number of blocks that the new groups' own structures take.
     pub(super) fn taken(&self) -> u64 {
         let groups = (self.first..).map(GroupNr).zip(&self.descs);
         groups.map(|(group, desc)| u64::from(self.next.blocks_in_group(group) - desc.free_clusters)).sum()

@@ -1,17 +1,17 @@
 //! Durability: fsync, fdatasync, syncfs, fsyncs of many files at once, and the wait of an unmount.
 //!
-//! All are one [`Barrier`]:
-//! 1. Start writing the dirty data in its scope.
-//! 2. Wait until all data that any thread took from the pages before can be read from the device (the tokens of
+//! All of them are [`Barrier`]s, which take these steps:
+//! 1. Start writing the dirty data in the scope.
+//! 2. Wait until all data that threads took from the pages before can be read from the device (the tokens of
 //!    [`extant_cache::Writebacks`]).
-//! 3. Wait until transaction T is durable. For one inode, T is the newest that changed it (for fdatasync: in a way that
-//!    its data needs); else it is the running one.
-//! 4. Check the ledger of lost writes ([`extant_cache::LossLedger`]) with the caller's cursor, and whether the mount
-//!    may still acknowledge.
+//! 3. Wait until transaction T is durable. For one inode, T is the newest transaction that changed it (for fdatasync:
+//!    in a way that its data needs). Otherwise it is the running one.
+//! 4. Check the ledger of lost writes ([`extant_cache::LossLedger`]) with the caller's cursor, and check that the mount
+//!    may still report data as durable.
 //!
-//! An asynchronous caller holds no thread meanwhile, and any number of barriers share one commit and its flushes. If
-//! nothing was written since the last flush began and T is durable, a barrier waits for nothing. A policy chooses which
-//! other files are written for one fsync ([`policy`]).
+//! An asynchronous caller occupies no thread meanwhile, and any number of barriers share one commit and its flushes. If
+//! nothing was written since the last flush began, and T is durable, a barrier does not wait. A policy chooses other
+//! files to be written with an fsync ([`policy`]).
 //!
 //! # Locking
 //! None held while waiting.
@@ -37,16 +37,16 @@ use crate::writeback::asks::Countdown;
 use crate::writeback::batch::WritebackReason;
 use crate::writeback::patience::Patience;
 
-/// Called once with the result of a barrier, possibly on another thread and possibly before the call returns. Its
-/// caller may hold locks: it passes the answer on, and does not call the file system.
+/// Called once with the result of a barrier, possibly on another thread, and possibly before the call returns. The
+/// thread that calls it may hold locks, so it must only pass the result on and must not use the file system.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// Called once for each of many, with its place; as [`Done`].
+/// Called once for each of several inodes, with its index; otherwise as [`Done`].
 pub type DoneEach = Arc<dyn Fn(usize, Result<()>) + Send + Sync>;
 
 /// The scope of a barrier, and the thread that does its work.
 pub(crate) struct Barrier<'a> {
-    /// `None`: everything in the mount.
+    /// `None` for everything in the mount.
     inodes: Option<&'a [Arc<Inode>]>,
     datasync: bool,
     /// The calling thread holds nothing and waits, so it does the work itself. Otherwise no thread waits.
@@ -62,26 +62,27 @@ impl<'a> Barrier<'a> {
 }
 
 impl Inode {
-    /// The transaction that an fsync waits for. The names in a directory are its data, and move with its times only.
+    /// The transaction that an fsync waits for. The names in a directory are its data, and every change of them also
+    /// changes its times.
     fn synced_by(&self, datasync: bool) -> Tid {
         let tid = if datasync && !self.is_dir() { &self.datasync_tid } else { &self.sync_tid };
         Tid(tid.load(Ordering::Acquire))
     }
 }
 
-/// Whether there may be something to write before a commit makes it durable.
+/// Whether there may be something to write before a commit can make it durable.
 fn needs_writing(inode: &Inode, datasync: bool) -> bool {
     !inode.pages.is_empty() || (!datasync && inode.meta.read().lazy_times)
 }
 
-/// A file of which nothing has reached the disk.
+/// Whether nothing of the file has reached the disk yet.
 fn is_new(inode: &Inode) -> bool {
     inode.pages.dirty_bytes() > 0 && inode.meta.read().desc.size == 0
 }
 
 impl Filesystem {
-    /// Makes everything durable that was written in the scope before the call, then calls `done`: with an error if the
-    /// journal or the mount stopped first. The caller checks the ledger of lost writes.
+    /// Makes everything durable that was written in the scope before the call, then calls `done`. It gets an error if
+    /// the journal or the mount has stopped. The caller checks the ledger of lost writes.
     pub(crate) fn barrier(&self, barrier: Barrier<'_>, done: Done) {
         match self.lifecycle.writes() {
             Ok(true) => {}
@@ -115,8 +116,8 @@ impl Filesystem {
     }
 
     /// Starts writing all dirty data in the scope, and data of other files that the policy adds and that can be written
-    /// at once. `written` waits for these writes, and for others of the same inodes that are pending. A barrier that
-    /// does not wait leaves the rest to asks.
+    /// immediately. `written` waits for these writes, and for pending ones of the same inodes. A barrier that does not
+    /// wait leaves the rest to the thread that serves asks.
     fn write_scope(&self, barrier: &Barrier<'_>, written: &Arc<Countdown>) {
         let &Barrier { inodes, datasync, waits } = barrier;
         let needs_writing = |inode: &&Arc<Inode>| needs_writing(inode, datasync);
@@ -139,8 +140,9 @@ impl Filesystem {
         }
         let begun = plug.try_write_all(&others).into_iter().filter(|(_, tried)| tried.is_ok()).map(|(inode, _)| inode);
         let all: Vec<_> = inodes.unwrap_or(&dirty).iter().chain(begun).collect();
-        // A plug that leaves opens tokens when it is dropped, for times. One that finishes waits there; this thread
-        // does not wait for writes that others begin meanwhile.
+        // A plug with [`Patience::Leaves`] opens tokens when it is dropped, for inodes with changed times, so it is
+        // dropped first. A plug with [`Patience::Finishes`] waits when it is dropped; the writes that others begin
+        // meanwhile must not be counted.
         let plug = Some(plug).filter(|_| waits);
         all.into_iter().for_each(|inode| written.add_inode(inode));
         drop(plug);
@@ -150,7 +152,7 @@ impl Filesystem {
         written.one_less();
     }
 
-    /// Waits until the file's data is in its blocks. No cursor moves: a later check reports what was lost.
+    /// Waits until the file's data is in its blocks. No cursor moves, so a later check still reports lost data.
     pub(crate) fn settle(&self, inode: &Arc<Inode>) -> Result<()> {
         if needs_writing(inode, true) { self.barrier_here(inode, true) } else { Ok(()) }
     }
@@ -159,8 +161,8 @@ impl Filesystem {
         self.wait_for(|done| self.barrier(Barrier { waits: true, ..Barrier::of(inode, datasync) }, done))
     }
 
-    /// New files that are written with an fsync of this one: closed ones. A program that has one open may still write
-    /// it, and call fsync at the end.
+    /// New files that are written together with an fsync of this one. Only closed files qualify: a program that has a
+    /// file open may still write to it, and call fsync at the end.
     fn carried(&self, inode: &Arc<Inode>) -> Vec<Arc<Inode>> {
         let mut left = if is_new(inode) { self.sync_policy.carry(inode.ino) } else { 0 };
         if left == 0 {
@@ -169,7 +171,7 @@ impl Filesystem {
         let beside = self.inodes_beside(inode.ino);
         let mut others = self.flusher.dirty_after(u64::from(inode.ino.0), beside, policy::FILES_MAX);
         others.retain(|other| {
-            // Once: it may be growing.
+            // Read the size only once, because it may be growing.
             let size = other.size();
             let fits = other.is_closed() && is_new(other) && size <= policy::FILE_BYTES_MAX.min(left);
             left -= if fits { size } else { 0 };
@@ -178,7 +180,7 @@ impl Filesystem {
         others
     }
 
-    /// Starts an fsync. Its answer reports the file's lost writes that `cursor` has not reported; see
+    /// Starts an fsync. Its result also reports the file's lost writes that `cursor` has not reported yet; see
     /// `Filesystem::barrier`.
     pub fn fsync_async_for(&self, inode: &InodeRef, cursor: LossCursor, datasync: bool, done: Done) {
         let synced: Arc<Inode> = Arc::clone(inode);
@@ -186,7 +188,8 @@ impl Filesystem {
         self.barrier(Barrier::of(inode, datasync), Box::new(report));
     }
 
-    /// The cursor of a file that is opened now: its fsync takes no error from another open file (Linux: `f_wb_err`).
+    /// A cursor for a file that is being opened. An fsync with it does not consume the errors of another open file
+    /// (Linux: `f_wb_err`).
     pub fn open_cursor(&self, inode: &InodeRef) -> LossCursor {
         inode.losses.open()
     }
@@ -196,10 +199,10 @@ impl Filesystem {
         self.fsync_async_for(inode, LossCursor::thread(), datasync, done);
     }
 
-    /// fsync(2) or fdatasync(2) of many files: they are written together, in the order of their numbers, and share a
-    /// commit. Calls `done` once for each, with its place in `inodes` and the result that an fsync of it alone would
-    /// have: an error concerns the file that it is about, or all of them. Possibly on other threads, and before this
-    /// returns. `cursor` serves all of them: that of an open file is refused if there are more.
+    /// fsync(2) or fdatasync(2) of several files. They are written together, in the order of their inode numbers, and
+    /// share a commit. Calls `done` once for each, with its index in `inodes` and the result that a separate fsync
+    /// would have; an error concerns either one file or all of them. `done` may run on other threads, and before this
+    /// returns. `cursor` serves all files; the cursor of an open file is refused for more than one.
     pub fn fsync_many(&self, inodes: &[InodeRef], cursor: LossCursor, datasync: bool, done: DoneEach) {
         let mut asked: BTreeMap<InodeNr, (Arc<Inode>, Vec<usize>)> = BTreeMap::new();
         for (at, inode) in inodes.iter().enumerate() {
@@ -228,7 +231,7 @@ impl Filesystem {
         self.barrier(Barrier { inodes: Some(&unique), datasync, waits: false }, Box::new(report));
     }
 
-    /// fsync(2) or fdatasync(2), waiting.
+    /// Performs fsync(2) or fdatasync(2), and waits for it.
     ///
     /// # Errors
     /// [`Error::Lost`] if data or changes of the inode, now or since the last report, did not become durable.
@@ -238,7 +241,7 @@ impl Filesystem {
         asked.losses.check(&LossCursor::thread()).map_err(Error::from).and(done)
     }
 
-    /// Everything written so far is durable on return (syncfs(2)).
+    /// Makes everything durable that was written before the call (syncfs(2)).
     ///
     /// # Errors
     /// [`Error::Lost`] with the first write that did not become durable.
@@ -246,7 +249,7 @@ impl Filesystem {
         self.wait_for(|done| self.sync_async(done))
     }
 
-    /// As [`Filesystem::sync`], without waiting. The answer reports lost writes of any file, with the calling thread's
+    /// As [`Filesystem::sync`], without waiting. The result reports lost writes of any file, with the calling thread's
     /// cursor (Linux: the error sequence of the super block, which syncfs(2) reads).
     pub fn sync_async(&self, done: Done) {
         let (fs, cursor) = (self.arc(), LossCursor::thread());
@@ -254,8 +257,8 @@ impl Filesystem {
         self.barrier(Barrier::ALL, Box::new(report));
     }
 
-    /// As [`Filesystem::sync_async`], for a caller whose answer may reach no program. A loss stays unseen: a freeze and
-    /// the end of the mount report it all the same.
+    /// As [`Filesystem::sync_async`], for a caller whose result may reach no program. A loss does not count as seen, so
+    /// a freeze and the end of the mount report it as well.
     pub fn sync_async_hinting(&self, cursor: LossCursor, done: Done) {
         let fs = self.arc();
         let report = move |r| done(fs.losses.hint(&cursor).map_err(Error::from).and(r));
@@ -277,7 +280,7 @@ impl Filesystem {
         Ok(self.losses.check(&self.losses.open())?)
     }
 
-    /// Without background threads: one round of the work that they would do (tests, tools, simulated time).
+    /// Without background threads: performs one round of their work (tests, tools, simulated time).
     pub fn step(&self) {
         self.flusher.step();
         self.drain_evictions();

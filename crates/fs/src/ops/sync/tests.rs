@@ -1,4 +1,4 @@
-//! An asynchronous fsync returns without waiting, and answers when its data is durable.
+//! An asynchronous fsync returns without waiting, and calls back when its data is durable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::ops::no_space::tests::take_all;
 use crate::{Cred, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, Result, WriteFlags};
 
 const BLOCK: usize = 1024;
-/// As long as it may take; as long as something is watched that must not happen.
+/// The time limit for an event, and the time for which the tests watch that an event does not happen.
 const LONG: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_millis(50);
 
@@ -39,7 +39,7 @@ fn put(fs: &Filesystem, f: &InodeRef, byte: u8) {
     assert_eq!(fs.write(f, 0, &[byte; BLOCK], WriteFlags::default()).expect("write"), BLOCK);
 }
 
-/// On a thread of its own, which must come back.
+/// Calls it on a separate thread, which must return.
 fn fsync_async(fs: &crate::Mounted, f: &InodeRef) -> Waiter<Result<()>> {
     let (answer, returned) = (Waiter::new(), Waiter::new());
     let (tell, back, fs, f) = (answer.clone(), returned.clone(), Arc::clone(fs), f.clone());
@@ -68,7 +68,7 @@ fn assert_written(fs: &Filesystem, f: &InodeRef) {
     assert!(!f.meta.read().lazy_times && !f.synced_by(false).is_after(fs.journal.committed_tid()));
 }
 
-/// A truncation, say, or the flusher.
+/// Another thread holds the inode, such as a truncation or the flusher.
 #[test]
 fn not_for_who_has_the_inode() {
     let (_, fs) = mounted();
@@ -77,7 +77,7 @@ fn not_for_who_has_the_inode() {
     put(&fs, &g, 1);
     let guard = f.wb.lock();
     let answers = [fsync_async(&fs, &f), fsync_async(&fs, &f)];
-    // An fsync of another inode does not queue behind them.
+    // An fsync of another inode need not wait for them.
     fsync_async(&fs, &g).wait().expect("g");
     assert_open(&answers, "somebody else has the inode");
     drop(guard);
@@ -86,8 +86,8 @@ fn not_for_who_has_the_inode() {
     assert_written(&fs, &g);
 }
 
-/// Blocks to be mapped, blocks to be converted, and times alone: each needs a handle. The requests complete on another
-/// thread, or as they are sent.
+/// Blocks to be mapped, blocks to be converted, and changed times each need a handle. The requests complete on another
+/// thread, or while they are being sent.
 #[test]
 fn not_for_a_transaction_that_closes() {
     let at_once = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024"], "16M"));
@@ -131,7 +131,7 @@ fn fsync_while_a_transaction_closes(fs: &crate::Mounted, names: &[&str]) {
     files.iter().for_each(|f| assert_written(fs, f));
 }
 
-/// The block is on its way already, and dirty again: twice.
+/// The block is being written and has become dirty again, twice.
 #[test]
 fn not_for_an_earlier_write() {
     let (held, fs) = mounted();
@@ -148,7 +148,7 @@ fn not_for_an_earlier_write() {
     assert!(held.wait_held(1, LONG));
     assert_open(&answers, "the first is held");
     assert_eq!(held.held().len(), 1, "{:?}", held.held());
-    // The second write: the one thread of the mount that may stand there is not in g's way.
+    // The second write begins. The mount's only thread for this may wait there, but g need not wait for it.
     held.release(held.held()[0].id);
     answers[0].wait().expect("the first");
     assert!(held.wait_held(1, LONG));
@@ -164,7 +164,7 @@ fn not_for_an_earlier_write() {
     assert_eq!(byte, [4]);
 }
 
-/// All that is free is free after the next commit.
+/// All free space becomes available only with the next commit.
 #[test]
 fn not_for_space() {
     let (_, fs) = mounted();
@@ -177,7 +177,7 @@ fn not_for_space() {
     fs.unlink(&fs.root().expect("root"), b"g").expect("unlink");
     fs.drain_evictions();
     put(&fs, &f, 1);
-    // The commit that frees it cannot begin before this handle ends.
+    // The commit that frees the space cannot begin before this handle ends.
     let open = fs.start(credits::INODE).expect("handle");
     let answer = fsync_async(&fs, &f);
     assert_open(std::slice::from_ref(&answer), "there is no space");
@@ -188,7 +188,7 @@ fn not_for_space() {
     assert_eq!(fs.flusher.dirty_bytes(), 0);
 }
 
-/// An fsync beside the end of the mount, or after it, gets an answer.
+/// An fsync during or after the end of the mount gets a result.
 #[test]
 fn not_beside_the_end_of_the_mount() {
     for _ in 0..20 {
@@ -204,7 +204,7 @@ fn not_beside_the_end_of_the_mount() {
                 other.fsync_async(f, false, Box::new(move |r| tell.set(r)));
                 answers.push(answer);
             }
-            // An error once the mount has ended; but something.
+            // After the end of the mount the result is an error, but there is one.
             answers.iter().filter(|a| a.wait().is_ok()).count()
         };
         let thread = task::spawn("asks", asking).expect("thread");

@@ -1,21 +1,22 @@
-//! The bitmap of Linux 3.16 (`struct blk_mq_bitmap_tags`), under `wake-all` and `wake-exclusive`.
+//! The bitmap of Linux 3.16 (`struct blk_mq_bitmap_tags`), which `wake-all` and `wake-exclusive` use.
 //!
-//! The bits are spread over words, each on a cache line of its own, with fewer bits per word when there are few
-//! ([`bits_per_word`]). Each core starts its search behind the tag that it had last (`last_tag`). A released tag is
-//! free at once: one atomic operation on a line from which other threads are taking tags.
+//! The bits are spread over words, each on a separate cache line, with fewer bits per word if there are few
+//! ([`bits_per_word`]). Each core starts its search after the tag that it had last (`last_tag`). A released tag is free
+//! immediately, with one atomic operation on a line from which other threads are taking tags.
 //!
 //! What it does not do: waiting.
 //!
 //! # Locking
-//! Atomics only, all sequentially consistent.
+//! There are only atomics, all sequentially consistent.
 
 use extant_base::sim;
 use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Beyond this many, threads share their search positions.
+/// If there are more cores than this, threads share their search positions.
 pub(super) const CORES: usize = 16;
 
-/// As a power of two: at least four words, where the depth allows it (Linux: `bt_alloc`, `sbitmap_calculate_shift`).
+/// log2 of the number of bits per word: at least four words if the depth allows it (Linux: `bt_alloc`,
+/// `sbitmap_calculate_shift`).
 pub(super) fn bits_per_word(depth: u32) -> u32 {
     let mut shift = 6;
     if depth >= 4 {
@@ -31,7 +32,7 @@ pub(super) fn mask(depth: u32) -> u64 {
     if depth >= 64 { u64::MAX } else { (1 << depth) - 1 }
 }
 
-/// Takes a bit of `word` at or behind `from`, else before it.
+/// Takes a bit of `word` at or after `from`, otherwise before it.
 pub(super) fn take(word: &AtomicU64, mask: u64, from: u32) -> Option<u32> {
     let mut now = word.load(Ordering::SeqCst);
     loop {
@@ -65,7 +66,7 @@ pub(super) struct Bitmap {
 impl Bitmap {
     pub fn new(depth: u32) -> Bitmap {
         let shift = bits_per_word(depth);
-        // Spread over the set from the start (Linux: a random hint for each CPU).
+        // They are spread over the set at the start (Linux: a random hint for each CPU).
         let last = |i: usize| Last(AtomicU32::new((u64::from(depth) * i as u64 / CORES as u64) as u32));
         Bitmap {
             words: (0..depth.div_ceil(1 << shift)).map(|_| Word(AtomicU64::new(0))).collect(),
@@ -88,7 +89,7 @@ impl Bitmap {
             sim::point("tag: look at a word");
             if let Some(bit) = take(&self.words[index].0, self.mask(index), from) {
                 let tag = ((index as u32) << self.shift) + bit;
-                // Only a thread that got the tag it remembered moves on.
+                // Only a thread that got the tag that it remembered moves on.
                 if tag == start {
                     last.store(tag + 1, Ordering::Relaxed);
                 }

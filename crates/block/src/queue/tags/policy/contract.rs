@@ -1,4 +1,4 @@
-//! The contract of every tag policy, and the further guarantees of [`TagPolicyKind::HandOff`].
+//! Tests of the contract of every tag policy, and of the additional guarantees of [`TagPolicyKind::HandOff`].
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -89,8 +89,8 @@ fn starts(held: &Arc<Vec<AtomicBool>>, device: &Arc<Device>, done: Waiter<()>) -
     })
 }
 
-/// Threads that wait, threads whose bios wait, and completions that submit, over a device that releases the tags on a
-/// thread of its own.
+/// Threads that wait, threads whose bios wait, and completions that submit, with a device that releases the tags on a
+/// separate thread.
 #[test]
 fn no_tag_is_out_twice_and_every_waiter_ends() {
     for kind in TagPolicyKind::ALL {
@@ -172,7 +172,7 @@ fn no_tag_is_out_twice_and_every_waiter_ends() {
     }
 }
 
-/// A completion that submits never sleeps, because it may be the one that would release the tag.
+/// A completion that submits never sleeps, because it may be the one that must release the tag.
 #[test]
 fn a_completion_submits_when_no_tag_is_free() {
     for kind in TagPolicyKind::ALL {

@@ -1,20 +1,20 @@
-//! Tags are handed over: a released tag goes directly to the oldest waiting request, and no thread is woken just to
-//! look.
+//! Tags are handed over: a released tag goes directly to the oldest waiting request, and no thread is woken only to
+//! look for a tag.
 //!
-//! 1. Either a tag is free or a request waits, never both. So a request that arrives while others wait goes behind
+//! 1. Either a tag is free or a request waits, never both. So a request that arrives while others wait is queued after
 //!    them.
 //! 2. The bio waits, not its thread: the thread that releases the tag starts the bio. The submitting thread has
 //!    continued, and is woken once, for the completion, if it waits for that at all.
-//! 3. Waiting bios bind memory. Beyond [`BYTES_MAX`], the submitter waits itself, in the same order; so does a thread
-//!    that needs a tag for a waiting call. Such a thread is woken once, with its tag.
-//! 4. Of several queues that share the tags, each has its own line of waiters, and the lines are served in turn.
+//! 3. Waiting bios use memory. If it is more than [`BYTES_MAX`], the submitter itself waits, in the same order; so does
+//!    a thread that needs a tag for a waiting call. Such a thread is woken once, with its tag.
+//! 4. Of several queues that share the tags, each has a separate line of waiters, and the lines are served in turn.
 //!
-//! The free tag that was released last is taken first: its request is still in the processor's cache.
+//! The free tag that was released last is taken first, because its request is still in the processor's cache.
 //!
-//! What it does not do: scale with processors. One short lock orders everything; the ring behind it has one, too.
+//! What it does not do: scale with processors. One short lock orders everything, and the ring below it has one, too.
 //!
 //! # Locking
-//! `block tag line` guards all of it; no thread is woken, and no bio started, under it.
+//! `block tag line` protects everything; no thread is woken, and no bio started, under it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -26,7 +26,7 @@ use super::super::ledger::{Ledger, Ticket};
 use super::{Handed, TagPolicy};
 use crate::ranks::{TAG_LINE, TAG_SLEEPER};
 
-/// Waiting bios hold at most about this much memory: two of the largest requests for each of eight writers.
+/// The approximate maximum memory of waiting bios: two of the largest requests for each of eight writers.
 pub(super) const BYTES_MAX: u64 = 16 << 20;
 
 enum Who {
@@ -37,7 +37,7 @@ enum Who {
 #[derive(Default)]
 struct State {
     free: Vec<u32>,
-    /// A line for each queue that has waiting requests.
+    /// One line for each queue that has waiting requests.
     lines: BTreeMap<u32, VecDeque<(Ticket, Who)>>,
     /// The queue that was served last.
     served: u32,

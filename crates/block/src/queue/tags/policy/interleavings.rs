@@ -1,4 +1,4 @@
-//! Three threads on two tags, under every schedule with few preemptions.
+//! Tests with three threads and two tags, with every schedule with few preemptions.
 //!
 //! Threads may switch at locks and waits, and at the atomic operations of the bitmaps (their `sim::point`s). Weak
 //! memory orders are not covered.
@@ -33,7 +33,7 @@ fn three_threads(policy: TagPolicyKind, wait_queues: u32, out: u32) -> TagStats 
         task::spawn("tags", work).expect("thread")
     });
     if out > 0 {
-        // Lets the other threads fail to get a tag without a preemption.
+        // This lets the other threads fail to get a tag without a preemption.
         task::yield_now();
     }
     drop(first);
@@ -70,7 +70,7 @@ fn three_threads_on_two_tags() {
 
 #[test]
 fn three_threads_while_both_tags_are_out() {
-    // The lists of percpu-ida have so many locks that theirs alone would take as long as the others together.
+    // The lists of percpu-ida have so many locks that testing only them would take as long as all others together.
     for policy in TagPolicyKind::ALL.into_iter().filter(|p| *p != TagPolicyKind::PercpuIda) {
         search(policy, 1, 2, 1);
     }

@@ -1,7 +1,7 @@
-//! Which request gets the next tag, and how requests wait for one.
+//! The policies that decide which request gets the next tag, and how requests wait for one.
 //!
-//! A policy here *is* the data structure: it owns the tags, the waiting requests, and the locks or atomics that guard
-//! them. Dispatch is an enum chosen when the queue is made.
+//! A policy determines the data structure: it owns the tags, the waiting requests, and the locks or atomics that
+//! protect them. It is an enum that is chosen when the queue is created.
 //!
 //! | name | idea in one sentence | after | judged by |
 //! |---|---|---|---|
@@ -11,10 +11,10 @@
 //! | `sbitmap` | words of bits with releases collected per word, eight wait queues, a batch wakes around all of them | Linux 6.12, `lib/sbitmap.c` | experiments/012 |
 //! | `hand-off` | a bio waits, not its thread; the thread that releases a tag starts the oldest bio with it | none | experiments/012 |
 //!
-//! No `vanilla`: Linux used three different policies during the discussion of 2014, and has used a fourth since.
+//! No `vanilla`: Linux used three different policies during the discussion of 2014, and has used a fourth one since.
 //!
 //! # Locking
-//! Each policy's own.
+//! Each policy has its own.
 
 mod bitmap;
 #[cfg(test)]
@@ -41,32 +41,32 @@ pub(super) type Handed = (u32, Start);
 
 /// The operations of every policy.
 ///
-/// Duties of the caller: `hint` is [`extant_base::task::shard_index`] of the thread that takes the tag, also when the
-/// tag is released. Only tags that were handed out are `put`, once. The holder of a tag releases it without waiting
+/// Duties of the caller: `hint` is [`extant_base::task::shard_index`] of the thread that takes the tag, even when the
+/// tag is released. Only tags that were returned are `put`, once each. The holder of a tag releases it without waiting
 /// for another.
 ///
-/// Duties of the implementer: any number of threads may call at once. No tag is handed out twice. Tags are below the
-/// depth. While no request waits, `try_get` finds a tag as long as one is free. Every wait ends once all tags have
+/// Duties of the implementer: any number of threads may call at the same time. No tag is returned twice. Tags are below
+/// the depth. While no request waits, `try_get` finds a tag as long as one is free. Every wait ends when all tags have
 /// been released.
 pub(super) trait TagPolicy: Send + Sync {
-    /// A tag at once, or `None`.
+    /// Returns a tag immediately, or `None`.
     fn try_get(&self, hint: usize) -> Option<u32>;
 
-    /// A tag for a request of the queue `user`; the thread sleeps until it has one.
+    /// Returns a tag for a request of the queue `user`; the thread sleeps until it has one.
     fn get(&self, hint: usize, user: u32) -> u32;
 
-    /// Whether a bio can wait while its thread goes on.
+    /// Whether a bio can wait while its thread continues.
     fn bios_wait(&self) -> bool {
         false
     }
 
-    /// Returns `start`, which represents a bio of `bytes`, with its tag, or queues it until a `put` hands it out. If
-    /// bios cannot wait or too many do, the thread sleeps, if it may.
+    /// Returns `start`, which represents a bio of `bytes`, with its tag, or queues it until a `put` returns it. If bios
+    /// cannot wait or too many do, the thread sleeps, if it may.
     fn start(&self, hint: usize, user: u32, _bytes: u64, _may_sleep: bool, start: Start) -> Option<Handed> {
         Some((self.get(hint, user), start))
     }
 
-    /// Releases a tag, or hands it out again: then the caller starts the returned bio with it.
+    /// Releases a tag, or passes it on: then the caller starts the returned bio with it.
     fn put(&self, tag: u32, hint: usize) -> Option<Handed>;
 
     /// The requests that wait.
@@ -84,8 +84,8 @@ extant_base::policies! {
     }
 }
 
-/// Tags that are released before a thread is woken (Linux: `bt_update_count`, `sbq_calc_wake_batch`): an eighth of
-/// them, so that there is a batch for each wait queue.
+/// The number of tags that are released before a thread is woken (Linux: `bt_update_count`, `sbq_calc_wake_batch`): an
+/// eighth of all tags, so that there is a batch for each wait queue.
 fn wake_batch(depth: u32) -> u32 {
     (depth / 8).clamp(1, 8)
 }

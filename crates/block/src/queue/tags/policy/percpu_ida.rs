@@ -1,16 +1,17 @@
 //! The policy of Linux until 3.15 (`lib/percpu_ida.c`, as blk-mq used it): a list of free tags for each processor.
 //!
-//! - A request takes a tag from its processor's list. If that is empty, it moves a batch from the common list; if
-//!   that is empty too, all tags of another processor's list, in turn. The last two steps run under one lock.
-//! - A released tag goes to its processor's list. A full list sends a batch to the common one.
-//! - There is one wait queue, not exclusive. The first tag in an empty list, and a batch that is sent, wake all
+//! - A request takes a tag from its processor's list. If that is empty, it moves a batch from the common list. If that
+//!   is empty, too, it takes all tags of another processor's list, in turn. The last two steps run under one lock.
+//! - A released tag is put on its processor's list. A full list moves a batch to the common one.
+//! - There is one wait queue, not exclusive. The first tag in an empty list, and a batch that is moved, wake all
 //!   waiters.
 //!
-//! A list holds at most the depth divided by the processors, and at most 64. Processors are shards of threads here.
+//! A list contains at most the depth divided by the number of processors, and at most 64 tags. Processors are shards of
+//! threads here.
 //!
 //! # Locking
-//! `block tag pool` for the common list; `block tag core` within it, one per list. The mask of lists that may hold
-//! tags is atomic: a bit is set after its tag is in the list, and cleared before the list is emptied.
+//! `block tag pool` for the common list, and `block tag core` within it, one per list. The mask of lists that may
+//! contain tags is atomic: a bit is set after its tag is in the list, and cleared before the list is emptied.
 
 use extant_base::sync::Mutex;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +40,8 @@ pub(in crate::queue::tags) struct PercpuIda {
     pool: Mutex<Pool>,
     cores: Vec<Core>,
     cores_have_tags: AtomicU64,
-    /// Tags that a core's list holds at most, and that move between it and the common one at once.
+    /// The maximum number of tags in a core's list, which is also the number moved at once between it and the common
+    /// one.
     cache: usize,
     batch: usize,
     queue: WaitQueues,
@@ -91,7 +93,7 @@ impl PercpuIda {
             }
             let found = std::mem::take(&mut *self.cores[other].0.lock());
             if !found.is_empty() {
-                // Its own list too: a tag may have been released since the list was found empty.
+                // This includes its own list, because a tag may have been released since the list was found empty.
                 if other != core {
                     pool.robbed = other;
                 }

@@ -1,21 +1,22 @@
 //! Linux's scalable bitmap (`struct sbitmap_queue`, lib/sbitmap.c, as of Linux 6.12).
 //!
-//! - The bits are spread over words, each on a cache line of its own, with fewer bits per word when there are few: at
-//!   least four words where the depth allows it (`sbitmap_calculate_shift`).
+//! - The bits are spread over words, each on a separate cache line, with fewer bits per word if there are few: at least
+//!   four words if the depth allows it (`sbitmap_calculate_shift`).
 //! - Each core starts its search where it last found a bit, and one further the next time
-//!   (`update_alloc_hint_after_get`). A released bit is its next starting point (`sbitmap_queue_clear`). Our cores
-//!   are threads, spread over shards.
-//! - A release sets a bit in the word's `cleared` and does not touch `word`. A thread that finds the word full swaps
+//!   (`update_alloc_hint_after_get`). A released bit is its next starting point (`sbitmap_queue_clear`). Cores are
+//!   threads here, spread over shards.
+//! - A release sets a bit in the word's `cleared` and does not change `word`. A thread that finds the word full swaps
 //!   all of them back at once (`sbitmap_deferred_clear`).
 //! - A waiter enters the next wait queue at its end. While any thread waits, releases are counted, for all queues
-//!   together. Each batch of them wakes as many threads, queue after queue (`sbitmap_queue_wake_up`, since 6.2).
+//!   together. Each batch of them wakes as many threads, queue by queue (`sbitmap_queue_wake_up`, since 6.2).
 //!
 //! Left out: shallow depths for schedulers, round robin, and the share to which each of several queues is limited
 //! (`hctx_may_queue`).
 //!
 //! # Locking
 //! One leaf lock per word (`block tag swap`), held by a thread that swaps. A thread that finds the word full while
-//! another swaps must wait for the result, or it would sleep beside free tags. Those of [`super::wait_queue`].
+//! another swaps must wait for the result; otherwise it would sleep although tags are free. Also those of
+//! [`super::wait_queue`].
 
 use extant_base::sim;
 use extant_base::sync::Mutex;
@@ -34,7 +35,7 @@ struct Word {
     /// Bits that were released.
     cleared: AtomicU64,
     swap: Mutex<()>,
-    /// Bits in use here.
+    /// The number of bits in use here.
     depth: u32,
 }
 
@@ -45,7 +46,7 @@ struct Sbitmap {
     words: Vec<Word>,
     hints: Vec<Hint>,
     depth: u32,
-    /// Bits per word, as a power of two.
+    /// log2 of the number of bits per word.
     shift: u32,
 }
 
@@ -60,7 +61,7 @@ impl Sbitmap {
             depth: (depth - i * per_word).min(per_word),
         };
         let words = (0..depth.div_ceil(per_word)).map(word).collect();
-        // Spread over the set from the start (Linux: a random hint per CPU).
+        // They are spread over the set at the start (Linux: a random hint per CPU).
         let hint = |i: usize| Hint(AtomicU32::new((u64::from(depth) * i as u64 / CORES as u64) as u32));
         Sbitmap { words, hints: (0..CORES).map(hint).collect(), depth, shift }
     }
@@ -71,10 +72,10 @@ impl Word {
         mask(self.depth)
     }
 
-    /// Frees the released bits; false if there are none.
+    /// Frees the released bits. Returns false if there are none.
     fn swap_cleared(&self) -> bool {
         if self.cleared.load(Ordering::SeqCst) == 0 && self.swap.try_lock().is_some() {
-            // No other thread swaps and there is nothing to swap: the common case of a full word.
+            // No other thread swaps and there is nothing to swap, which is the most common case of a full word.
             return !self.word.load(Ordering::SeqCst) & self.mask() != 0;
         }
         let _swapping = self.swap.lock();
@@ -124,9 +125,9 @@ impl Sbitmap {
 pub(in crate::queue::tags) struct SbitmapQueue {
     bits: Sbitmap,
     queues: WaitQueues,
-    /// Waiting threads, also while they move between queues (Linux: `ws_active`).
+    /// The number of waiting threads, including those that are moving between queues (Linux: `ws_active`).
     waiting: AtomicUsize,
-    /// Tags released while a thread waited, and the number of them for which a thread was woken.
+    /// The number of tags released while a thread waited, and the number of those for which a thread was woken.
     completions: AtomicU64,
     wakeups: AtomicU64,
     batch: u64,

@@ -1,13 +1,13 @@
-//! Wait queues as the kernel has them (`wait_queue_head_t`), several of them for one set of tags.
+//! Wait queues like those of the kernel (`wait_queue_head_t`), several of them for one set of tags.
 //!
-//! Main types: [`WaitQueues`] and its [`wait`](WaitQueues::wait), the loop of a waiter: enter a queue, look once
-//! more, sleep, and choose another queue after each wake.
+//! Main types: [`WaitQueues`] and its [`wait`](WaitQueues::wait), the loop of a waiter: enter a queue, look once more,
+//! sleep, and choose another queue after each wake.
 //!
 //! What it does not do: decide which threads are woken, how many, and when. The policies that use it differ in that.
 //!
 //! # Locking
-//! `block tag waiters`, one per queue. No wake-up is lost between looking and sleeping: a waiter is in the queue
-//! before it looks, and a wake takes it out.
+//! `block tag waiters`, one per queue. No wake-up is lost between looking and sleeping, because a waiter is in the
+//! queue before it looks, and a wake removes it.
 
 use std::collections::BTreeMap;
 
@@ -34,14 +34,14 @@ struct WaitQueue {
     active: AtomicUsize,
 }
 
-/// A number of wait queues, in Linux `BT_WAIT_QUEUES`.
+/// A number of wait queues (Linux: `BT_WAIT_QUEUES`).
 pub(super) struct WaitQueues {
     queues: Vec<WaitQueue>,
     /// The queue that the next waiter enters.
     wait_index: AtomicUsize,
-    /// The queue that the next wake-up looks at first.
+    /// The queue that the next wake-up tries first.
     wake_index: AtomicUsize,
-    /// Entries so far; determines the place in a queue.
+    /// The number of entries so far, which determines the place in a queue.
     entered: AtomicI64,
 }
 
@@ -94,7 +94,7 @@ impl WaitQueues {
         }
     }
 
-    /// The queue whose turn it is, or the first non-empty queue behind it (Linux: `bt_wake_ptr`). The turn moves to
+    /// The queue whose turn it is, or the first non-empty queue after it (Linux: `bt_wake_ptr`). The turn moves to
     /// that queue.
     pub fn first_active(&self) -> Option<usize> {
         let n = self.queues.len();
@@ -126,7 +126,8 @@ impl WaitQueues {
         let mut left = most;
         for _ in 0..self.queues.len() {
             let index = self.wake_index.load(Ordering::SeqCst) % self.queues.len();
-            // Before the wake: a woken thread may release a tag at once, and should find the next queue.
+            // This is before the wake, because a woken thread may release a tag immediately, and should find the next
+            // queue.
             self.advance();
             if self.queues[index].active.load(Ordering::SeqCst) > 0 {
                 left -= self.wake(index, left, ledger);
@@ -153,7 +154,7 @@ impl WaitQueue {
         self.active.store(asleep.len(), Ordering::SeqCst);
     }
 
-    /// Takes a waiter out of the queue, unless a wake has done so already.
+    /// Removes a waiter from the queue, unless a wake has already done so.
     fn leave(&self, place: i64) {
         let mut asleep = self.asleep.lock();
         asleep.remove(&place);

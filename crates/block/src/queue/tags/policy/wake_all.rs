@@ -1,12 +1,12 @@
-//! The policy of Linux 3.16-rc, which the mail thread of 2014 discusses. After a number of releases, all waiters of
-//! one wait queue wake, for a handful of tags.
+//! The policy of Linux 3.16-rc, which the mail thread of 2014 discusses. After a number of releases, all waiters of one
+//! wait queue are woken for a few tags.
 //!
 //! - A waiter enters the next queue, not exclusively: a wake of the queue wakes all of its waiters.
 //! - Each queue counts the releases that are still missing before it is woken. The count starts at a batch: an eighth
 //!   of the depth, at most eight. Every thread that goes to sleep resets the count to a whole batch.
-//! - Counts are decremented and set without regard to each other, as they were in Linux.
+//! - Counts are decremented and set without synchronization, as they were in Linux.
 //!
-//! What it does not do: lose a waiter for good. If the last tag is released and no thread was woken, all are woken;
+//! What it does not do: lose a waiter permanently. If the last tag is released and no thread was woken, all are woken;
 //! Linux had hangs there until Alexander Gordeev's fixes.
 //!
 //! # Locking

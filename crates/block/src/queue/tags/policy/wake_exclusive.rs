@@ -1,14 +1,14 @@
-//! The patch in the thread's last message (Jens Axboe, 2014; its idea came with Linux 4.16). Not all waiters of a
-//! wait queue are woken but a batch, the oldest first.
+//! The patch in the thread's last message (Jens Axboe, 2014; the idea was included in Linux 4.16). Not all waiters of a
+//! wait queue are woken, but only a batch, the oldest first.
 //!
-//! - A waiter enters the next queue at its end. If it is woken in vain, it enters another queue, at the end of that
-//!   one.
+//! - A waiter enters the next queue at its end. If it is woken but finds no tag, it enters another queue, also at its
+//!   end.
 //! - Each queue's count starts at a batch, and waiters do not reset it. The thread that brings it to zero adds a
 //!   batch and wakes a batch. A thread that finds it negative undoes its decrement.
 //!
-//! With one wait queue it is the last variant that the thread tried.
+//! With one wait queue, it is the last variant that was tried in the thread.
 //!
-//! What it does not do: lose a waiter for good; see [`super::wake_all`].
+//! What it does not do: lose a waiter permanently; see [`super::wake_all`].
 //!
 //! # Locking
 //! Those of [`super::wait_queue`].
@@ -35,7 +35,7 @@ impl WakeExclusive {
         WakeExclusive { bits: Bitmap::new(depth), queues, wait_cnt, batch, ledger: Ledger::new() }
     }
 
-    /// Counts a release, and returns whether the queue must be woken.
+    /// Counts a release. Returns whether the queue must be woken.
     fn due(&self, queue: usize) -> bool {
         let count = &self.wait_cnt[queue];
         let left = count.fetch_sub(1, Ordering::SeqCst) - 1;

@@ -1,4 +1,4 @@
-//! The rules of the policy, one by one, and their effect on a cache of 1,024 frames.
+//! Tests the rules of the policy one by one, and their effect on a cache of 1,024 frames.
 
 use super::super::ReclaimPolicy;
 use super::super::test_cache::Cache;
@@ -18,7 +18,7 @@ fn tiers_are_powers_of_two_of_the_reads() {
     assert_eq!([0, 1, 2, 3, 4].map(tier_of), [0, 1, 2, 2, 3]);
 }
 
-/// By hand, from `positive_ctrl_err`.
+/// The expected values were computed by hand from `positive_ctrl_err`.
 #[test]
 fn tiers_are_spared_when_they_come_back_more_than_twice_as_often_as_the_first() {
     let tiers = |first: u64, second: u64| Tiers {
@@ -61,7 +61,8 @@ fn pages_read_once_leave_in_the_order_of_arrival() {
     assert!((GENS_MIN..=GENS_MAX).contains(&generations(&mut cache).gens()));
 }
 
-/// A page whose count is full is spared at once; one with less only after its tier has come back.
+/// A page whose count is full is spared immediately; one with a lower count is spared only after pages of its tier were
+/// needed again.
 #[test]
 fn pages_read_six_times_survive_a_stream_as_long_as_the_cache() {
     let mut cache = Cache::new(ReclaimPolicy::Generations, FRAMES);

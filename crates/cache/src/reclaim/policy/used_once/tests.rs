@@ -1,4 +1,4 @@
-//! The promises of the policy, each on a cache of 1,024 frames of 4 KiB.
+//! Tests the guarantees of the policy, each on a cache of 1,024 frames of 4 KiB.
 
 use super::super::super::{Answer, Key, OwnerId, ReclaimPolicy, Reclaimer, Room, Victim, Wrote};
 use super::*;
@@ -6,7 +6,7 @@ use super::*;
 const FRAMES: u64 = 1024;
 const FRAME: u32 = 4096;
 
-/// One owner's cache, which frees at once what the policy chooses.
+/// One owner's cache, which immediately frees the frames that the policy chooses.
 struct Cache {
     zones: [Core; 1],
     reclaimer: Reclaimer,
@@ -58,7 +58,7 @@ impl Cache {
         self.items.0.insert(item, id);
     }
 
-    /// Uses the item; returns whether it was in the cache.
+    /// Uses the item. Returns whether it was in the cache.
     fn access(&mut self, item: u64) -> bool {
         if let Some(id) = self.items.0.get(&item) {
             self.zones[0].touches().touch(*id);
@@ -95,7 +95,7 @@ impl Cache {
         Some(self.zones[0].parts().0.frames.list(id))
     }
 
-    /// How many of the items are in the cache.
+    /// The number of the items that are in the cache.
     fn present(&self, items: std::ops::Range<u64>) -> u64 {
         items.filter(|item| self.items.0.contains_key(item)).count() as u64
     }
@@ -110,7 +110,7 @@ fn a_copy_of_any_length_leaves_frames_that_were_used_again() {
             cache.access(item);
         }
     }
-    // The hot items are not used while the copy runs, and still all stay.
+    // The hot items are not used while the copy runs, but all of them are kept.
     cache.stream(10_000..10_000 + 50 * FRAMES);
     assert_eq!(cache.present(hot.clone()), hot.end);
 }
@@ -135,7 +135,7 @@ fn frames_that_come_back_while_their_ghosts_are_known_join_the_main_queue() {
         assert_eq!(cache.queue(item), Some(MAIN), "{item}");
     }
     assert_eq!(cache.zones[0].counts().refaulted - refaulted, 2);
-    // Items that left longer ago start again in the small queue.
+    // Items that were evicted longer ago start again in the small queue.
     cache.stream(20_000..20_000 + 2 * FRAMES);
     assert!(!cache.access(20_000));
     assert_eq!(cache.queue(20_000), Some(SMALL));
@@ -196,7 +196,7 @@ fn the_main_queue_ages_while_everything_new_is_dirty() {
         for item in used.clone().filter(|_| item % 64 == 0) {
             cache.access(item);
         }
-        // One frame is written and goes, in addition to those that reclaim frees.
+        // One frame is written and removed, in addition to those that reclaim frees.
         while matches!(cache.make_room(), Next::Drive { .. }) {
             // Items that reclaim has freed are no longer in the map.
             if let Some(id) = cache.items.0.remove(&oldest) {
@@ -208,7 +208,7 @@ fn the_main_queue_ages_while_everything_new_is_dirty() {
     }
     let freed = unused.end - unused.start - cache.present(unused.clone());
     assert_eq!(cache.present(used.clone()), used.end, "frames in use stay");
-    // The policy looks at frames in use, too, so it frees fewer than one in AGING.
+    // The policy examines frames in use, too, so it frees fewer than one in AGING.
     assert!(freed > frames / AGING / 16 && freed <= frames / AGING, "{freed}");
 }
 

@@ -1,4 +1,4 @@
-//! Pages that come back, by the length of their absence.
+//! Tests pages that are needed again after different times.
 
 use super::super::super::core::Class;
 use super::super::super::frame::{Key, State};
@@ -10,7 +10,7 @@ const ACTIVE: u64 = 400;
 const INACTIVE_LIST: u8 = 3;
 const ACTIVE_LIST: u8 = 4;
 
-/// A cache whose active list holds the items below [`ACTIVE`], after a stream of items from 10,000.
+/// A cache whose active list contains the items below [`ACTIVE`], after a stream of items from 10,000 on.
 fn cache(policy: ReclaimPolicy) -> Cache {
     let mut cache = Cache::new(policy, FRAMES);
     cache.read((0..2).flat_map(|_| 0..ACTIVE));
@@ -19,7 +19,7 @@ fn cache(policy: ReclaimPolicy) -> Cache {
     cache
 }
 
-/// The item of the stream that left last.
+/// The item of the stream that was evicted last.
 fn last_evicted(cache: &Cache) -> u64 {
     (10_000..10_000 + 3 * FRAMES).rev().find(|item| cache.frame(*item).is_none()).expect("an item that left")
 }

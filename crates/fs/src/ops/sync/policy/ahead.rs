@@ -1,19 +1,19 @@
 //! `ahead`: an fsync in a row of fsyncs of new files writes the next ones as well.
 //!
-//! Files of a directory have their inodes in one group. So the policy notes for each group which new file was
-//! fsynced there last. An fsync of another new file makes it a row. From then on each fsync carries up to 1 MiB of the
-//! group's new files. The caller does not matter: programs that fsync through a server, or with a thread a file, look
-//! the same.
+//! Files of a directory have their inodes in one group. So the policy remembers for each group the new file that was
+//! fsynced last. An fsync of another new file begins a series. From then on, each fsync writes up to 1 MiB of the
+//! group's new files as well. The policy does not look at the caller: programs that fsync through a server, or with one
+//! thread for each file, look the same.
 //!
 //! # Locking
-//! None: a note is one word, and a lost race costs a guess.
+//! None: each memory is a single word, and a lost race costs one wrong guess.
 
 use extant_base::sync::atomic::{AtomicU32, Ordering};
 use extant_ondisk::InodeNr;
 
 use super::{BYTES_MAX, SyncPolicy};
 
-/// Groups share notes by their number.
+/// The number of memories. Groups whose numbers differ by a multiple of it share one.
 const NOTES: usize = 64;
 
 pub(super) struct Ahead {
@@ -45,7 +45,7 @@ mod tests {
         let ahead = Ahead::new(100);
         let carried = |ino| ahead.carry(InodeNr(ino)) > 0;
         assert_eq!([12, 12, 13, 14, 14, 12].map(carried), [false, false, true, true, false, true]);
-        // Another group, and one that shares its note.
+        // Another group, and one that shares its memory.
         assert_eq!([101, 102, 6501, 6502, 103].map(carried), [false, true, false, true, false]);
         assert!(carried(15), "the first group's row goes on");
     }

@@ -1,4 +1,4 @@
-//! The contract of every policy.
+//! The contract that every policy must satisfy.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn nothing_for_a_lone_file_and_never_too_much() {
                 let policy = policy.clone();
                 task::spawn("sync policy", move || {
                     let mut rng = Rng::new(t);
-                    // Numbers as hostile callers may have them.
+                    // Any inode numbers, as a hostile caller may choose them.
                     (0..1000).map(|_| policy.carry(InodeNr(rng.next_u64() as u32))).max()
                 })
                 .expect("thread")

@@ -1,16 +1,16 @@
-//! The choice of files that an fsync writes as well.
+//! Choosing the files that an fsync writes as well.
 //!
-//! An fsync of one file pays for a commit and its flushes. New files that are in the running transaction already, and
-//! whose data only waits for its own fsync, cost next to nothing in the same commit. Programs that put many files in
-//! place fsync them one after the other (initdb, rpm, dpkg, git): for these a policy guesses the next files.
+//! An fsync of one file pays for a commit and its flushes. Other new files may already be in the running transaction,
+//! with data that only waits for its own fsync. In the same commit they cost almost nothing. Programs that install many
+//! files fsync them one after the other (initdb, rpm, dpkg, git). For these, a policy guesses the next files.
 //!
 //! | name | idea in one sentence | after | judged by |
 //! |---|---|---|---|
 //! | `vanilla` | an fsync writes its own file | Linux, `ext4_sync_file` | experiments/014 |
 //! | `ahead` | an fsync in a row of fsyncs of new files writes the next ones as well | none | experiments/014 |
 //!
-//! A policy decides how much; the caller picks the files and checks that they are new and small. The error of a carried
-//! file is recorded with that file, for its own fsync.
+//! A policy decides how many bytes to add. The caller selects the files, and checks that they are new and small. An
+//! error of such a file is recorded with that file, for its own fsync.
 //!
 //! # Locking
 //! None.
@@ -25,17 +25,18 @@ use extant_ondisk::InodeNr;
 use self::ahead::Ahead;
 use self::vanilla::Vanilla;
 
-/// The most that one carries along: what a disk writes while it flushes its cache once or twice.
+/// The maximum number of bytes to add: the amount that a disk writes while it flushes its cache once or twice.
 pub(crate) const BYTES_MAX: u64 = 1 << 20;
-/// The most files that are carried with one.
+/// The maximum number of files to add.
 pub(crate) const FILES_MAX: usize = 256;
-/// The largest of them.
+/// The maximum size of each added file, in bytes.
 pub(crate) const FILE_BYTES_MAX: u64 = 128 << 10;
 
-/// A policy.
+/// A policy for the files that an fsync adds.
 pub(crate) trait SyncPolicy: Send + Sync {
-    /// An fsync of a file begins of which nothing has reached the disk yet. How many bytes of other such files are
-    /// written with it, at most [`BYTES_MAX`]; none for the first of a mount. Any number of threads may call at once.
+    /// Called when an fsync begins for a file of which nothing has reached the disk yet. Returns how many bytes of
+    /// other such files to write with it, at most [`BYTES_MAX`], and 0 for the first file of a mount. Any number of
+    /// threads may call this at once.
     fn carry(&self, ino: InodeNr) -> u64;
 }
 
@@ -48,7 +49,7 @@ extant_base::policies! {
 }
 
 impl SyncPolicyKind {
-    /// A policy of its own for a mount whose groups have so many inodes.
+    /// The policy's state for a mount whose groups have this number of inodes.
     pub(crate) fn state(self, inodes_per_group: u32) -> Box<dyn SyncPolicy> {
         match self {
             SyncPolicyKind::Vanilla => Box::new(Vanilla),
