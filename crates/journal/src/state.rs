@@ -117,6 +117,9 @@ impl Default for JournalStats {
             checkpoints_waited,
             waits,
             flushes,
+            fast_commits,
+            fast_blocks,
+            fast_refused,
         ] = counter::group();
         JournalStats {
             commits,
@@ -129,6 +132,9 @@ impl Default for JournalStats {
             checkpoints_waited,
             waits,
             flushes,
+            fast_commits,
+            fast_blocks,
+            fast_refused,
             pinned_bytes_peak: AtomicU64::new(0),
         }
     }

@@ -29,8 +29,8 @@ use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::superblock::FsState;
 
 use crate::crash::history::Cut;
-use crate::crash::image::CrashImage;
-use crate::crash::workload::{EPOCH_S, Recording, declare_atomic, disks, options_for};
+use crate::crash::image::{CrashImage, declare_atomic};
+use crate::crash::workload::{EPOCH_S, Recording, disks, options_for};
 use crate::crash::{oracle, seen};
 use crate::mount::{AttachedFile, LoopMount, Mounted, loop_mounts_work};
 use crate::oracle::{Fsck, e2fsck};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
-use extant_block::device::{MemDevice, OffsetDevice};
+use extant_block::device::{CrashDevice, MemDevice, OffsetDevice};
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use extant_recovery::JournalFile;
@@ -401,5 +401,21 @@ fn range(text: &str) -> Option<(u64, u64)> {
     match text.split_once('-') {
         Some((a, b)) => Some((a.parse().ok()?, b.parse().ok()?)),
         None => text.parse().ok().map(|n| (n, n)),
+    }
+}
+
+/// The writes that a disk is trusted not to tear: the superblock, the block of multi-mount protection, and, where no
+/// journal repairs it, each block.
+pub fn declare_atomic(device: &CrashDevice, image: &CrashImage) {
+    device.declare_atomic(1024, 1024);
+    if image.features.contains("mmp")
+        && let Ok(sb) = read_super(device)
+    {
+        let size = u64::from(image.block_size);
+        device.declare_atomic(sb.raw().s_mmp_block.get() * size, size);
+    }
+    if !image.has_journal() {
+        let bs = u64::from(image.block_size);
+        (0..device.size_bytes() / bs).for_each(|b| device.declare_atomic(b * bs, bs));
     }
 }

@@ -22,10 +22,9 @@ use extant_fs::{
     NewNode, RenameFlags, SetAttr, SetMode, WriteFlags,
 };
 use extant_ondisk::growth::{Backups, step as growth_step, target};
-use extant_recovery::locate::read_super;
 
 use crate::crash::history::{Change, Floor, Growth, History, Names, Node, NodeId, NodeKind, Op, What, split};
-use crate::crash::image::{CrashImage, ENCRYPTED_TOP};
+use crate::crash::image::{CrashImage, ENCRYPTED_TOP, declare_atomic};
 use crate::crash::pattern;
 
 /// The time at which every workload begins, in seconds since 1970.
@@ -117,22 +116,6 @@ pub fn disks(device: &Arc<CrashDevice>, image: &CrashImage) -> (Arc<CrashDevice>
     }
     let (disk, journal) = device.split(image.size);
     (Arc::new(disk), Some(Arc::new(journal)))
-}
-
-/// The writes that a disk is trusted not to tear: the superblock, the block of multi-mount protection, and, where no
-/// journal repairs it, each block.
-pub fn declare_atomic(device: &CrashDevice, image: &CrashImage) {
-    device.declare_atomic(1024, 1024);
-    if image.features.contains("mmp")
-        && let Ok(sb) = read_super(device)
-    {
-        let size = u64::from(image.block_size);
-        device.declare_atomic(sb.raw().s_mmp_block.get() * size, size);
-    }
-    if !image.has_journal() {
-        let bs = u64::from(image.block_size);
-        (0..device.size_bytes() / bs).for_each(|b| device.declare_atomic(b * bs, bs));
-    }
 }
 
 /// A running workload, also driven by the fault tests.

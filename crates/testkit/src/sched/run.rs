@@ -130,7 +130,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
             MountOptions { queue_depth, tag_policy, sync_policy, dirty_bytes, checkpoint_blocks, ..options };
         let base = config.base();
         let device = Arc::new(CrashDevice::from_image(&base.device));
-        crate::crash::workload::declare_atomic(&device, &config.image);
+        crate::crash::image::declare_atomic(&device, &config.image);
         let (disk, journal) = crate::crash::workload::disks(&device, &config.image);
         let below: Arc<dyn BlockDevice> = match trick {
             Trick::None | Trick::AnswerOneEarly | Trick::AnswerManyEarly => disk,
