@@ -32,18 +32,24 @@ pub struct Names {
 /// The colour of each contestant, by its label. A policy has the same one in every picture: that of its place among the
 /// policies of its mechanism. Contestants without one, and those that would share one, get those that are left.
 pub fn colours(labels: &[String]) -> Vec<usize> {
-    let place = |label: &String, table: &Table| {
-        let named = label.split(',').find_map(|part| part.strip_prefix(table.option)?.strip_prefix('='));
-        table.rows.iter().position(|row| row.name == named.unwrap_or(table.default))
+    let named = |label: &str, table: &Table| {
+        let name =
+            label.split(',').find_map(|part| part.strip_prefix(table.option)?.strip_prefix('=').map(str::to_owned));
+        name.and_then(|name| table.rows.iter().position(|row| row.name == name))
     };
-    let places = POLICIES.iter().map(|p| labels.iter().map(|label| place(label, &p.table)).collect::<Vec<_>>());
-    let differ = |places: &Vec<Option<usize>>| places.iter().any(|place| *place != places[0]);
-    // A single contestant has the colour of the first policy that it names.
-    let names_one = |places: &Vec<Option<usize>>| labels.len() == 1 && places[0].is_some_and(|place| place > 0);
-    let wanted = places.into_iter().find(|places| differ(places) || names_one(places)).unwrap_or_default();
+    let place = |label: &String, table: &Table| {
+        named(label, table).or_else(|| table.rows.iter().position(|row| row.name == table.default))
+    };
+    let is_about = |table: &&Table| {
+        let first = labels.first().and_then(|label| place(label, table));
+        // A single contestant has the colour of the first policy that it names.
+        labels.iter().any(|label| place(label, table) != first || labels.len() == 1 && named(label, table).is_some())
+    };
+    let table = POLICIES.iter().map(|policy| &policy.table).find(is_about);
+    let wanted: Vec<_> = labels.iter().map(|label| table.and_then(|table| place(label, table))).collect();
     let mut found: Vec<Option<usize>> = Vec::new();
     for i in 0..labels.len() {
-        let own = wanted.get(i).copied().flatten().map(|place| place % COLOURS);
+        let own = wanted[i].map(|place| place % COLOURS);
         found.push(own.filter(|colour| !found.contains(&Some(*colour))));
     }
     let mut left = (0..COLOURS).filter(|colour| !found.contains(&Some(*colour))).collect::<Vec<_>>().into_iter();

@@ -311,7 +311,7 @@ pub static WORDS: &[Word] = &[
     ),
     admin(&["grpquota"], "", Ext4, Engines, "limits of groups hold"),
     admin(&["prjquota"], "", Ext4, Engines, "limits of projects hold"),
-    admin(&["noquota"], "", Ext4, Engines, "no limits hold (the default)"),
+    admin(&["noquota"], "", Ext4, Engines, "no limits hold, not even those that the superblock names"),
     admin(&["resuid"], "=UID", Ext4, Engines, "another user who may use the reserved blocks (as in the image)"),
     admin(&["resgid"], "=GID", Ext4, Engines, "a group that may use the reserved blocks"),
     admin(

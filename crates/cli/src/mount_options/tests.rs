@@ -31,7 +31,7 @@ fn options() {
     assert_eq!(parse("journal=none").unwrap().fs.borrow_journal, BorrowJournal::Never);
     assert!(parse("defaults,noauto,user,nofail,_netdev,x-systemd.automount,,fsname=a,subtype=b").is_ok());
     // Hints for ext4, and restrictions that do not matter here, are accepted; words that require an effect are refused.
-    let hints = parse("nobarrier,stripe=8,noquota,journal_checksum,max_batch_time=0").unwrap();
+    let hints = parse("nobarrier,stripe=8,journal_checksum,max_batch_time=0").unwrap();
     assert_eq!(hints.fixed(false), parse("").unwrap().fixed(false));
     assert!(parse("usrjquota=aquota.user").is_err() && parse("dax").is_err());
     assert!(parse("noatime,atime").unwrap().fs.atime == Atime::Relative);
