@@ -48,12 +48,12 @@ pub fn colours(labels: &[String]) -> Vec<usize> {
     let table = POLICIES.iter().map(|policy| &policy.table).find(is_about);
     let wanted: Vec<_> = labels.iter().map(|label| table.and_then(|table| place(label, table))).collect();
     let mut found: Vec<Option<usize>> = Vec::new();
-    for i in 0..labels.len() {
-        let own = wanted[i].map(|place| place % COLOURS);
+    for place in wanted {
+        let own = place.map(|place| place % COLOURS);
         found.push(own.filter(|colour| !found.contains(&Some(*colour))));
     }
     let mut left = (0..COLOURS).filter(|colour| !found.contains(&Some(*colour))).collect::<Vec<_>>().into_iter();
-    (0..labels.len()).map(|i| found[i].or_else(|| left.next()).unwrap_or(i % COLOURS)).collect()
+    found.iter().enumerate().map(|(i, own)| own.or_else(|| left.next()).unwrap_or(i % COLOURS)).collect()
 }
 
 /// The colours as the style of an element: what `plot` draws for the contestant `i` is its colour.
