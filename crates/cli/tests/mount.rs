@@ -63,8 +63,9 @@ impl Place {
             .stderr(stderr)
             .spawn()
             .expect("spawn");
-        // A mount whose server has died is still in the table.
-        wait_until("the mount", || self.mounted() && std::fs::read_dir(&self.mnt).is_ok());
+        // In this order: a mount whose server has died counts as mounted until the new server removes it, and the
+        // directory beneath can be read until the new mount covers it.
+        wait_until("the mount", || std::fs::read_dir(&self.mnt).is_ok() && self.mounted());
         child
     }
 }
