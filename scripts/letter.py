@@ -32,7 +32,7 @@ def letter():
     ]
     return f"""# A letter to linux-ext4: finding a group in one step
 
-This is a draft of what a kernel patch would be, and not a patch: all figures are of Extant's engine in user space, on two processors. `make threads`
+This page describes a possible kernel patch, and is not a patch. All figures are of Extant's engine in user space, on two processors. `make threads`
 makes this page from the kept trials.
 
 **Subject: [RFC 0/4] ext4: mballoc: find a group that surely fits**
@@ -69,10 +69,10 @@ In brackets: against `ordered-groups`, paired rounds, 95 % interval. In a tree t
 
 ## What speaks against it
 
-- On the model of a new disk, a tree is unpacked in {untar("hdd-new-untar", ours)} s, with `vanilla` in {untar("hdd-new-untar", "vanilla")}. It takes more requests to write, and why is not known.
+- On the model of a new disk, a tree is unpacked in {untar("hdd-new-untar", ours)} s, with `vanilla` in {untar("hdd-new-untar", "vanilla")}. It takes more requests to write; the cause is not known.
 - A copy beside reads of a hot file regressed against `vanilla`: {copy} ([018](../experiments/018-mballoc-workloads/README.md)).
 - On a cold, worn disk where nothing fits, a thousand requests read bitmaps {search("cold-none-fits", ours, "reads")} times, with `ordered-groups` {search("cold-none-fits", today, "reads")}.
-- Where every file is synced, a modelled disk shows no difference between any two policies: the arm goes to the journal and back in any case.
+- Where every file is synced, a modelled disk shows no difference between policies: the arm goes to the journal and back in any case.
 - Room for growing files (32 times their size) is a part of the figures of extents. It is a change of its own, and not in this series.
 - Nothing was measured in the kernel, and nothing on more than two real processors. The byte of a group is stored with its lock held, so the tree's nodes are
   the only lines that processors share. Whether that holds on 96 of them is a question for a real machine.

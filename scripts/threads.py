@@ -91,8 +91,8 @@ def extent_status():
 
 *"ext4: improve extents status tree shrinker to avoid scanning delayed entries", Zheng Liu, 2013.* The thread suspected that a call of the
 shrinker stalls because it steps over delayed entries, and could not reproduce it. Extant reproduces it: with ten million of them in front, one call
-of `vanilla` takes {number(ten_million)} ms. `round-robin`, which Linux has since, visits a bounded number of entries, and may free
-nothing. `leaf-ring` never visits delayed entries, and an entry takes {size("leaf-ring"):.1f} bytes where the thread's took 44.
+of `vanilla` takes {number(ten_million)} ms. `round-robin`, Linux's choice since then, visits a bounded number of entries, and may free
+none. `leaf-ring` never visits delayed entries, and an entry takes {size("leaf-ring"):.1f} bytes where the thread's took 44.
 
 ![One call of the shrinker by the number of delayed entries](threads/extent-status.svg)
 
@@ -101,13 +101,13 @@ nothing. `leaf-ring` never visits delayed entries, and an entry takes {size("lea
 {linux} was measured in the kernel itself, with blocks of 1 KiB and a hole beside each delayed block ([037](../experiments/037-linux/README.md)). With
 1,000,000 delayed, {100 * in_vain("1,000,000"):.0f} % of its calls free nothing, with 100,000 {100 * in_vain("100,000"):.0f} %, with none {100 * in_vain("0"):.0f} %. The longest takes {number(in_linux("1,000,000", "max_ns") / 1e3)} ms.
 
-The job is the thread's (250 files, 718,000 entries), nine of ten runs delayed; medians of five rounds, also of the longest times. The thread's
+The job is the thread's (250 files, 718,000 entries), nine of ten runs delayed. Figures are medians of five rounds, also of the longest times. The thread's
 machine was another, so only ratios compare.
 
 **Worse.** An insert takes {insert("leaf-ring", "mean_ns")} us with `leaf-ring` and {insert("vanilla", "mean_ns")} with `vanilla`, at p99.9 {insert("leaf-ring", "p999_ns")} and {insert("vanilla", "p999_ns")}. In most set-ups of
-a whole file system nothing is shown, and in some the slowest reads are slower: [007](../experiments/007-es-stack/README.md).
+a whole file system no difference is shown, and in some the slowest reads are slower: [007](../experiments/007-es-stack/README.md).
 
-**Not here.** Ten million delayed entries in Linux: they take more dirty memory than the machine has. No fio and no file system: {len(trials("005-es-memory/results/thread", es_policy="vanilla"))} rounds of one thread on trees in a process. Experiments
+**Not here.** Ten million delayed entries in Linux take more dirty memory than the machine has. No fio and no file system: {len(trials("005-es-memory/results/thread", es_policy="vanilla"))} rounds of one thread on trees in a process. Experiments
 [004](../experiments/004-es-shrink/README.md), [005](../experiments/005-es-memory/README.md); the effect on a whole file system:
 [007](../experiments/007-es-stack/README.md), [011](../experiments/011-es-thread/README.md).
 """
@@ -159,12 +159,12 @@ def allocator():
     kernel_head = ["", f"{linux}, `mb_optimize_scan=0`", f"{linux}, `mb_optimize_scan=1`", "Extant's engine"]
     text = f"""## 2. Block allocator: the choice of group
 
-*"Ext4 mballoc behavior with mb_optimize_scan=1", Jan Kara, 2022.* With the new search each chunk for small files came from another group, so
-that a transaction dirtied more bitmaps, and reaim lost 10 to 20 %. Extant measures files a second against `vanilla`. Reading a tree cold gives
-{against("kernel-tree", "optimize-scan", "read")} where `optimize-scan` has spread it, and {against("kernel-tree", "sure-fit", "read")} where `sure-fit` (the nearest group that surely has room, and
-one home for synced files) has placed it. Small synced files give {against("small-files", "optimize-scan", "files")} and {against("small-files", "sure-fit", "files")}.
-Against the policy of Linux 6.17, `sure-fit` makes {change(rates("small-files", "sure-fit", "files"), rates("small-files", "ordered-groups", "files"))} files a second;
-[a letter](letter-mballoc.md) to ext4's developers says what a patch would be.
+*"Ext4 mballoc behavior with mb_optimize_scan=1", Jan Kara, 2022.* With the new search each chunk for small files came from another group. So
+a transaction dirtied more bitmaps, and reaim lost 10 to 20 %. Extant measures files a second against `vanilla`. A cold read of a tree
+changes by {against("kernel-tree", "optimize-scan", "read")} where `optimize-scan` has spread it, and by {against("kernel-tree", "sure-fit", "read")} where `sure-fit` has placed it. (`sure-fit` takes
+the nearest group that surely has room, and one home for synced files.) Small synced files change by {against("small-files", "optimize-scan", "files")} and {against("small-files", "sure-fit", "files")}.
+Against the policy of Linux 6.17, `sure-fit` makes {change(rates("small-files", "sure-fit", "files"), rates("small-files", "ordered-groups", "files"))} files a second.
+[A letter](letter-mballoc.md) to ext4's developers says what a patch would be.
 
 ![Groups of the first 32 chunks by policy](threads/allocator.svg)
 
@@ -175,7 +175,7 @@ In brackets: against `vanilla`, paired rounds, 95 % interval. The kernel's own d
 
 {table(kernel_head, kernel_rows)}
 
-**Not reproduced.** The loss of 10 to 20 % in reaim: at 321 processes nothing is shown, and at 81 `optimize-scan` makes
+**Not reproduced.** The loss of 10 to 20 % in reaim: at 321 processes no difference is shown, and at 81 `optimize-scan` makes
 {against("reaim", "optimize-scan", "disk-81")}.
 
 **Worse.** On the model of a new disk `sure-fit` unpacks a tree in {untar("sure-fit")} s and `vanilla` in {untar("vanilla")}: [028](../experiments/028-spread/README.md).
@@ -249,20 +249,20 @@ def reclaim():
     rows.append(["misses on recorded traces, room for a half, mean, %", "", "", ""] + [recorded.get(p, "") for p in order] + [""])
     text = f"""## 3. Page reclaim that neither stalls nor swaps the application out
 
-*"Reduce system disruption due to kswapd", Mel Gorman, 2013.* A large write beside memcached took five sixths of its operations on Linux 3.9, and
-none after the series. The first rows come from a model of that machine, the last ones from Extant's own cache. There a copy beside hot data reads
-{beside("used-once", 64, "copy", "device_reads"):,.0f} times from the device with `used-once`, of which 1,024 are the copy's own, and {beside("vanilla", 64, "copy", "device_reads"):,.0f} times with the lists of 2013:
-[022](../experiments/022-copy-beside/README.md). {linux} does the same work in a control group that has 2 MiB more, for the program.
+*"Reduce system disruption due to kswapd", Mel Gorman, 2013.* A large write beside memcached cost it five sixths of its operations on Linux 3.9, and
+none after the series. The first rows come from a model of that machine, the last ones from Extant's own cache. With `used-once`, a copy beside hot data reads
+{beside("used-once", 64, "copy", "device_reads"):,.0f} times from the device, of which 1,024 are the copy's own. With the lists of 2013 it reads {beside("vanilla", 64, "copy", "device_reads"):,.0f} times
+([022](../experiments/022-copy-beside/README.md)). {linux} does the same work in a control group that has 2 MiB more, for the program.
 
 ![Reads of the device during a copy, and its speed, by policy](threads/reclaim.svg)
 
 {table(head, rows)}
 
-The model is compared with each of the thread's rows in [021](../experiments/021-reclaim-machine/results/tables.md): {within[0]}, {within[1]} and {within[2]} of {within[3]} rows are within
-a factor of two for the three generations.
+[021](../experiments/021-reclaim-machine/results/tables.md) compares the model with each of the thread's rows. For the three generations {within[0]}, {within[1]} and {within[2]} of {within[3]} rows are within
+a factor of two.
 
 **Worse.** Over the traces of [020](../experiments/020-reclaim-traces/README.md), `used-once` misses {misses["used-once"]} % and W-TinyLFU, which no cache of Linux is, {misses["w-tinylfu"]}.
-On the recorded traces of programs ([036](../experiments/036-reclaim-recorded/README.md)) with room for a half of their pages, `used-once` misses {recorded["used-once"]} %, hardly other than
+[036](../experiments/036-reclaim-recorded/README.md) has recorded traces of programs, with room for a half of their pages. There `used-once` misses {recorded["used-once"]} %, about as many as
 Linux's lists, and W-TinyLFU {recorded["w-tinylfu"]}.
 
 Medians of five rounds: [022](../experiments/022-copy-beside/README.md). `workingset` and `generations` ran later, on a busy machine, so they have counts and no speed.
@@ -316,18 +316,18 @@ def metaclusters():
     text = f"""## 4. Indirect blocks clustered so that fsck does not seek
 
 *"Clustering indirect blocks in Ext3", Abhishek Rai, 2007.* Indirect blocks in front of their data cost a check of 400 GiB {jumps["inline"]:,} jumps, in
-metaclusters {jumps["metacluster"]:,} and in `zones` {jumps["zones"]:,}. The model of that disk gives the thread's ratio, and `zones` answer Andrew Morton's question: after {last:.0f} turnovers
-at 90 % full a check takes {number(end("zones"))} s with them, {number(end("metacluster"))} with the patch's metaclusters and {number(end("inline"))} with ext3's layout.
+metaclusters {jumps["metacluster"]:,} and in `zones` {jumps["zones"]:,}. The model of that disk gives the thread's ratio. `zones` answer Andrew Morton's question about ageing. After {last:.0f} turnovers
+at 90 % full, a check takes {number(end("zones"))} s with them, {number(end("metacluster"))} with the patch's metaclusters and {number(end("inline"))} with ext3's layout.
 
 ![Modelled time of a check as the disk ages](threads/metaclusters.svg)
 
 {table(head, rows)}
 
-Times of a model, the same in every run; one seed in the picture. The rows of `inline` after the first were fitted to the mail's, the check was not.
+Times are a model's, the same in every run; the picture has one seed. The rows of `inline` after the first were fitted to the mail's, the check was not.
 
-**Worse.** An aged check takes {number(end("metacluster"))} s with the patch's metaclusters and {number(end("vanilla"))} s where `vanilla` places blocks, hardly more. Random reads of 512 KB take
+**Worse.** On the aged disk a check takes {number(end("metacluster"))} s with the patch's metaclusters and {number(end("vanilla"))} s where `vanilla` places blocks, hardly more. Random reads of 512 KB take
 {number(seconds("zones", *rows_of["512k"]))} s with `zones` and {number(seconds("inline", *rows_of["512k"]))} with `inline`; postmark loses, too ([029](../experiments/029-matrix/README.md)). So `zones` are not the default.
-Linux 6.18 itself is not here: its ext4 places mapping blocks as `vanilla` does, and the disk of 2007 is a model that only the engine runs on.
+Linux 6.18 itself is not here. Its ext4 places mapping blocks as `vanilla` does, and only the engine runs on the model of the disk of 2007.
 
 Experiments [024](../experiments/024-metaclusters/README.md),
 [025](../experiments/025-age/README.md), [027](../experiments/027-file-sizes/README.md), [023](../experiments/023-check/README.md).
@@ -385,8 +385,9 @@ def fsync():
 
 *"xfs: wire up aio_fsync method", Dave Chinner and Jens Axboe, 2014.* The thread's test has 800,000 fsyncs at once; its files a second fell by up to {-drop:.0f} % when memory was
 full. Extant takes {requests["Extant, one call"]:,.0f} writes for 50,000 files where the kernel's ext4 takes {requests["kernel, 64 threads"]:,.0f} to {requests["kernel, 16 threads"]:,.0f}
-with threads that wait, and {requests["kernel, syncfs"]:,.0f} with one syncfs(2). Over ten iterations files a second,
-durable, fall by {-worst("hand-off"):.0f} % at most against the second iteration with `hand-off` ({-worst("percpu-ida"):.0f}, {-worst("wake-all"):.0f} and {-worst("wake-exclusive"):.0f} % with the thread's three), as medians. In single runs, of which the thread had one, they fall by {falls("hand-off")} % with `hand-off`.
+with threads that wait, and {requests["kernel, syncfs"]:,.0f} with one syncfs(2). With `hand-off`, the median of durable files a second falls over ten iterations
+by at most {-worst("hand-off"):.0f} % against the second. With the thread's three policies it falls by {-worst("percpu-ida"):.0f}, {-worst("wake-all"):.0f} and {-worst("wake-exclusive"):.0f} %.
+In single runs, of which the thread had one, it falls by {falls("hand-off")} % with `hand-off`.
 
 ![Files a second by iteration, and writes for 50,000 files](threads/fsync.svg)
 
@@ -398,8 +399,8 @@ The kernel's own driver has no call for many fsyncs, so threads wait, or one cal
 
 {table(kernel_head, kernel_rows)}
 
-**Worse.** In single runs, `hand-off` ({falls("hand-off")} %) is no steadier than `wake-all` ({falls("wake-all")} %). In whole workloads it gains nothing that we could show
-([013](../experiments/013-fsync-many/README.md), [017](../experiments/017-direct/README.md)), and it was not run there beside `sbitmap`, Linux's policy since 2014.
+**Worse.** In single runs, `hand-off` ({falls("hand-off")} %) is no steadier than `wake-all` ({falls("wake-all")} %). In whole workloads we could show no gain
+([013](../experiments/013-fsync-many/README.md), [017](../experiments/017-direct/README.md)). It was not run there beside `sbitmap`, Linux's policy since 2014.
 
 *Written*: until the last write has returned; *durable*: until the last fsync has, too. 50,000 files an iteration, where the thread had
 800,000. Experiments [013](../experiments/013-fsync-many/README.md), [012](../experiments/012-tags/README.md) (what a tag costs under each
