@@ -153,6 +153,20 @@ fn large_extents_are_aligned_to_stripes() {
     }
 }
 
+/// xfstests generic/223 with `bigalloc`: what a growing file may set aside was no multiple of the stripe.
+#[test]
+fn what_a_growing_file_sets_aside_is_whole_stripes() {
+    let store = Arc::new(ModelStore::new(crate::Geometry { stripe: 64, ..large(4, 1) }));
+    store.set(0, 0, 5, Block::Used);
+    let a = allocator(&store, Options { policy: Policy::SureFit, ..Options::default() });
+    for i in 0..6 {
+        let owner = InodePreallocation::new(InodeNr(12 + i));
+        let r = Request::data(&owner, None, LogicalBlock(0), 64 * 20, 64 * 20);
+        let x = a.allocate(&mut Txn::default(), &r).expect("free");
+        assert_eq!(x.start.0 % 64, 0, "{}, file {i}", x.start.0);
+    }
+}
+
 /// Linux counts the order of a request from 1, so `s_mb_order2_reqs` of 2 includes two blocks.
 #[test]
 fn two_blocks_are_a_buddy() {
