@@ -63,6 +63,24 @@ fn failed_trials_never_enter() {
     assert!(matches!(run(&[write(dir.path(), &trials)], false), Err(Error::Nothing { .. })));
 }
 
+/// Experiments keep long results compressed.
+#[test]
+fn compressed_trials_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let result = write(dir.path(), &[rounds("engine:b", &FAST), rounds("engine:a", &FAST)].concat());
+    let (plain, _) = run(std::slice::from_ref(&result), false).unwrap();
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    packed.write_all(&std::fs::read(result.join(TRIALS)).unwrap()).unwrap();
+    let kept = result.join(format!("{TRIALS}.gz"));
+    std::fs::write(&kept, packed.finish().unwrap()).unwrap();
+    std::fs::remove_file(result.join(TRIALS)).unwrap();
+    assert_eq!(run(std::slice::from_ref(&result), false).unwrap().0, plain, "the directory");
+    assert!(run(std::slice::from_ref(&kept), false).is_ok(), "the file");
+    std::fs::write(&kept, b"not compressed").unwrap();
+    let e = run(&[result], false).unwrap_err().to_string();
+    assert!(e.starts_with(&kept.display().to_string()), "{e}");
+}
+
 #[test]
 fn one_round_is_no_verdict() {
     let dir = tempfile::tempdir().unwrap();

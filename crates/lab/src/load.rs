@@ -1,4 +1,4 @@
-//! Reads results: `trials.ndjson` of a directory, or a file of that form.
+//! Reads results: `trials.ndjson` of a directory, or a file of that form. Kept ones may end in `.gz`, compressed.
 //!
 //! Main items: [`Source`] (the trials that one argument of `compare` names), [`load`]. An argument is a directory, a
 //! file, or either with `#LABEL` for one contestant of it.
@@ -13,6 +13,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
 
 use crate::result::{SCHEMA, TRIALS, Trial};
 use crate::table::plain;
@@ -91,7 +93,12 @@ pub struct Source {
 /// Reads the results that `what` names. `force`: also reads lines of another schema, if possible.
 pub fn load(what: &Path, force: bool) -> Result<Source, Error> {
     let (path, label) = split(what);
-    let file = if path.is_dir() { path.join(TRIALS) } else { path.clone() };
+    let file = match path.join(TRIALS) {
+        _ if !path.is_dir() => path.clone(),
+        plain if plain.exists() => plain,
+        // An error names the plain file if there is neither.
+        plain => Some(path.join(format!("{TRIALS}.gz"))).filter(|kept| kept.exists()).unwrap_or(plain),
+    };
     let mut source = read(&file, force)?;
     // Also for "." and "..".
     let spelt = path.canonicalize().unwrap_or_else(|_| path.clone());
@@ -148,7 +155,11 @@ pub fn choose(path: &Path, wanted: &str, known: Vec<String>) -> Result<String, E
 
 fn read(file: &Path, force: bool) -> Result<Source, Error> {
     let failed = |source| Error::Read { path: file.to_owned(), source };
-    let mut reader = BufReader::new(std::fs::File::open(file).map_err(failed)?);
+    let opened = std::fs::File::open(file).map_err(failed)?;
+    let mut reader: Box<dyn BufRead> = match file.extension() {
+        Some(end) if end == "gz" => Box::new(BufReader::new(MultiGzDecoder::new(opened))),
+        _ => Box::new(BufReader::new(opened)),
+    };
     let mut source = Source {
         name: String::new(),
         file: file.canonicalize().map_err(failed)?,

@@ -15,6 +15,8 @@ use std::error::Error;
 
 use hdrhistogram::Histogram;
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{Ranged, ValueFormatter};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 use crate::stats::Summary;
@@ -176,56 +178,78 @@ pub fn boxes(title: &str, names: &[String], series: &[(Option<Summary>, Vec<f64>
 /// The maximum length of a value under an axis, in letters.
 const VALUE_MAX: usize = 12;
 
-/// A figure at each of some values, evenly spaced, from 0 on; one line per contestant. None stands for a missing point.
+/// From this ratio of the largest figure to the smallest on, [`lines`] has a logarithmic axis: lines at the bottom of a
+/// linear one could not be told apart.
+const WIDE: f64 = 30.0;
+
+/// A figure at each of some values, evenly spaced; one line per contestant. None stands for a missing point. The axis
+/// begins at 0, or is logarithmic and says so.
 pub fn lines(title: &str, values: &[String], series: &[Vec<Option<f64>>], unit: &str) -> Option<String> {
     let all = || series.iter().flatten().flatten().copied();
-    let low = all().fold(f64::INFINITY, f64::min).min(0.0);
-    let high = all().fold(f64::NEG_INFINITY, f64::max).max(0.0);
+    let least = all().fold(f64::INFINITY, f64::min);
+    let (low, high) = (least.min(0.0), all().fold(f64::NEG_INFINITY, f64::max).max(0.0));
     if all().next().is_none() || !low.is_finite() || !high.is_finite() || values.is_empty() {
         return None;
     }
-    let margin = if high > low { (high - low) * 0.06 } else { 1.0 };
-    let bottom = if low < 0.0 { low - margin } else { 0.0 };
-    let last = (values.len() - 1) as f64;
+    let x = -0.2..(values.len() - 1) as f64 + 0.2;
     svg(280, title, |area| {
-        let mut chart = ChartBuilder::on(area)
-            .margin(6)
-            .margin_right(22)
-            .x_label_area_size(32)
-            .y_label_area_size(66)
-            .build_cartesian_2d(-0.2..last + 0.2, bottom..high + margin)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .axis_style(GRID)
-            .x_labels(0)
-            .y_labels(6)
-            .label_style(font(14))
-            .x_label_formatter(&|_| String::new())
-            .y_label_formatter(&|v| if unit == "ns" { duration(*v) } else { tick(*v) })
-            .draw()?;
-        // Labels that would overlap are left out.
-        let longest = values.iter().map(|v| v.chars().count().min(VALUE_MAX)).max().unwrap_or(1);
-        let every = (values.len() * (longest * 8 + 8)).div_ceil(WIDTH as usize - 94).max(1);
-        for (i, value) in values.iter().enumerate().filter(|(i, _)| i % every == 0) {
-            let (x, y) = chart.backend_coord(&(i as f64, bottom));
-            let centre = font(14).pos(plotters::style::text_anchor::Pos::new(
-                plotters::style::text_anchor::HPos::Center,
-                plotters::style::text_anchor::VPos::Top,
-            ));
-            let text: String = value.chars().filter(|c| !c.is_control()).take(VALUE_MAX).collect();
-            area.draw(&Text::new(text, (x, y + 8), centre))?;
+        let mut chart = ChartBuilder::on(area);
+        chart.margin(6).margin_right(22).x_label_area_size(32).y_label_area_size(66);
+        if least > 0.0 && high >= WIDE * least {
+            let bottom = least * 0.7;
+            let chart = chart.build_cartesian_2d(x, (bottom..high * 1.4).log_scale())?;
+            area.draw(&Text::new("logarithmic", (76, 8), font(14)))?;
+            draw_lines(area, chart, bottom, values, series, unit)
+        } else {
+            let margin = if high > low { (high - low) * 0.06 } else { 1.0 };
+            let bottom = if low < 0.0 { low - margin } else { 0.0 };
+            draw_lines(area, chart.build_cartesian_2d(x, bottom..high + margin)?, bottom, values, series, unit)
         }
-        for (i, line) in series.iter().enumerate() {
-            let points: Vec<(f64, f64)> =
-                line.iter().enumerate().filter_map(|(k, v)| Some((k as f64, (*v)?))).collect();
-            chart.draw_series(LineSeries::new(points.iter().copied(), colour(i).stroke_width(2)))?;
-            chart.draw_series(points.iter().map(|p| Circle::new(*p, 3, colour(i).filled())))?;
-        }
-        Ok(())
     })
+}
+
+/// Draws what [`lines`] describes on a chart whose vertical axis begins at `bottom`.
+fn draw_lines<'a, Y>(
+    area: &Area<'a>,
+    mut chart: ChartContext<'_, SVGBackend<'a>, Cartesian2d<RangedCoordf64, Y>>,
+    bottom: f64,
+    values: &[String],
+    series: &[Vec<Option<f64>>],
+    unit: &str,
+) -> Drawn
+where
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .axis_style(GRID)
+        .x_labels(0)
+        .y_labels(6)
+        .label_style(font(14))
+        .x_label_formatter(&|_| String::new())
+        .y_label_formatter(&|v| if unit == "ns" { duration(*v) } else { tick(*v) })
+        .draw()?;
+    // Labels that would overlap are left out.
+    let longest = values.iter().map(|v| v.chars().count().min(VALUE_MAX)).max().unwrap_or(1);
+    let every = (values.len() * (longest * 8 + 8)).div_ceil(WIDTH as usize - 94).max(1);
+    for (i, value) in values.iter().enumerate().filter(|(i, _)| i % every == 0) {
+        let (x, y) = chart.backend_coord(&(i as f64, bottom));
+        let centre = font(14).pos(plotters::style::text_anchor::Pos::new(
+            plotters::style::text_anchor::HPos::Center,
+            plotters::style::text_anchor::VPos::Top,
+        ));
+        let text: String = value.chars().filter(|c| !c.is_control()).take(VALUE_MAX).collect();
+        area.draw(&Text::new(text, (x, y + 8), centre))?;
+    }
+    for (i, line) in series.iter().enumerate() {
+        let points: Vec<(f64, f64)> = line.iter().enumerate().filter_map(|(k, v)| Some((k as f64, (*v)?))).collect();
+        chart.draw_series(LineSeries::new(points.iter().copied(), colour(i).stroke_width(2)))?;
+        chart.draw_series(points.iter().map(|p| Circle::new(*p, 3, colour(i).filled())))?;
+    }
+    Ok(())
 }
 
 /// The percentiles that are marked on the axis, and their positions: 1 / (1 - p).
@@ -370,4 +394,18 @@ pub fn strips(title: &str, names: &[String], groups: u32, series: &[Vec<(u32, u6
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_far_apart_have_a_logarithmic_axis() {
+        let values = ["1".to_owned(), "2".to_owned()];
+        let picture = |high, low| lines("t", &values, &[vec![Some(high), None], vec![None, Some(low)]], "ns").unwrap();
+        assert!(picture(3_000.0, 100.0).contains("logarithmic"));
+        assert!(!picture(2_900.0, 100.0).contains("logarithmic"));
+        assert!(!picture(3_000.0, 0.0).contains("logarithmic"), "0 has no logarithm");
+    }
 }
