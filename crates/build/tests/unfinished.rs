@@ -195,20 +195,29 @@ fn a_power_cut_over_zeroes_leaves_nothing_or_the_whole_image() {
     }
 }
 
-/// Each size of blocks with one thread and with four, as a partition and as a device.
-fn stop_over_an_old_image(fs_type: &str) {
-    stop_everywhere((fs_type, 1024), &PARTITION, true, 4);
-    stop_everywhere((fs_type, 4096), &PARTITION, true, 1);
-    stop_everywhere((fs_type, 1024), &DEVICE, true, 1);
-    stop_everywhere((fs_type, 4096), &DEVICE, true, 4);
+/// A power cut over an old image leaves one whole image or nothing. Each size of blocks comes with one thread and with
+/// four, as a partition and as a device.
+macro_rules! over_an_old_image {
+    ($($name:ident: $fs_type:literal, $block_size:literal, $place:ident, $threads:literal;)*) => {
+        mod a_power_cut_over_an_old_image {
+            use super::*;
+            $(
+                #[test]
+                fn $name() {
+                    stop_everywhere(($fs_type, $block_size), &$place, true, $threads);
+                }
+            )*
+        }
+    };
 }
 
-#[test]
-fn a_power_cut_over_an_old_image_leaves_one_whole_ext2_or_nothing() {
-    stop_over_an_old_image("ext2");
-}
-
-#[test]
-fn a_power_cut_over_an_old_image_leaves_one_whole_ext4_or_nothing() {
-    stop_over_an_old_image("ext4");
+over_an_old_image! {
+    ext2_1k_in_a_partition: "ext2", 1024, PARTITION, 4;
+    ext2_4k_in_a_partition: "ext2", 4096, PARTITION, 1;
+    ext2_1k_on_a_device: "ext2", 1024, DEVICE, 1;
+    ext2_4k_on_a_device: "ext2", 4096, DEVICE, 4;
+    ext4_1k_in_a_partition: "ext4", 1024, PARTITION, 4;
+    ext4_4k_in_a_partition: "ext4", 4096, PARTITION, 1;
+    ext4_1k_on_a_device: "ext4", 1024, DEVICE, 1;
+    ext4_4k_on_a_device: "ext4", 4096, DEVICE, 4;
 }

@@ -134,24 +134,44 @@ fn run(index: usize, seeds: std::ops::Range<u64>, clock: &Clock, until_ns: u64) 
     reached
 }
 
-#[test]
-fn no_damaged_image_causes_a_panic_or_a_hang() {
+/// Neither a panic nor a hang, with the kinds of one part of three.
+fn survives(part: usize) {
     let clock = Clock::real();
     if let Ok(one) = std::env::var("EXTANT_SEED") {
         let (index, seed) = one.split_once(':').expect("kind:seed");
-        let seed: u64 = seed.parse().expect("a number");
-        run(index.parse().expect("a number"), seed..seed + 1, &clock, u64::MAX);
+        let (index, seed): (usize, u64) = (index.parse().expect("a number"), seed.parse().expect("a number"));
+        if index % 3 == part {
+            run(index, seed..seed + 1, &clock, u64::MAX);
+        }
         return;
     }
     let soak = std::env::var_os("EXTANT_SOAK").is_some();
-    let (cases, budget_ns) = if soak { (2_000, u64::MAX / 2) } else { (60, BUDGET_NS) };
+    let (cases, budget_ns) = if soak { (2_000, u64::MAX / 2) } else { (60, BUDGET_NS / 3) };
     let mut total = [0; 3];
-    for index in 0..KINDS {
+    let kinds: Vec<usize> = (part..KINDS).step_by(3).collect();
+    for (nth, index) in kinds.iter().enumerate() {
         // Each kind gets its share of the time, however long the ones before took.
-        let until = budget_ns / KINDS as u64 * (index as u64 + 1);
-        let reached = run(index, 0..cases, &clock, until);
+        let until = budget_ns / kinds.len() as u64 * (nth as u64 + 1);
+        let reached = run(*index, 0..cases, &clock, until);
         (0..3).for_each(|i| total[i] += reached[i]);
     }
     println!("refused {}, read-only {}, written {}", total[0], total[1], total[2]);
-    assert!(total[2] > 50, "most damage must leave something to work with: {total:?}");
+    assert!(total[2] > 15, "most damage must leave something to work with: {total:?}");
+}
+
+mod no_damaged_image_causes_a_panic_or_a_hang {
+    #[test]
+    fn first_third_of_the_kinds() {
+        super::survives(0);
+    }
+
+    #[test]
+    fn second_third_of_the_kinds() {
+        super::survives(1);
+    }
+
+    #[test]
+    fn last_third_of_the_kinds() {
+        super::survives(2);
+    }
 }

@@ -6,7 +6,8 @@ mod common;
 use common::{Setup, can_mount};
 use extant_fuse::ServerOptions;
 use extant_testkit::differential::{Plan, alternates, reads, writes};
-use extant_testkit::kinds::{kind, matrix};
+use extant_testkit::kinds::{ImageKind, kind, matrix};
+use extant_testkit::tests_of_kinds;
 
 /// With the writeback cache the kernel maintains mtime itself, and its FUSE client has no bounds for times. A time
 /// outside the format's range appears clamped only after the next mount.
@@ -16,18 +17,17 @@ fn plan(seed: u64, operations: usize, rounds: usize) -> Plan {
     plan
 }
 
-#[test]
-fn writes_match_the_kernels_driver() {
+fn same_writes(kind: &ImageKind, place: usize) {
     if !can_mount() {
         return;
     }
-    for (i, kind) in matrix().iter().enumerate() {
-        let plan = plan(100 + i as u64, 100, 2);
-        let server = ServerOptions { writeback_cache: i % 2 == 0, ..ServerOptions::default() };
-        let setup = Setup { server, ..Setup::default() };
-        writes(&setup.mounting(), kind, &plan).unwrap_or_else(|e| panic!("{e}"));
-    }
+    let plan = plan(100 + place as u64, 100, 2);
+    let server = ServerOptions { writeback_cache: place.is_multiple_of(2), ..ServerOptions::default() };
+    let setup = Setup { server, ..Setup::default() };
+    writes(&setup.mounting(), kind, &plan).unwrap_or_else(|e| panic!("{e}"));
 }
+
+tests_of_kinds!(writes_match_the_kernels_driver, same_writes);
 
 #[test]
 fn results_match_without_the_kernels_shortcuts() {

@@ -72,3 +72,37 @@ pub fn matrix() -> Vec<ImageKind> {
     let values = [kind("ext4", "ea_inode", None, 1024), kind("ext4", "ea_inode,inline_data", None, 4096)];
     [1024, 4096].into_iter().flat_map(each).chain(inline).chain(clusters).chain(values).collect()
 }
+
+/// A module of tests, one for each kind of [`matrix`]: `tests_of_kinds!(writes_match, run)` makes
+/// `writes_match::ext2_1k` and so on, which call `run` with the kind and its place in the list.
+#[macro_export]
+macro_rules! tests_of_kinds {
+    ($module:ident, $run:expr) => {
+        $crate::tests_of_kinds!(@ $module, $run,
+            ext2_1k ext3_1k ext4_1k ext4_1k_orphan_file ext4_1k_metadata_csum_seed ext4_1k_no_has_journal ext4_1k_i128
+            ext2_4k ext3_4k ext4_4k ext4_4k_orphan_file ext4_4k_metadata_csum_seed ext4_4k_no_has_journal ext4_4k_i128
+            ext4_1k_inline_data ext4_4k_inline_data ext4_1k_inline_data_i1024 ext4_4k_inline_data_i1024
+            ext4_1k_bigalloc_c4096 ext4_1k_bigalloc_c65536 ext4_4k_bigalloc_c16384
+            ext4_4k_bigalloc_ea_inode_inline_data_c16384 ext4_1k_ea_inode ext4_4k_ea_inode_inline_data);
+    };
+    (@ $module:ident, $run:expr, $($name:ident)*) => {
+        mod $module {
+            use super::*;
+            $(
+                #[test]
+                fn $name() {
+                    let mut kinds = $crate::kinds::matrix();
+                    let place = kinds.iter().position(|kind| kind.name.replace('-', "_") == stringify!($name));
+                    let place = place.expect("a kind of the matrix");
+                    $run(&kinds.swap_remove(place), place);
+                }
+            )*
+
+            #[test]
+            fn every_kind_has_its_test() {
+                let names = [$(stringify!($name)),*];
+                assert_eq!($crate::kinds::matrix().len(), names.len(), "kinds without a test");
+            }
+        }
+    };
+}

@@ -192,8 +192,7 @@ fn threads_and_shrinks_agree_in_the_end() {
 
 /// One thread looks up, one changes and one shrinks, with every schedule with few preemptions. No lookup returns a
 /// wrong state, no delayed entry disappears, and afterwards a shrink still finds everything evictable.
-#[test]
-fn lookups_changes_and_shrinks_under_every_schedule() {
+fn lookups_changes_and_shrinks(kind: EsPolicyKind) {
     fn state(node: &EsInode, lblk: u32) -> Option<EsState> {
         node.lookup(LogicalBlock(lblk)).map(|e| e.state)
     }
@@ -236,22 +235,55 @@ fn lookups_changes_and_shrinks_under_every_schedule() {
         assert_eq!((state(&all[0], 2), state(&all[0], 6)), (None, Some(EsState::Delayed)));
         gone
     };
-    over_all(|kind| {
-        let (mut before, mut after) = (0u64, 0u64);
-        let runs = sim::search(
-            &Options { steps_max: 10_000, processors: 2, ..Options::new(0) },
-            2,
-            move || three_threads(kind),
-            |outcome| {
-                let forks = outcome.forks;
-                let gone = outcome.result.unwrap_or_else(|e| panic!("{} {forks:?}: {e}", kind.name()));
-                (before, after) = (before + u64::from(gone == 0), after + u64::from(gone > 0));
-            },
-        );
-        assert!(runs > 1_000, "{}: {runs} schedules", kind.name());
-        let evicts = kind != EsPolicyKind::DelayedOnly;
-        assert!(before > 0 && (after > 0) == evicts, "{}: {before} and {after} of {runs}", kind.name());
-    });
+    let (mut before, mut after) = (0u64, 0u64);
+    let runs = sim::search(
+        &Options { steps_max: 10_000, processors: 2, ..Options::new(0) },
+        2,
+        move || three_threads(kind),
+        |outcome| {
+            let forks = outcome.forks;
+            let gone = outcome.result.unwrap_or_else(|e| panic!("{} {forks:?}: {e}", kind.name()));
+            (before, after) = (before + u64::from(gone == 0), after + u64::from(gone > 0));
+        },
+    );
+    assert!(runs > 1_000, "{}: {runs} schedules", kind.name());
+    let evicts = kind != EsPolicyKind::DelayedOnly;
+    assert!(before > 0 && (after > 0) == evicts, "{}: {before} and {after} of {runs}", kind.name());
+}
+
+/// A test for each policy, because each takes many seconds.
+mod lookups_changes_and_shrinks_under_every_schedule {
+    use super::*;
+
+    #[test]
+    fn vanilla() {
+        lookups_changes_and_shrinks(EsPolicyKind::Vanilla);
+    }
+
+    #[test]
+    fn evictable_list() {
+        lookups_changes_and_shrinks(EsPolicyKind::EvictableList);
+    }
+
+    #[test]
+    fn round_robin() {
+        lookups_changes_and_shrinks(EsPolicyKind::RoundRobin);
+    }
+
+    #[test]
+    fn delayed_only() {
+        lookups_changes_and_shrinks(EsPolicyKind::DelayedOnly);
+    }
+
+    #[test]
+    fn leaf_ring() {
+        lookups_changes_and_shrinks(EsPolicyKind::LeafRing);
+    }
+
+    #[test]
+    fn every_policy_has_its_test() {
+        assert_eq!(EsPolicyKind::ALL.len(), 5);
+    }
 }
 
 /// The reproducer that the old bug report did not have: delayed entries at low blocks, and evictable ones after them.
