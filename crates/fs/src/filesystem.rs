@@ -7,13 +7,12 @@
 //! `growth` (3) lets one growth run at a time. `superblock` (75) guards the decoded superblock. `renames` (10)
 //! serializes cross-directory renames.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::append::{AppendVec, Latest};
 use extant_base::counter::Counter;
 use extant_base::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use extant_base::sync::{Condvar, LockClass, Mutex};
+use extant_base::sync::{LockClass, Mutex};
 use extant_block::BlockDevice;
 use extant_cache::reclaim::{FrameId, FrameOwner, Key, Tried};
 use extant_cache::{Budget, BufKind, BufferCache, BulkWindow, Flusher, LossLedger, Shrinker};
@@ -25,6 +24,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 use crate::clusters::BlockAllocator;
 use crate::error::{Error, Result};
 use crate::error_log::ErrorLog;
+use crate::evictions::Evictions;
 use crate::groups::Groups;
 use crate::heart::Heart;
 use crate::inode::{Inode, InodeRef};
@@ -46,7 +46,6 @@ use extant_es::{EsCache, EsStats};
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
 pub(crate) static GROWTH_CLASS: LockClass = LockClass::new("growth", 3);
 pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
-pub(crate) static EVICT_CLASS: LockClass = LockClass::new("evictions", 98);
 
 /// Sizes and limits of a file system (statvfs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,9 +82,6 @@ pub struct FsStats {
     /// Errors that a writable mount records in the superblock: damage, and failures of the device.
     pub errors: Counter,
 }
-
-/// See [`Filesystem::when_nameless`].
-pub(crate) type Nameless = Box<dyn Fn(&InodeRef) + Send + Sync>;
 
 /// A mounted file system.
 pub struct Filesystem {
@@ -124,17 +120,7 @@ pub struct Filesystem {
     /// Errors that the superblock on the device, the log or the messages do not contain yet.
     pub(crate) error_log: ErrorLog,
     pub(crate) on_error: OnError,
-    pub(crate) evictions: Mutex<VecDeque<Arc<Inode>>>,
-    pub(crate) evict_work: Condvar,
-    /// Signalled when an inode is queued, and when the last one has left the queue and is finished.
-    pub(crate) evict_idle: Condvar,
-    pub(crate) evicting: AtomicU32,
-    /// The number of evictions that have ended.
-    pub(crate) evicted: AtomicU64,
-    /// Called with each inode that loses its last name ([`Filesystem::when_nameless`]).
-    pub(crate) nameless: OnceLock<Nameless>,
-    /// The time when an inode last lost its last name; 0 if none has.
-    pub(crate) unlinked_ns: AtomicU64,
+    pub(crate) evictions: Evictions<Arc<Inode>>,
     /// The lost writes of all files.
     pub(crate) losses: LossLedger<Error>,
     /// Batches whose data is on the device and that still need a handle.
@@ -182,7 +168,7 @@ impl Filesystem {
     /// and its locks. A server may take a reference for clients that continue to use the inode. Only the first call of
     /// this function has an effect.
     pub fn when_nameless(&self, tell: impl Fn(&InodeRef) + Send + Sync + 'static) {
-        let _ = self.nameless.set(Box::new(tell));
+        self.evictions.when_nameless(Box::new(tell));
     }
 
     /// The block size, in bytes.

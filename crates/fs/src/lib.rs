@@ -38,6 +38,7 @@ mod dir_store;
 pub mod errno;
 mod error;
 mod error_log;
+mod evictions;
 mod failure;
 mod fast_commit;
 mod filesystem;

@@ -21,12 +21,11 @@ mod recover;
 pub mod super_block;
 pub mod unmount;
 
-use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::rng::Rng;
+use extant_base::sync::Mutex;
 use extant_base::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use extant_base::sync::{Condvar, Mutex};
 use extant_block::BlockDevice;
 use extant_cache::{Budget, BufferCache, BulkWindow, Flusher, FlusherOptions, LossLedger, Shrinker};
 use extant_journal::Journal;
@@ -40,6 +39,7 @@ use extant_recovery::JournalFile;
 use crate::clusters::{BlockAllocator, ClusterSize};
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::error_log::ErrorLog;
+use crate::evictions::Evictions;
 use crate::fast_commit::suits;
 use crate::filesystem::{self, Filesystem, JournalHooks};
 use crate::groups::{Groups, journal_zones};
@@ -494,13 +494,7 @@ impl Parts {
             lifecycle: Lifecycle::new(self.read_only),
             error_log: ErrorLog::new(),
             on_error,
-            evictions: Mutex::new(&filesystem::EVICT_CLASS, VecDeque::new()),
-            evict_work: Condvar::new(),
-            evict_idle: Condvar::new(),
-            evicting: AtomicU32::new(0),
-            evicted: AtomicU64::new(0),
-            nameless: OnceLock::new(),
-            unlinked_ns: AtomicU64::new(0),
+            evictions: Evictions::new(),
             losses: LossLedger::default(),
             completed: WorkQueue::new(&COMPLETED_CLASS),
             asks: WorkQueue::new(&ASKS_CLASS),

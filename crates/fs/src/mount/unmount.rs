@@ -164,7 +164,7 @@ impl Filesystem {
     fn end_threads(&self) {
         self.budget.wake_thread();
         self.threads.end("extant-reclaim");
-        self.evict_work.notify_all();
+        self.evictions.stop();
         self.threads.end("extant-evict");
         self.asks.stop();
         self.threads.end("extant-fsync");

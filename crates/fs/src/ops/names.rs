@@ -311,10 +311,7 @@ impl Filesystem {
     }
 
     fn lost_last_name(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
-        self.unlinked_ns.store(self.options.clock.now_ns().max(1), Ordering::Relaxed);
-        if let Some(tell) = self.nameless.get() {
-            tell(inode);
-        }
+        self.evictions.lost_last_name(inode, self.options.clock.now_ns());
         self.orphan_add(handle, inode)?;
         self.write_inode(handle, inode)
     }

@@ -17,7 +17,6 @@
 
 use std::time::Duration;
 
-use extant_base::sync::atomic::Ordering;
 use extant_journal::Handle;
 use extant_mballoc::RequestFlags;
 
@@ -89,14 +88,14 @@ impl Operation<'_> {
         let (mut tries, mut hope) = (0, true);
         loop {
             // Read before the try, so that inodes freed between its failure and the check are not missed.
-            let (evicted, before) = (self.evicted.load(Ordering::Acquire), self.taken_back.get());
+            let (evicted, before) = (self.evictions.ended(), self.taken_back.get());
             let e = match op() {
                 Err(e) if e.is_no_space() || matches!(e, Error::NoInodes) => e,
                 other => return self.watch(other),
             };
             // An inode that this try took back frees only the space that the try itself had allocated.
             let own = self.taken_back.get() - before;
-            let evicting = self.evictions_since(&self.evictions.lock(), evicted) > own;
+            let evicting = self.evictions.since(evicted) > own;
             let leaving = hope && self.is_leaving();
             match remedy(&e, Who::Operation { evicting, leaving }, tries) {
                 Some(Remedy::Commit) => {
@@ -108,7 +107,9 @@ impl Operation<'_> {
                     self.journal.commit_running()?;
                 }
                 Some(Remedy::Evictions) => self.drain_evictions(),
-                Some(Remedy::Release) => hope = self.await_eviction(evicted, own, RELEASE_WAIT),
+                Some(Remedy::Release) => {
+                    hope = self.evictions.wait_for_another(&self.options.clock, evicted, own, RELEASE_WAIT);
+                }
                 None if matches!(e, Error::NoSpaceUntilCommit) => break,
                 None => return Err(e),
             }
@@ -119,9 +120,8 @@ impl Operation<'_> {
 
     /// Whether an inode without a name may be about to lose its last user.
     fn is_leaving(&self) -> bool {
-        let unlinked_ns = self.unlinked_ns.load(Ordering::Relaxed);
-        let since = self.options.clock.now_ns().saturating_sub(unlinked_ns);
-        unlinked_ns > 0 && since < LEAVING_NS && self.orphans.len() > 0
+        let since = self.evictions.since_unlinked_ns(self.options.clock.now_ns());
+        since.is_some_and(|since| since < LEAVING_NS) && self.orphans.len() > 0
     }
 }
 

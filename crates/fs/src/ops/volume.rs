@@ -108,7 +108,7 @@ impl Filesystem {
         self.lifecycle.go(Transition::Resume);
         self.write_errors();
         self.abort_if_failed();
-        self.evict_work.notify_one();
+        self.evictions.resume();
     }
 
     /// Makes the mount read-only, with the device in the state of an unmounted file system, or makes it writable again.
