@@ -482,7 +482,7 @@ pub(crate) mod tests {
     pub(crate) fn hide_from(fs: &Filesystem, faulty: &FaultyDevice, inode: &Inode) {
         assert!(fs.freeze().expect("everything is home") && fs.thaw());
         let place = fs.geo.inode_location(inode.ino).expect("place");
-        let table = fs.groups.with(place.group, |d| d.inode_table).expect("table");
+        let table = fs.placement.groups.with(place.group, |d| d.inode_table).expect("table");
         let at = (table.0 + u64::from(place.table_block)) << fs.geo.block_bits;
         fs.cache.drop_clean();
         faulty.inject(Fault::eio().op(BioOp::Read).range(at..at + 1024));

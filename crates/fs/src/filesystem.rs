@@ -9,23 +9,21 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use extant_base::append::{AppendVec, Latest};
+use extant_base::append::Latest;
 use extant_base::counter::Counter;
-use extant_base::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_block::BlockDevice;
 use extant_cache::reclaim::{FrameId, FrameOwner, Key, Tried};
-use extant_cache::{Budget, BufKind, BufferCache, BulkWindow, Flusher, LossLedger, Shrinker};
+use extant_cache::{Budget, BufKind, BufferCache, BulkWindow, Flusher, LossLedger};
 use extant_journal::{Handle, Hooks, Journal};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr};
 
-use crate::clusters::BlockAllocator;
 use crate::error::{Error, Result};
 use crate::error_log::ErrorLog;
 use crate::evictions::Evictions;
-use crate::groups::Groups;
 use crate::heart::Heart;
 use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
@@ -33,9 +31,9 @@ use crate::lifecycle::{Lifecycle, Right, Transition};
 use crate::ops::sync::policy::SyncPolicy;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
+use crate::placement::Placement;
 use crate::quota::Quotas;
 use crate::rescue::state::Rescue;
-use crate::reserve::Reserve;
 use crate::threads::Threads;
 use crate::writeback::asks::Ask;
 use crate::writeback::batch::Completed;
@@ -95,9 +93,7 @@ pub struct Filesystem {
     pub(crate) sb_place: (BlockNr, usize),
     pub(crate) budget: Arc<Budget>,
     pub(crate) cache: Arc<BufferCache>,
-    pub(crate) groups: Arc<Groups>,
-    pub(crate) alloc: BlockAllocator,
-    pub(crate) reserve: Reserve,
+    pub(crate) placement: Arc<Placement>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) has_log: bool,
     /// The image has the journal only for this mount; the unmount removes it.
@@ -113,9 +109,6 @@ pub struct Filesystem {
     pub(crate) sync_policy: Box<dyn SyncPolicy>,
     pub(crate) orphans: Orphans,
     pub(crate) renames: Mutex<()>,
-    /// For each group, the place where the search for a free inode begins; see [`crate::ialloc`].
-    pub(crate) inode_hints: AppendVec<AtomicU32>,
-    pub(crate) free_inodes: AtomicI64,
     pub(crate) lifecycle: Lifecycle,
     /// Errors that the superblock on the device, the log or the messages do not contain yet.
     pub(crate) error_log: ErrorLog,
@@ -133,11 +126,8 @@ pub struct Filesystem {
     pub(crate) new_extents: bool,
     /// Inodes may contain their file's content.
     pub(crate) inline_data: bool,
-    /// The memory of the allocator that is charged to the budget.
-    pub(crate) buddy_bytes: AtomicUsize,
     /// The memory charged to the budget for the whole time of the mount.
     pub(crate) charged: AtomicU64,
-    pub(crate) overhead: AtomicU64,
     /// Held by a growth, so that only one runs at a time.
     pub(crate) growth: Mutex<()>,
     /// Attribute blocks that other inodes may share.
@@ -234,7 +224,7 @@ impl Filesystem {
 
     /// The memory for block groups, in bytes, which does not depend on the contents of the caches.
     pub fn fixed_bytes(&self) -> u64 {
-        (self.groups.memory() + self.alloc.memory_fixed() + self.inode_hints.len() * 4) as u64
+        self.placement.fixed_bytes()
     }
 
     /// Counts of the extent-status cache.
@@ -244,7 +234,7 @@ impl Filesystem {
 
     /// Counts of the block allocator.
     pub fn alloc_stats(&self) -> extant_mballoc::Statistics {
-        self.alloc.statistics()
+        self.placement.alloc.statistics()
     }
 
     /// How often an inode began to share another's attribute block.
@@ -259,7 +249,7 @@ impl Filesystem {
 
     /// Pending writes: bytes of data that are not on the device, and blocks that are reserved for data without a place.
     pub fn delayed(&self) -> (u64, u64) {
-        (self.flusher.dirty_bytes(), self.alloc.reserved_blocks())
+        (self.flusher.dirty_bytes(), self.placement.alloc.reserved_blocks())
     }
 
     /// The number of inodes in memory, and the number of orphans among them.
@@ -309,7 +299,7 @@ impl Filesystem {
         if self.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        self.charge_buddies();
+        self.placement.charge_buddies();
         self.budget.relieve();
         Ok(())
     }
@@ -354,16 +344,6 @@ impl Filesystem {
         }
         self.note_damaged_groups();
         r
-    }
-
-    /// Adjusts the budget to the memory that the allocator's buddy bitmaps take now.
-    fn charge_buddies(&self) {
-        let now = self.alloc.memory_used();
-        if self.buddy_bytes.load(Ordering::Relaxed) != now {
-            let before = self.buddy_bytes.swap(now, Ordering::Relaxed);
-            self.budget.charge(now as u64);
-            self.budget.uncharge(before as u64);
-        }
     }
 
     /// Changes the superblock under `handle`. 1 credit.
@@ -413,11 +393,11 @@ impl Filesystem {
     /// Free and used space and inodes at this moment (Linux: `ext4_statfs`).
     pub fn statfs(&self) -> StatFs {
         let sb = self.sb.lock();
-        let free = self.alloc.free_blocks().saturating_sub(self.alloc.reserved_blocks());
+        let free = self.placement.alloc.free_blocks().saturating_sub(self.placement.alloc.reserved_blocks());
         // As in the kernel: the blocks that an unprivileged write can get.
-        let available = free.saturating_sub(self.reserve.kept_back());
+        let available = free.saturating_sub(self.placement.reserve.kept_back());
         let overhead =
-            if self.options.count_overhead == Some(true) { 0 } else { self.overhead.load(Ordering::Relaxed) };
+            if self.options.count_overhead == Some(true) { 0 } else { self.placement.overhead.load(Ordering::Relaxed) };
         let uuid = sb.uuid();
         let half = |at: usize| uuid[at..at + 8].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
         StatFs {
@@ -426,23 +406,10 @@ impl Filesystem {
             blocks_free: free,
             blocks_available: available,
             inodes: u64::from(self.geo.inodes_count),
-            inodes_free: self.free_inodes.load(Ordering::Relaxed).max(0) as u64,
+            inodes_free: self.placement.free_inodes.load(Ordering::Relaxed).max(0) as u64,
             name_max: 255,
             fsid: half(0) ^ half(8),
         }
-    }
-}
-
-/// Frees buddy bitmaps, which can be built again from the block bitmaps.
-impl Shrinker for Filesystem {
-    fn reclaimable(&self) -> u64 {
-        self.alloc.memory_used() as u64
-    }
-
-    fn shrink(&self, bytes: u64) -> u64 {
-        let buddies = self.alloc.drop_unused_buddies(bytes as usize) as u64;
-        self.charge_buddies();
-        buddies
     }
 }
 
@@ -475,7 +442,7 @@ impl Hooks for JournalHooks {
                     let _ = fs.dev.discard(start.0 * block, u64::from(*len) * block);
                 }
             }
-            fs.alloc.release(&freed);
+            fs.placement.alloc.release(&freed);
         }
     }
 

@@ -87,7 +87,7 @@ impl Filesystem {
         name: &[u8],
     ) -> Result<(InodeNr, bool)> {
         let parent_group = GroupNr((parent.ino.0 - 1) / self.geo.inodes_per_group);
-        let groups = self.groups.count();
+        let groups = self.placement.groups.count();
         let flexible = self.geo.groups_per_flex > 1;
         let first = if is_dir {
             let top = parent.ino == InodeNr::ROOT || parent.meta.read().desc.flags.contains(InodeFlags::TOPDIR);
@@ -131,20 +131,20 @@ impl Filesystem {
     }
 
     fn inode_hint(&self, group: GroupNr) -> &AtomicU32 {
-        self.inode_hints.get(group.0 as usize).expect("made before its group joins")
+        self.placement.inode_hints.get(group.0 as usize).expect("made before its group joins")
     }
 
     fn try_inode_in_group(&self, handle: &mut Handle, group: GroupNr, is_dir: bool) -> Result<Option<(InodeNr, bool)>> {
         let hint = self.inode_hint(group).load(Ordering::Relaxed);
-        if hint == PASSED_OVER || self.groups.with(group, |d| d.free_inodes)? == 0 {
+        if hint == PASSED_OVER || self.placement.groups.with(group, |d| d.free_inodes)? == 0 {
             return Ok(None);
         }
-        let buffer = self.groups.inode_bitmap(group)?;
+        let buffer = self.placement.groups.inode_bitmap(group)?;
         let per_group = self.geo.inodes_per_group;
         // Inodes below s_first_ino are reserved, regardless of the bitmap.
         let reserved = if group.0 == 0 { self.geo.first_ino - 1 } else { 0 };
         let geo = &self.geo;
-        let found = self.groups.update_bitmap(handle, group, &buffer, |desc, bytes| {
+        let found = self.placement.groups.update_bitmap(handle, group, &buffer, |desc, bytes| {
             let from = hint.max(reserved).min(per_group);
             let free = bitmap::find_next_zero(bytes, from..per_group)
                 .or_else(|| bitmap::find_next_zero(bytes, reserved..per_group));
@@ -163,28 +163,28 @@ impl Filesystem {
         })?;
         let Some((index, fresh)) = found else { return Ok(None) };
         self.inode_hint(group).store(index + 1, Ordering::Relaxed);
-        self.free_inodes.fetch_sub(1, Ordering::Relaxed);
+        self.placement.free_inodes.fetch_sub(1, Ordering::Relaxed);
         Ok(Some((InodeNr(group.0 * self.geo.inodes_per_group + index + 1), fresh)))
     }
 
     /// Whether the inode's bit is set.
     pub(crate) fn is_inode_marked(&self, ino: InodeNr) -> Result<bool> {
         let place = self.geo.inode_location(ino)?;
-        Ok(self.groups.inode_bitmap(place.group)?.read(|bytes| bitmap::test(bytes, place.index)))
+        Ok(self.placement.groups.inode_bitmap(place.group)?.read(|bytes| bitmap::test(bytes, place.index)))
     }
 
     /// Marks this inode number as used, unless it is already. Zeroes never-used slots that come into use with it
     /// (Linux: `ext4_mark_inode_used`).
     pub(crate) fn mark_inode_used(&self, ino: InodeNr, is_dir: bool) -> Result<()> {
         let place = self.geo.inode_location(ino)?;
-        let buffer = self.groups.inode_bitmap(place.group)?;
+        let buffer = self.placement.groups.inode_bitmap(place.group)?;
         let fresh = self.transact(2, |handle| {
-            self.groups.update_bitmap(handle, place.group, &buffer, |desc, bytes| {
+            self.placement.groups.update_bitmap(handle, place.group, &buffer, |desc, bytes| {
                 Ok((!bitmap::test(bytes, place.index)).then(|| take(&self.geo, desc, bytes, place.index, is_dir)))
             })
         })?;
         let Some(fresh) = fresh else { return Ok(()) };
-        self.free_inodes.fetch_sub(1, Ordering::Relaxed);
+        self.placement.free_inodes.fetch_sub(1, Ordering::Relaxed);
         let (first, size) = (ino.0 - place.index, self.geo.inode_size);
         for index in fresh {
             let (buffer, offset) = self.inode_slot(InodeNr(first + index))?;
@@ -200,7 +200,7 @@ impl Filesystem {
     /// not read these blocks, and so cannot fail for lack of them.
     pub(crate) fn check_free_inode_number(&self, ino: InodeNr) -> Result<Prepared> {
         let place = self.geo.inode_location(ino)?;
-        let held = self.groups.hold_inodes(place.group)?;
+        let held = self.placement.groups.hold_inodes(place.group)?;
         if !held.bitmap.read(|bytes| bitmap::test(bytes, place.index)) {
             return Err(unmarked(ino, held.bitmap.block));
         }
@@ -210,9 +210,9 @@ impl Filesystem {
     /// Frees an inode number. 2 credits.
     pub(crate) fn free_inode_number(&self, handle: &mut Handle, ino: InodeNr, was_dir: bool) -> Result<()> {
         let place = self.geo.inode_location(ino)?;
-        let buffer = self.groups.inode_bitmap(place.group)?;
+        let buffer = self.placement.groups.inode_bitmap(place.group)?;
         let geo = &self.geo;
-        self.groups.update_bitmap(handle, place.group, &buffer, |desc, bytes| {
+        self.placement.groups.update_bitmap(handle, place.group, &buffer, |desc, bytes| {
             if !bitmap::test(bytes, place.index) {
                 return Err(unmarked(ino, buffer.block));
             }
@@ -226,7 +226,7 @@ impl Filesystem {
         })?;
         let hint = self.inode_hint(place.group);
         hint.fetch_min(place.index, Ordering::Relaxed);
-        self.free_inodes.fetch_add(1, Ordering::Relaxed);
+        self.placement.free_inodes.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -252,13 +252,13 @@ impl Filesystem {
     /// The first group with room in the parent's flex group or in the flex group of its latest child; otherwise a group
     /// chosen as for a directory (Linux: `find_group_other`).
     fn group_near(&self, parent: &Inode, parent_group: GroupNr) -> Result<GroupNr> {
-        let groups = self.groups.count();
+        let groups = self.placement.groups.count();
         let flex = self.geo.groups_per_flex;
         let last = parent.last_alloc_group.load(Ordering::Relaxed);
         for near in [parent_group.0, last].into_iter().filter(|&g| g < groups) {
             let first = near - near % flex;
             for group in first..(first + flex).min(groups) {
-                if self.groups.with(GroupNr(group), |d| d.free_inodes)? > 0 {
+                if self.placement.groups.with(GroupNr(group), |d| d.free_inodes)? > 0 {
                     return Ok(GroupNr(group));
                 }
             }
@@ -269,14 +269,14 @@ impl Filesystem {
     /// Chooses the group of a new directory. `top` is its name if it should be far from its parent.
     fn orlov_group(&self, parent: &Inode, parent_group: GroupNr, top: Option<&[u8]>) -> Result<GroupNr> {
         let flex = self.geo.groups_per_flex.max(1);
-        let groups = self.groups.count();
+        let groups = self.placement.groups.count();
         let flexes = groups.div_ceil(flex);
-        let free_inodes = self.free_inodes.load(Ordering::Relaxed).max(0);
-        let free_blocks = i64::try_from(self.alloc.free_clusters()).unwrap_or(i64::MAX);
+        let free_inodes = self.placement.free_inodes.load(Ordering::Relaxed).max(0);
+        let free_blocks = i64::try_from(self.placement.alloc.free_clusters()).unwrap_or(i64::MAX);
         let (avg_inodes, avg_blocks) = (free_inodes / i64::from(flexes), free_blocks / i64::from(flexes));
         let free_inodes_of = |g: GroupNr| -> Result<i64> {
             self.stats.placement_looks.inc();
-            self.groups.with(g, |d| i64::from(d.free_inodes))
+            self.placement.groups.with(g, |d| i64::from(d.free_inodes))
         };
         let first_with_inode = |f: u32| -> Result<Option<GroupNr>> {
             for g in f * flex..((f + 1) * flex).min(groups) {
@@ -291,7 +291,7 @@ impl Filesystem {
             let mut best: Option<(i64, u32)> = None;
             for i in 0..flexes {
                 let f = (start + i) % flexes;
-                let c = self.groups.flex_counts(f);
+                let c = self.placement.groups.flex_counts(f);
                 if c.free_inodes <= 0 || c.free_inodes < avg_inodes || c.free_blocks < avg_blocks {
                     continue;
                 }
@@ -308,15 +308,15 @@ impl Filesystem {
             let (ipg, bpg) = (i64::from(self.geo.inodes_per_group), i64::from(self.geo.clusters_per_group));
             let width = i64::from(flex);
             // Until Linux 6.0 the bound was that of one group, so few directories filled a flex group.
-            let bound = if self.alloc.orlov_unscaled() { ipg / 16 } else { ipg * width / 16 };
-            let max_dirs = self.groups.dirs() / i64::from(flexes) + bound;
+            let bound = if self.placement.alloc.orlov_unscaled() { ipg / 16 } else { ipg * width / 16 };
+            let max_dirs = self.placement.groups.dirs() / i64::from(flexes) + bound;
             let min_inodes = (avg_inodes - ipg * width / 4).max(1);
             let min_blocks = avg_blocks - bpg * width / 4;
             let last = parent.last_alloc_group.load(Ordering::Relaxed);
             let start = if last < groups { last } else { parent_group.0 } / flex;
             for i in 0..flexes {
                 let f = (start + i) % flexes;
-                let c = self.groups.flex_counts(f);
+                let c = self.placement.groups.flex_counts(f);
                 if c.dirs < max_dirs
                     && c.free_inodes >= min_inodes
                     && c.free_blocks >= min_blocks

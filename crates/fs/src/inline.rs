@@ -257,7 +257,7 @@ impl Filesystem {
         let moved = self.write_piece(start, 1, &content).and_then(|_| {
             self.transact_whole(self.allocate_credits(inode, 1), |handle| {
                 // The bitmap is read before the first change.
-                let _bitmap = chosen.as_ref().map(|chosen| self.alloc.prepare(handle, chosen)).transpose()?;
+                let _bitmap = chosen.as_ref().map(|chosen| self.placement.alloc.prepare(handle, chosen)).transpose()?;
                 self.forget_inline(handle, inode)?;
                 self.show_map(inode, self.empty_map(inode));
                 let mapped = self.map_chosen(handle, inode, first, &mut chosen, false);

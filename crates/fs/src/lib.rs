@@ -60,6 +60,7 @@ mod ops;
 mod options;
 mod orphan;
 pub mod path;
+mod placement;
 mod quota;
 mod reports;
 mod rescue;

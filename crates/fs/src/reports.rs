@@ -46,7 +46,7 @@ impl Filesystem {
 
     /// Records groups that the allocator skips, and blocks that it did not free.
     pub(crate) fn note_damaged_groups(&self) {
-        for e in self.groups.take_damage() {
+        for e in self.placement.groups.take_damage() {
             self.record_error(&e);
         }
     }

@@ -27,7 +27,7 @@ impl Filesystem {
     /// The table block of an inode and the offset of its slot.
     pub(crate) fn inode_slot(&self, ino: InodeNr) -> Result<(Arc<Buffer>, usize)> {
         let place = self.geo.inode_location(ino)?;
-        let table = self.groups.with(place.group, |d| d.inode_table)?;
+        let table = self.placement.groups.with(place.group, |d| d.inode_table)?;
         let block = BlockNr(table.0 + u64::from(place.table_block));
         if self.cache.peek(block).is_none() {
             // As with Linux's inode_readahead_blks: 32 blocks around the wanted one, within the table.
@@ -55,7 +55,7 @@ impl Filesystem {
     pub(crate) fn may_be_owned(&self, start: BlockNr, len: u64) -> bool {
         start.0 >= self.geo.first_data_block.max(1)
             && self.geo.contains_range(start, len)
-            && !self.alloc.is_protected(start, len)
+            && !self.placement.alloc.is_protected(start, len)
     }
 
     /// The inode, from memory or from its inode table.
@@ -326,7 +326,7 @@ impl MapStore for MapView<'_> {
     }
 
     fn cluster_size(&self) -> ClusterSize {
-        self.fs.alloc.cluster_size()
+        self.fs.placement.alloc.cluster_size()
     }
 
     fn group_of(&self, block: BlockNr) -> GroupNr {
@@ -420,7 +420,7 @@ impl MapStore for MapView<'_> {
         if !self.journalled {
             let durable = || self.fs.journal.committed_tid();
             let stay = size.around(blocks).filter(|cluster| !clusters.contains(cluster));
-            stay.for_each(|cluster| self.fs.alloc.vacate(cluster, handle.tid(), durable()));
+            stay.for_each(|cluster| self.fs.placement.alloc.vacate(cluster, handle.tid(), durable()));
         } else {
             // Blocks in clusters that remain in use must be revoked as well.
             let stays = |block: u64| !clusters.contains(&size.of(block));
@@ -434,17 +434,17 @@ impl MapStore for MapView<'_> {
         let in_bitmap = match self.fs.geo.group_of_block(block).filter(|_| self.gives_up) {
             // A damaged map may contain any block. If the bitmap is damaged as well, it proves nothing, and the
             // operation that needs it will report it.
-            Some((group, index)) => match self.fs.groups.block_bitmap(group) {
+            Some((group, index)) => match self.fs.placement.groups.block_bitmap(group) {
                 Ok(bitmap) => {
                     let bit = index >> self.fs.geo.cluster_bits;
                     bitmap.read(|bytes| !bitmap::is_clear(bytes, bit..bit + 1)) || {
                         // This call finds out whether the group is damaged.
-                        if let Err(e) = self.fs.alloc.next_freeable(block, 1)
+                        if let Err(e) = self.fs.placement.alloc.next_freeable(block, 1)
                             && !Error::is_corruption(&e)
                         {
                             return Err(e);
                         }
-                        self.fs.alloc.is_bad(group)
+                        self.fs.placement.alloc.is_bad(group)
                     }
                 }
                 Err(e) if e.is_corruption() => true,
@@ -452,7 +452,7 @@ impl MapStore for MapView<'_> {
             },
             None => true,
         };
-        if !in_bitmap || self.fs.alloc.is_known_free(block) {
+        if !in_bitmap || self.fs.placement.alloc.is_known_free(block) {
             let detail = "a block of the map is free";
             return Err(Error::corrupt(Damage::Map, detail).of(self.ino).at(block));
         }
@@ -466,7 +466,7 @@ impl MapStore for MapView<'_> {
     fn passes(&self, e: &Error) -> bool {
         let passes = self.gives_up && e.is_corruption();
         if passes {
-            self.fs.groups.keep_damage(e.clone().of(self.ino));
+            self.fs.placement.groups.keep_damage(e.clone().of(self.ino));
         }
         passes
     }
@@ -495,10 +495,11 @@ impl Filesystem {
         }
         let window = neighbours::window(block, self.geo.first_data_block);
         let zone = self
+            .placement
             .alloc
             .zone_around(block)
             .map_or(0..0, |(start, len)| start.0.max(window.start)..(start.0 + u64::from(len)).min(window.end));
-        let of_zone = zone.map(BlockNr).filter(|b| !self.alloc.is_known_free(*b));
+        let of_zone = zone.map(BlockNr).filter(|b| !self.placement.alloc.is_known_free(*b));
         // Blocks that are being read, or that failed to be read with others, already have a buffer.
         let wanted = |b: BlockNr| !self.cache.has_buffer(b) && self.may_be_owned(b, 1);
         let together = neighbours::around(block, &window, siblings().into_iter().chain(of_zone), wanted);
@@ -583,7 +584,7 @@ impl Filesystem {
         // A block pointer has only 32 bits.
         let indirect = matches!(request.kind, Kind::Metadata(meta) if meta.role == MetaRole::Indirect);
         let request = Request { max_block: indirect.then_some(BlockNr(u64::from(u32::MAX))), ..request };
-        let block = self.alloc.allocate(handle, &request)?.start;
+        let block = self.placement.alloc.allocate(handle, &request)?.start;
         self.check_unused(block)?;
         Ok(block)
     }
@@ -611,7 +612,7 @@ impl Filesystem {
         start: BlockNr,
         len: u32,
     ) -> Result<Vec<(BlockNr, u32)>> {
-        let freed = match self.alloc.free(handle, start, u64::from(len)) {
+        let freed = match self.placement.alloc.free(handle, start, u64::from(len)) {
             Err(e) if Error::is_corruption(&e) => self.free_some(handle, owner, start, len, e),
             freed => freed?,
         };
@@ -632,7 +633,7 @@ impl Filesystem {
     ) -> Vec<(BlockNr, u32)> {
         let mut freed = Vec::new();
         if !self.may_be_owned(start, u64::from(len)) {
-            self.groups.keep_damage(why.of(owner));
+            self.placement.groups.keep_damage(why.of(owner));
             return freed;
         }
         let (mut at, end) = (start.0, start.0 + u64::from(len));
@@ -640,9 +641,11 @@ impl Filesystem {
             // Treat each group separately, run by run, because a damaged map may contain very many blocks that do not
             // belong to it.
             let stop = end.min(at - u64::from(index) + u64::from(self.geo.blocks_per_group));
-            let run = self.alloc.next_freeable(BlockNr(at), (stop - at) as u32);
+            let run = self.placement.alloc.next_freeable(BlockNr(at), (stop - at) as u32);
             let more = run.and_then(|run| match run {
-                Some((from, n)) => Ok(Some((from.0 + u64::from(n), self.alloc.free(handle, from, u64::from(n))?))),
+                Some((from, n)) => {
+                    Ok(Some((from.0 + u64::from(n), self.placement.alloc.free(handle, from, u64::from(n))?)))
+                }
                 None => Ok(None),
             });
             at = match more {
@@ -652,12 +655,12 @@ impl Filesystem {
                 }
                 Ok(None) => stop,
                 Err(e) => {
-                    self.groups.keep_damage(Error::of(e, owner));
+                    self.placement.groups.keep_damage(Error::of(e, owner));
                     stop
                 }
             };
         }
-        self.groups.keep_damage(why.of(owner));
+        self.placement.groups.keep_damage(why.of(owner));
         freed
     }
 }

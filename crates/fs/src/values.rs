@@ -347,7 +347,7 @@ impl Filesystem {
         let Some(next) = next else {
             // The count is wrong, perhaps crafted. The value remains, or is already gone; e2fsck corrects the count.
             let detail = format_args!("the value in {} has a wrong count of references, {count}", value.ino);
-            self.groups.keep_damage(damaged(owner.ino, detail));
+            self.placement.groups.keep_damage(damaged(owner.ino, detail));
             return Ok(());
         };
         {

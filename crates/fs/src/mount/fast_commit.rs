@@ -685,9 +685,9 @@ impl Filesystem {
                 let outside = || Error::corrupt(Damage::Map, "outside the file system").at(at);
                 let (group, first) = self.geo.group_of_block(at).ok_or_else(outside)?;
                 let len = (self.geo.blocks_in_group(group) - first).min((to - at.0).min(u64::from(u32::MAX)) as u32);
-                let buffer = self.groups.block_bitmap(group)?;
+                let buffer = self.placement.groups.block_bitmap(group)?;
                 self.transact(2, |handle| {
-                    self.groups.update_bitmap(handle, group, &buffer, |desc, bytes| {
+                    self.placement.groups.update_bitmap(handle, group, &buffer, |desc, bytes| {
                         let (mut from, end) = (first, first + len);
                         // Go from one run that differs to the next.
                         loop {

@@ -71,7 +71,7 @@ fn write_super_with(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usi
 impl Filesystem {
     /// Updates the superblock's totals. No change may be in progress.
     pub(crate) fn note_totals(&self) -> MutexGuard<'_, SuperBlock> {
-        let (blocks, inodes) = self.groups.totals();
+        let (blocks, inodes) = self.placement.groups.totals();
         let orphans = self.orphans.len();
         // Without a log, the device has no record of the unlinked files that must be freed.
         let whole = || !self.inodes.all().iter().any(|inode| inode.links() == 0);

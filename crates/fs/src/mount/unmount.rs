@@ -70,8 +70,7 @@ impl Drop for Filesystem {
     fn drop(&mut self) {
         self.cut_off();
         // Other mounts may share the budget.
-        let buddies = self.buddy_bytes.load(Ordering::Relaxed) as u64;
-        self.budget.uncharge(self.charged.load(Ordering::Relaxed) + buddies);
+        self.budget.uncharge(self.charged.load(Ordering::Relaxed));
     }
 }
 
@@ -149,7 +148,7 @@ impl Filesystem {
         self.drain_evictions();
         let written = self.wait_for(|done| self.barrier(Barrier::ALL, done));
         for inode in self.inodes.all() {
-            self.alloc.discard_preallocations(&inode.prealloc);
+            self.placement.alloc.discard_preallocations(&inode.prealloc);
         }
         self.drain_evictions();
         written.and(self.drop_idle_owners())

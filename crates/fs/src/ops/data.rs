@@ -514,7 +514,7 @@ impl Filesystem {
                     }
                     at += n;
                 }
-                EsState::Hole | EsState::Delayed if !self.alloc.cluster_size().is_one() => {
+                EsState::Hole | EsState::Delayed if !self.placement.alloc.cluster_size().is_one() => {
                     let filled = self.transact(self.allocate_credits(inode, len), |handle| {
                         self.fill_hole(handle, inode, lblk, len, WritebackReason::Background)?;
                         self.write_inode_data(handle, inode)
@@ -534,7 +534,7 @@ impl Filesystem {
                     let n = match self.write_piece(chosen.start, chosen.len, &data[at..]) {
                         Ok(n) => n,
                         Err(e) => {
-                            self.alloc.cancel(chosen);
+                            self.placement.alloc.cancel(chosen);
                             return Err(e);
                         }
                     };

@@ -123,7 +123,7 @@ impl Filesystem {
         let view = XattrView { fs: self, inode };
         let known = self.unless_damaged(inode, xattr::check(&view).map_err(Error::from))?;
         let group = known.unwrap_or_else(|| view.block_nr()).and_then(|nr| self.geo.group_of_block(nr));
-        let attributes = group.map(|(group, _)| self.groups.hold_blocks(group));
+        let attributes = group.map(|(group, _)| self.placement.groups.hold_blocks(group));
         let attributes = attributes.map(|held| self.unless_damaged(inode, held)).transpose()?;
         let (table, _) = self.inode_slot(inode.ino)?;
         Ok((number, attributes.flatten(), table))
@@ -133,11 +133,11 @@ impl Filesystem {
     pub(crate) fn unless_damaged<T>(&self, inode: &Inode, r: Result<T>) -> Result<Option<T>> {
         match r {
             Err(Error::Unsupported(what)) => {
-                self.groups.keep_damage(Error::corrupt(Damage::Xattr, what.to_string()).of(inode.ino));
+                self.placement.groups.keep_damage(Error::corrupt(Damage::Xattr, what.to_string()).of(inode.ino));
                 Ok(None)
             }
             Err(e) if e.is_corruption() => {
-                self.groups.keep_damage(e.of(inode.ino));
+                self.placement.groups.keep_damage(e.of(inode.ino));
                 Ok(None)
             }
             r => r.map(Some),

@@ -61,7 +61,7 @@ impl Filesystem {
         let flex = self.geo.groups_per_flex;
         if flex >= 4 {
             group -= group % flex;
-            if inode.file_type() == Some(FileType::Regular) && group + 1 < self.groups.count() {
+            if inode.file_type() == Some(FileType::Regular) && group + 1 < self.placement.groups.count() {
                 group += 1;
             }
         }
@@ -152,7 +152,7 @@ impl Filesystem {
         });
         let (goal, flags) = self.goal_behind(inode, before, reserved, why);
         let extents = inode.map.read().extents;
-        let missing = if !extents && self.alloc.puts_pointers_in_front() {
+        let missing = if !extents && self.placement.alloc.puts_pointers_in_front() {
             Some(inode.map.read().missing(&self.map_view(inode), lblk)?)
         } else {
             None
@@ -173,7 +173,7 @@ impl Filesystem {
             max_block: (!extents).then_some(BlockNr(u64::from(u32::MAX))),
             pointers,
         };
-        self.alloc.choose_with(&request, more)
+        self.placement.alloc.choose_with(&request, more)
     }
 
     /// The goal of data that follows the block `before`, and the flags of its request.
@@ -216,6 +216,7 @@ impl Filesystem {
         let view = self.map_view(inode);
         let mut map = inode.map.write();
         let inserted = self
+            .placement
             .alloc
             .prepare(handle, &now)
             .and_then(|held| Ok((map.insert(&view, handle, lblk, now.start, now.len, unwritten)?, held)));
@@ -230,7 +231,7 @@ impl Filesystem {
             }
         };
         *chosen = now.split_off(mapped);
-        self.alloc.mark(handle, &now)?;
+        self.placement.alloc.mark(handle, &now)?;
         self.describe_blocks(handle, inode, &map, &view, (lblk.0, lblk.0 + mapped));
         let state = if unwritten { EsState::Unwritten(now.start) } else { EsState::Written(now.start) };
         inode.es.insert(lblk, mapped, state);
@@ -239,7 +240,7 @@ impl Filesystem {
 
     pub(crate) fn cancel_chosen(&self, chosen: &mut Option<Chosen>) {
         if let Some(chosen) = chosen.take() {
-            self.alloc.cancel(chosen);
+            self.placement.alloc.cancel(chosen);
         }
     }
 
@@ -274,7 +275,7 @@ impl Filesystem {
         lblk: LogicalBlock,
         len: u32,
     ) -> Result<u32> {
-        if !self.alloc.cluster_size().is_one() {
+        if !self.placement.alloc.cluster_size().is_one() {
             return self.fill_hole(handle, inode, lblk, len, WritebackReason::Background);
         }
         let mut chosen =
@@ -337,7 +338,7 @@ impl Filesystem {
     }
 
     fn unmap(&self, view: &MapView<'_>, inode: &Arc<Inode>, from: LogicalBlock, to: LogicalBlock) -> Result<Handle> {
-        self.alloc.discard_preallocations(&inode.prealloc);
+        self.placement.alloc.discard_preallocations(&inode.prealloc);
         let credits = self.remove_credits(inode);
         match self.check_form(inode) {
             // Blocks that are mapped without extents may share clusters in any way, so none of them is freed.
@@ -416,7 +417,7 @@ impl Filesystem {
 
     pub(crate) fn release_preallocations(&self, inode: &Inode) {
         if inode.es.counts().delayed_blocks == 0 {
-            self.alloc.discard_preallocations(&inode.prealloc);
+            self.placement.alloc.discard_preallocations(&inode.prealloc);
         }
     }
 }

@@ -142,13 +142,13 @@ impl Filesystem {
             handle.set_opaque();
         }
         self.finish_open(open);
-        self.alloc.discard_all_under_pressure();
+        self.placement.alloc.discard_all_under_pressure();
         Ok(self.journal.commit_running()?)
     }
 
     /// Whether the thread's caller may use the blocks that are reserved for root.
     pub(crate) fn may_use_reserve(&self) -> bool {
-        self.reserve.open_to(Caller::current())
+        self.placement.reserve.open_to(Caller::current())
     }
 
     /// The flags of a request for blocks that describe its caller.
@@ -170,7 +170,7 @@ pub(crate) mod tests {
         loop {
             let mut handle = fs.start(8).expect("handle");
             let request = Request { flags: RequestFlags::USE_RESERVED, ..Request::metadata(None, 4096) };
-            match fs.alloc.allocate(&mut handle, &request) {
+            match fs.placement.alloc.allocate(&mut handle, &request) {
                 Ok(got) => {
                     taken.push((got.start, got.len));
                     handle.finish();

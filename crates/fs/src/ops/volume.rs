@@ -188,7 +188,7 @@ impl Filesystem {
         let min_len = u32::try_from(min_len.div_ceil(block)).unwrap_or(u32::MAX);
         let mut trimmed = 0;
         if first < end {
-            let visited = self.alloc.visit_free(BlockNr(first), end - first, min_len, |at, n| {
+            let visited = self.placement.alloc.visit_free(BlockNr(first), end - first, min_len, |at, n| {
                 let bytes = u64::from(n) * block;
                 trimmed += bytes;
                 self.dev.discard(at.0 * block, bytes)

@@ -36,7 +36,7 @@ type Blocks = Vec<(BlockNr, u32)>;
 fn leave(fs: &Filesystem, blocks: u64) -> Blocks {
     let mut taken = take_all(fs);
     fs.sync().expect("sync");
-    let kept = if blocks == 0 { 0 } else { fs.reserve.pool_blocks() };
+    let kept = if blocks == 0 { 0 } else { fs.placement.reserve.pool_blocks() };
     give_back(fs, &mut taken, kept + blocks);
     fs.sync().expect("sync");
     taken
@@ -143,7 +143,7 @@ fn chmod_fails_if_the_changed_acl_finds_no_block() {
     assert_eq!((fs.getattr(&g).mode, fs.getattr(&g).uid), (mode, 0));
     assert_eq!(fs.get_xattr(&g, ACCESS).expect("list"), before);
     // Enough blocks become free with the next commit.
-    let enough = fs.reserve.pool_blocks() + 1;
+    let enough = fs.placement.reserve.pool_blocks() + 1;
     give_back(&fs, &mut taken, enough);
     let after = fs.setattr(&g, &chmod).expect("waits for the commit");
     assert_eq!((after.mode & 0o7777, after.uid), (0o700, 7));

@@ -194,7 +194,7 @@ impl Filesystem {
             if !known {
                 // The owner had no entry when the image was mounted. The mount continues, but the usage is wrong.
                 let detail = format!("an owner of {ino} has no entry");
-                self.groups.keep_damage(Error::corrupt(Damage::Quota, detail).of(file.ino));
+                self.placement.groups.keep_damage(Error::corrupt(Damage::Quota, detail).of(file.ino));
             }
         }
         Ok(())

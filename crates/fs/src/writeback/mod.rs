@@ -222,7 +222,7 @@ impl Filesystem {
             let settled = match failed.iter().find(|(at, _)| *at == index) {
                 Some((_, e)) => {
                     if let Then::Map(chosen) = std::mem::replace(&mut piece.then, Then::Nothing) {
-                        self.alloc.cancel(chosen);
+                        self.placement.alloc.cancel(chosen);
                     }
                     Err(Error::Device(e.clone()))
                 }

@@ -354,7 +354,7 @@ impl<'f> WritebackPlug<'f> {
     ) -> crate::error::Result<(Piece, BlockNr)> {
         let fs = self.fs;
         let (mut len, mut state) = fs.status(inode, lblk, max)?;
-        if matches!(state, EsState::Delayed | EsState::Hole) && !fs.alloc.cluster_size().is_one() {
+        if matches!(state, EsState::Delayed | EsState::Hole) && !fs.placement.alloc.cluster_size().is_one() {
             self.place_in_clusters(inode, lblk, len)?;
             (len, state) = fs.status(inode, lblk, max)?;
         }
