@@ -14,7 +14,6 @@ use std::sync::Arc;
 use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
 use extant_ondisk::casefold;
-use extant_ondisk::htree::Hasher;
 use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
@@ -26,11 +25,6 @@ use crate::inode::Inode;
 use crate::map::{MapState, MapStore};
 
 impl Filesystem {
-    /// The hash of a name, by which new directories are spread over the groups.
-    pub(crate) fn name_hash(&self, name: &[u8]) -> u32 {
-        Hasher::new(self.hash.version, self.hash.seed).hash(name).hash
-    }
-
     /// The parameters of `dir` for the directory layer, as of now.
     pub(crate) fn dir_params(&self, dir: &Inode) -> DirParams {
         let flags = dir.meta.read().desc.flags;

@@ -31,7 +31,7 @@ use crate::lifecycle::{Lifecycle, Right, Transition};
 use crate::ops::sync::policy::SyncPolicy;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
-use crate::placement::Placement;
+use crate::placement::{Placement, StatFs};
 use crate::quota::Quotas;
 use crate::rescue::state::Rescue;
 use crate::threads::Threads;
@@ -44,27 +44,6 @@ use extant_es::{EsCache, EsStats};
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
 pub(crate) static GROWTH_CLASS: LockClass = LockClass::new("growth", 3);
 pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
-
-/// Sizes and limits of a file system (statvfs).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatFs {
-    /// The size of the blocks that the counts below refer to, in bytes.
-    pub block_size: u32,
-    /// All blocks except the file system's own structures.
-    pub blocks: u64,
-    /// Free blocks, the reserve included.
-    pub blocks_free: u64,
-    /// Free blocks that users without privilege may use.
-    pub blocks_available: u64,
-    /// Inodes of all groups.
-    pub inodes: u64,
-    /// Free inodes.
-    pub inodes_free: u64,
-    /// The maximum length of a name, in bytes.
-    pub name_max: u32,
-    /// Both halves of the UUID combined by XOR, as in the kernel.
-    pub fsid: u64,
-}
 
 /// Exact counts of operations since the mount.
 #[derive(Debug, Default)]
@@ -393,23 +372,9 @@ impl Filesystem {
     /// Free and used space and inodes at this moment (Linux: `ext4_statfs`).
     pub fn statfs(&self) -> StatFs {
         let sb = self.sb.lock();
-        let free = self.placement.alloc.free_blocks().saturating_sub(self.placement.alloc.reserved_blocks());
-        // As in the kernel: the blocks that an unprivileged write can get.
-        let available = free.saturating_sub(self.placement.reserve.kept_back());
-        let overhead =
-            if self.options.count_overhead == Some(true) { 0 } else { self.placement.overhead.load(Ordering::Relaxed) };
         let uuid = sb.uuid();
         let half = |at: usize| uuid[at..at + 8].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
-        StatFs {
-            block_size: self.geo.block_size,
-            blocks: self.geo.blocks_count.saturating_sub(overhead),
-            blocks_free: free,
-            blocks_available: available,
-            inodes: u64::from(self.geo.inodes_count),
-            inodes_free: self.placement.free_inodes.load(Ordering::Relaxed).max(0) as u64,
-            name_max: 255,
-            fsid: half(0) ^ half(8),
-        }
+        self.placement.statfs(self.options.count_overhead == Some(true), half(0) ^ half(8))
     }
 }
 

@@ -610,7 +610,7 @@ mod tests {
         }
         fs.sync().expect("sync");
         let (freed, _) = forgetful.run_until(&fs, 3, || {
-            fs.transact(8, |handle| fs.free_blocks(handle, InodeNr::ROOT, BlockNr(border.0 - 3), 8))
+            fs.transact(8, |handle| fs.placement.free_blocks(handle, InodeNr::ROOT, BlockNr(border.0 - 3), 8))
         });
         assert!(freed.is_ok() && !fs.is_read_only(), "{freed:?}");
         assert_eq!(fs.placement.alloc.free_blocks(), free);
@@ -674,7 +674,7 @@ mod tests {
                 let goal = fs.geo.first_block_of_group(group);
                 let mut handle = fs.start(8).expect("handle");
                 let got = fs.placement.alloc.allocate(&mut handle, &Request::metadata(Some(goal), 1)).expect("space");
-                fs.free_blocks(&mut handle, InodeNr::ROOT, got.start, 1).expect("freed");
+                fs.placement.free_blocks(&mut handle, InodeNr::ROOT, got.start, 1).expect("freed");
                 handle.finish();
             }
         };

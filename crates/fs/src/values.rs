@@ -123,7 +123,7 @@ impl Filesystem {
             let rest = (len - bytes.len()).div_ceil(bs) as u32;
             let (n, state) = self.status(value, at, rest)?;
             let EsState::Written(start) = state else { return Err(bad(format!("no block {at}"))) };
-            if !self.may_be_owned(start, n.into()) {
+            if !self.placement.may_be_owned(start, n.into()) {
                 return Err(bad(format!("its block {at} cannot be a file's")));
             }
             self.cache.readahead(start, n);

@@ -19,6 +19,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
+use crate::reserve::Caller;
 use crate::xattr::{Joinable, Reference, SharedBlocks, XattrError, XattrSource, XattrStore};
 
 pub(crate) struct XattrView<'a> {
@@ -55,7 +56,7 @@ impl XattrSource for XattrView<'_> {
     }
 
     fn read_block(&self, nr: BlockNr) -> Result<Vec<u8>> {
-        if !self.fs.may_be_owned(nr, 1) {
+        if !self.fs.placement.may_be_owned(nr, 1) {
             return Err(not_theirs(self.inode, nr));
         }
         Ok(self.fs.cache.get(nr)?.read(<[u8]>::to_vec))
@@ -240,7 +241,9 @@ impl XattrStore for XattrEdit<'_> {
         }
         let inode = self.view.inode;
         fs.blocks_within_quota(inode, 1)?;
-        let block = fs.allocate_meta_block(self.handle, MetaRole::Xattr, inode.ino, inode, None)?;
+        let home = fs.placement.inode_goal(inode.ino, inode.file_type());
+        let owner = (MetaRole::Xattr, inode.ino);
+        let block = fs.placement.allocate_meta_block(self.handle, owner, home, None, Caller::current())?;
         self.changed = true;
         Ok(block)
     }
@@ -253,7 +256,7 @@ impl XattrStore for XattrEdit<'_> {
     }
 
     fn update_block(&mut self, nr: BlockNr, _held: &Joinable, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<()> {
-        if !self.view.fs.may_be_owned(nr, 1) {
+        if !self.view.fs.placement.may_be_owned(nr, 1) {
             return Err(not_theirs(self.view.inode, nr));
         }
         let buffer = self.view.fs.cache.get(nr)?;
@@ -268,7 +271,7 @@ impl XattrStore for XattrEdit<'_> {
 
     fn free_block(&mut self, nr: BlockNr) -> Result<()> {
         // The order matters: a block that cannot be freed must stay in the log.
-        let freed = self.view.fs.free_blocks(self.handle, self.view.inode.ino, nr, 1)?;
+        let freed = self.view.fs.placement.free_blocks(self.handle, self.view.inode.ino, nr, 1)?;
         self.changed = true;
         if !freed.is_empty() {
             self.handle.forget(nr);

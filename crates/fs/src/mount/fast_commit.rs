@@ -58,7 +58,7 @@ pub(crate) fn replay(draft: &Arc<Draft>, commits: &[FastCommit], options: &Mount
     let mut claimed = Runs::default();
     each(commits, |record| match record {
         FastCommitRecord::AddRange { ino, extent: Extent { pblk, len, .. } } => {
-            if !fs.may_be_owned(*pblk, u64::from(*len)) {
+            if !fs.placement.may_be_owned(*pblk, u64::from(*len)) {
                 let detail = format!("{len} blocks from {pblk} for {ino}, which no file can own");
                 return Err(Error::corrupt(Damage::Map, detail));
             }
@@ -238,7 +238,7 @@ impl<'a> Applier<'a> {
         }
         let inode = match fs.inodes.find(ino) {
             Some(inode) => inode,
-            None if !fs.is_inode_marked(ino)? => return Ok(None),
+            None if !fs.placement.is_inode_marked(ino)? => return Ok(None),
             None => match fs.read_inode(ino) {
                 Ok(desc) if desc.links == 0 && !self.orphans.contains_key(&ino) => return Ok(None),
                 Ok(desc) => fs.adopt_inode(ino, desc)?,
@@ -373,7 +373,7 @@ impl<'a> Applier<'a> {
         self.unlinked.remove(&ino);
         drop(inode);
         fs.drain_evictions();
-        if fs.inodes.find(ino).is_some() || fs.is_inode_marked(ino)? {
+        if fs.inodes.find(ino).is_some() || fs.placement.is_inode_marked(ino)? {
             return Err(Error::corrupt(Damage::Inode, "it cannot be freed").of(ino));
         }
         Ok(())

@@ -337,7 +337,7 @@ fn gather(
     let is_inside = !borrowed && journal_file.as_ref().is_some_and(|j| !j.is_external());
     let journal_blocks = journal_super.filter(|_| is_inside).map_or(0, |j| j.max_len);
     let overhead = geo.overhead_blocks() + u64::from(journal_blocks);
-    let placement = Arc::new(Placement::new(groups, alloc, reserve, overhead, budget.clone()));
+    let placement = Arc::new(Placement::new(groups, alloc, reserve, overhead, cache.clone(), budget.clone()));
 
     let rescue = None;
     let parts = Parts { dev, sb, options, read_only, budget, cache, placement, journal, has_log, lent, rescue };

@@ -27,13 +27,16 @@ use crate::dir_store::DirView;
 use crate::error::{Damage, Error, Result};
 use crate::fast_commit::{NameChange, describe_name};
 use crate::filesystem::Filesystem;
+use crate::ialloc::NewNumber;
 use crate::inode::{Attr, Inode, InodeRef};
 use crate::map::{MapRoot, MapStore};
 use crate::operation::Operation;
 use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::ops::names::{S_ISGID, add_dir_link, check_name};
+use crate::options::OnError;
 use crate::quota::{Charge, NewInode};
+use crate::reserve::Caller;
 use crate::xattr::{self, AclKind};
 use crate::xattr_store::{Values, XattrView};
 
@@ -284,7 +287,7 @@ impl Operation<'_> {
         };
         let parent = self.parent(&dir.meta.read().desc, default_acl.as_ref());
         let Inherited { acl, gid, mut flags, projid } = inherit(&parent, node.mode, cred);
-        let (ino, fresh) = self.allocate_inode(handle, dir, is_dir, name)?;
+        let (ino, fresh) = self.new_number(handle, dir, is_dir, name)?;
         let extents = self.new_extents && matches!(kind, FileType::Regular | FileType::Directory);
         flags.set(InodeFlags::EXTENTS, extents);
         let mut desc = InodeDesc::new(acl.mode, &self.geo);
@@ -329,7 +332,7 @@ impl Operation<'_> {
     /// Creates an inode for an attribute's value: empty, without a name, near `owner`, and with the same owners.
     /// [`credits::NEW_INODE`]. The caller has charged it to their quotas.
     pub(crate) fn new_value_inode(&self, handle: &mut Handle, owner: &Arc<Inode>, hash: u32) -> Result<InodeRef> {
-        let (ino, fresh) = self.allocate_inode(handle, owner, false, b"")?;
+        let (ino, fresh) = self.new_number(handle, owner, false, b"")?;
         let mut desc = InodeDesc::new(FileType::Regular.mode_bits() | 0o600, &self.geo);
         {
             let of = &owner.meta.read().desc;
@@ -350,6 +353,24 @@ impl Operation<'_> {
         Ok(inode)
     }
 
+    /// Allocates the number of a new inode in `parent`, see [`crate::placement::Placement::allocate_inode`].
+    fn new_number(&self, handle: &mut Handle, parent: &Inode, is_dir: bool, name: &[u8]) -> Result<(InodeNr, bool)> {
+        let is_top = || parent.ino == InodeNr::ROOT || parent.meta.read().desc.flags.contains(InodeFlags::TOPDIR);
+        let new = NewNumber {
+            is_dir,
+            parent: parent.ino,
+            last_group: &parent.last_alloc_group,
+            spread: (is_dir && is_top()).then(|| self.hash.of_name(name)),
+            looks: &self.stats.placement_looks,
+        };
+        let mut skipped = Vec::new();
+        let skips = (self.on_error == OnError::Continue).then_some(&mut skipped);
+        let found = self.placement.allocate_inode(handle, &new, skips);
+        // Also errors of the device are recorded here, because no other caller sees them.
+        skipped.iter().for_each(|e| self.record_error(e));
+        found
+    }
+
     /// Adds a new inode to the table of inodes in memory. Its number has just been allocated.
     fn place_new(&self, handle: &mut Handle, ino: InodeNr, fresh: bool, desc: InodeDesc) -> Result<InodeRef> {
         let kind = desc.file_type();
@@ -363,7 +384,7 @@ impl Operation<'_> {
         if let Err(e) = self.clear_inode_slot(handle, ino, fresh) {
             if !e.is_corruption() {
                 // Only the bitmap has changed so far, and this handle will be committed in any case.
-                let freed = self.free_inode_number(handle, ino, is_dir);
+                let freed = self.placement.free_inode_number(handle, ino, is_dir);
                 self.whole(handle, freed)?;
             }
             // After corruption, the number belongs to another file, and its bit, which was missing, remains set.
@@ -415,13 +436,15 @@ impl Operation<'_> {
         let extents = self.new_extents;
         let view = self.map_view(inode);
         self.blocks_within_quota(inode, 1)?;
-        let block = self.allocate_meta_block(handle, MetaRole::Symlink, inode.ino, dir, None)?;
+        let home = self.placement.inode_goal(dir.ino, dir.file_type());
+        let owner = (MetaRole::Symlink, inode.ino);
+        let block = self.placement.allocate_meta_block(handle, owner, home, None, Caller::current())?;
         let mut map = inode.map.write();
         *map = MapRoot::empty(inode.ino, extents, self.inode_seed(inode.ino, inode.generation));
         inode.meta.write().desc.flags.set(InodeFlags::EXTENTS, extents);
         if let Err(e) = map.insert(&view, handle, LogicalBlock(0), block, 1, false) {
             drop(map);
-            let freed = self.free_blocks(handle, inode.ino, block, 1);
+            let freed = self.placement.free_blocks(handle, inode.ino, block, 1);
             self.whole(handle, freed)?;
             return Err(e);
         }

@@ -119,7 +119,7 @@ impl Filesystem {
     /// `ext4_free_inode`). Damaged attributes are dropped with the inode, and their block is left to e2fsck if it
     /// cannot be freed. The result keeps the blocks in memory.
     fn check_eviction(&self, inode: &Arc<Inode>) -> Result<(Prepared, Option<Prepared>, Arc<Buffer>)> {
-        let number = self.check_free_inode_number(inode.ino)?;
+        let number = self.placement.check_free_inode_number(inode.ino)?;
         let view = XattrView { fs: self, inode };
         let known = self.unless_damaged(inode, xattr::check(&view).map_err(Error::from))?;
         let group = known.unwrap_or_else(|| view.block_nr()).and_then(|nr| self.geo.group_of_block(nr));
@@ -197,6 +197,6 @@ impl Filesystem {
         }
         inode.set_size(0);
         self.write_inode(handle, inode)?;
-        self.free_inode_number(handle, inode.ino, is_dir)
+        self.placement.free_inode_number(handle, inode.ino, is_dir)
     }
 }

@@ -14,8 +14,7 @@ use std::sync::Arc;
 
 use extant_journal::Handle;
 use extant_mballoc::{Kind, Pointers, Request, RequestFlags};
-use extant_ondisk::inode::FileType;
-use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
+use extant_ondisk::{BlockNr, LogicalBlock};
 
 use crate::clusters::Chosen;
 use crate::error::{Damage, Error, Result};
@@ -23,6 +22,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapState, MapStore, Mapping, Progress};
 use crate::ops::disk_size::Move;
+use crate::reserve::Caller;
 use crate::store::MapView;
 use crate::writeback::batch::WritebackReason;
 use extant_es::{EsEntry, EsState};
@@ -54,20 +54,6 @@ fn es_state(state: MapState) -> EsState {
 }
 
 impl Filesystem {
-    /// The goal for new blocks of an inode: the start of its group. With flex groups, it is the start of the flex
-    /// group's second group for files, and of its first group for directories (Linux: `ext4_inode_to_goal_block`).
-    pub(crate) fn inode_goal(&self, inode: &Inode) -> BlockNr {
-        let mut group = (inode.ino.0 - 1) / self.geo.inodes_per_group;
-        let flex = self.geo.groups_per_flex;
-        if flex >= 4 {
-            group -= group % flex;
-            if inode.file_type() == Some(FileType::Regular) && group + 1 < self.placement.groups.count() {
-                group += 1;
-            }
-        }
-        self.geo.first_block_of_group(GroupNr(group))
-    }
-
     /// The map's state of `lblk`; a delayed block counts as a hole.
     pub(crate) fn map_lookup(&self, inode: &Arc<Inode>, lblk: LogicalBlock) -> Result<MapState> {
         let (_, state) = self.status(inode, lblk, 1)?;
@@ -184,7 +170,7 @@ impl Filesystem {
         reserved: bool,
         why: WritebackReason,
     ) -> (BlockNr, RequestFlags) {
-        let mut flags = self.caller_flags();
+        let mut flags = self.placement.flags_of(Caller::current());
         if before.is_some() {
             flags = flags | RequestFlags::TRY_GOAL;
         }
@@ -198,7 +184,13 @@ impl Filesystem {
         if why == WritebackReason::Fsync {
             flags = flags | RequestFlags::SYNCED;
         }
-        (before.map_or_else(|| self.inode_goal(inode), |before| BlockNr(before.0 + 1)), flags)
+        (
+            before.map_or_else(
+                || self.placement.inode_goal(inode.ino, inode.file_type()),
+                |before| BlockNr(before.0 + 1),
+            ),
+            flags,
+        )
     }
 
     /// Marks chosen blocks as used and maps them; returns their number. Blocks that exceed the handle's credits remain

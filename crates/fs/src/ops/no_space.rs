@@ -18,12 +18,10 @@
 use std::time::Duration;
 
 use extant_journal::Handle;
-use extant_mballoc::RequestFlags;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::operation::Operation;
-use crate::reserve::Caller;
 
 /// How often an operation without space is tried while some may become free. A try can fail because another thread took
 /// the space first, so one eviction and one commit may not be enough.
@@ -144,16 +142,6 @@ impl Filesystem {
         self.finish_open(open);
         self.placement.alloc.discard_all_under_pressure();
         Ok(self.journal.commit_running()?)
-    }
-
-    /// Whether the thread's caller may use the blocks that are reserved for root.
-    pub(crate) fn may_use_reserve(&self) -> bool {
-        self.placement.reserve.open_to(Caller::current())
-    }
-
-    /// The flags of a request for blocks that describe its caller.
-    pub(crate) fn caller_flags(&self) -> RequestFlags {
-        if self.may_use_reserve() { RequestFlags::USE_ROOT_RESERVE } else { RequestFlags::NONE }
     }
 }
 

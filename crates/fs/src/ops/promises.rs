@@ -28,6 +28,7 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::{MapRoot, MapState};
+use crate::reserve::Caller;
 use crate::store::MapView;
 use crate::writeback::batch::WritebackReason;
 
@@ -52,8 +53,11 @@ impl Filesystem {
             Some(promises) => self.promise_clusters(inode, promises, lblk, len),
             None => {
                 let allowed = self.promise_quota(inode, len)?;
-                let got =
-                    self.placement.alloc.reserve_clusters_up_to(u64::from(allowed), self.may_use_reserve()) as u32;
+                let got = self
+                    .placement
+                    .alloc
+                    .reserve_clusters_up_to(u64::from(allowed), self.placement.may_use_reserve(Caller::current()))
+                    as u32;
                 if got > 0 {
                     // Every change of the extent-status cache needs the map lock.
                     let _map = inode.map.read();
@@ -85,7 +89,9 @@ impl Filesystem {
         }
         let blocks = size.first_block(wanted.len() as u64).min(u64::from(u32::MAX)) as u32;
         let allowed = if blocks == 0 { 0 } else { size.of(self.promise_quota(inode, blocks)?.into()) };
-        let got = self.placement.alloc.reserve_clusters_up_to(allowed, self.may_use_reserve()) as usize;
+        let got =
+            self.placement.alloc.reserve_clusters_up_to(allowed, self.placement.may_use_reserve(Caller::current()))
+                as usize;
         promises.lock().extend(&wanted[..got]);
         let stop = wanted.get(got).map_or(end, |cluster| size.first_block((*cluster).into()).max(lblk.0.into()));
         let delayed = (stop - u64::from(lblk.0)) as u32;

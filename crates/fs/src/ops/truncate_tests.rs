@@ -68,7 +68,7 @@ fn a_range_that_cannot_be_zeroed_or_punched_shows_no_old_content() {
             // Later writes and reads do not change that.
             for (start, len) in taken {
                 let mut handle = fs.start(8).expect("handle");
-                fs.free_blocks(&mut handle, InodeNr::ROOT, start, len).expect("freed");
+                fs.placement.free_blocks(&mut handle, InodeNr::ROOT, start, len).expect("freed");
                 handle.finish();
             }
             fs.fsync(&f, false).expect("the delayed data is written");

@@ -47,7 +47,7 @@ fn give_back(fs: &Filesystem, taken: &mut Blocks, mut blocks: u64) {
         let now = blocks.min(u64::from(*len)) as u32;
         if now > 0 {
             let mut handle = fs.start(8).expect("handle");
-            fs.free_blocks(&mut handle, InodeNr::ROOT, *start, now).expect("freed");
+            fs.placement.free_blocks(&mut handle, InodeNr::ROOT, *start, now).expect("freed");
             handle.finish();
         }
         (*start, *len, blocks) = (BlockNr(start.0 + u64::from(now)), *len - now, blocks - u64::from(now));

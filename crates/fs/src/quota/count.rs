@@ -83,7 +83,7 @@ impl Filesystem {
         while (blocks.len() as u64) < wanted {
             let lblk = blocks.len() as u32;
             match self.status(&inode, LogicalBlock(lblk), (wanted - u64::from(lblk)).min(1 << 20) as u32)? {
-                (len, EsState::Written(start)) if self.may_be_owned(start, len.into()) => {
+                (len, EsState::Written(start)) if self.placement.may_be_owned(start, len.into()) => {
                     blocks.extend((0..u64::from(len)).map(|i| BlockNr(start.0 + i)));
                 }
                 _ => return Err(Error::corrupt(Damage::Quota, format!("no block {lblk} that could be its own"))),

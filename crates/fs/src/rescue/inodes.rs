@@ -140,7 +140,7 @@ pub(super) fn judge(bytes: &[u8], ino: InodeNr, fs: &Filesystem) -> Result<Judge
 /// The numbers of intact and of damaged entries in the root of a map.
 fn count_entries(desc: &InodeDesc, fs: &Filesystem) -> (usize, usize) {
     let form = if desc.has_extents() { Form::Extents } else { Form::Indirect };
-    let valid = |start, len: u32| fs.may_be_owned(start, len.into());
+    let valid = |start, len: u32| fs.placement.may_be_owned(start, len.into());
     let context = NodeContext { seed: None, is_dir: desc.is_dir(), cluster_bits: 0, valid };
     let (mut sound, mut damaged) = (0, 0);
     map::root(form, &desc.i_block, fs.geo.block_size, &context, &mut |found| match found {

@@ -52,7 +52,7 @@ impl<'f> Together<'f> {
         if self.coming.is_empty() || self.gave_up || !fs.placement.alloc.puts_together() || !may_share(fs, inode) {
             return 0;
         }
-        let beside = fs.inodes_beside(inode.ino);
+        let beside = fs.placement.inodes_beside(inode.ino);
         let coming = self.coming.iter().take_while(|next| {
             beside.contains(&u64::from(next.ino.0)) && next.pages.dirty_bytes() > 0 && may_share(fs, next)
         });
@@ -90,7 +90,7 @@ impl<'f> Together<'f> {
         why: WritebackReason,
     ) {
         self.gave_up |= wanted > 0 && rest.is_none();
-        self.run = rest.map(|rest| Run { rest, inodes: fs.inodes_beside(inode.ino), why });
+        self.run = rest.map(|rest| Run { rest, inodes: fs.placement.inodes_beside(inode.ino), why });
     }
 
     pub(crate) fn give_back(&mut self, fs: &Filesystem) {

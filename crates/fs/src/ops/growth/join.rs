@@ -3,7 +3,6 @@
 //! # Locking
 //! `group` (70), within the calls; nothing else.
 
-use extant_base::sync::atomic::Ordering;
 use extant_ondisk::{BlockNr, GroupNr};
 
 use super::step::Step;
@@ -28,17 +27,8 @@ impl Filesystem {
     pub(super) fn publish(&self, step: &Step) {
         let geo = step.next.geometry();
         self.cache.grow(geo.blocks_count);
-        step.descs.iter().for_each(|_| self.placement.inode_hints.push(Default::default()));
-        self.placement.groups.append(step.descs.clone());
-        self.placement.overhead.fetch_add(step.taken(), Ordering::Relaxed);
-        self.placement.reserve.grow(&step.next);
-        self.placement
-            .alloc
-            .in_blocks()
-            .set_reserves(self.placement.reserve.root_blocks(), self.placement.reserve.pool_blocks());
         let (_, inodes) = step.gains();
-        self.geo.publish(geo.clone());
-        self.placement.free_inodes.fetch_add(i64::from(inodes), Ordering::Relaxed);
+        self.placement.join(&step.next, &step.descs, step.taken(), inodes);
     }
 }
 

@@ -168,7 +168,7 @@ impl Filesystem {
         if left == 0 {
             return Vec::new();
         }
-        let beside = self.inodes_beside(inode.ino);
+        let beside = self.placement.inodes_beside(inode.ino);
         let mut others = self.flusher.dirty_after(u64::from(inode.ino.0), beside, policy::FILES_MAX);
         others.retain(|other| {
             // Read the size only once, because it may be growing.
