@@ -15,7 +15,7 @@ use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_block::BlockDevice;
 use extant_cache::reclaim::{FrameId, FrameOwner, Key, Tried};
-use extant_cache::{Budget, BufKind, BufferCache, BulkWindow, Flusher, LossLedger};
+use extant_cache::{Budget, BufKind, BufferCache};
 use extant_journal::{Handle, Hooks, Journal};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::time::Timestamp;
@@ -28,7 +28,6 @@ use crate::heart::Heart;
 use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
 use crate::lifecycle::{Lifecycle, Right, Transition};
-use crate::ops::sync::policy::SyncPolicy;
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::placement::{Placement, StatFs};
@@ -37,7 +36,7 @@ use crate::rescue::state::Rescue;
 use crate::threads::Threads;
 use crate::writeback::asks::Ask;
 use crate::writeback::batch::Completed;
-use crate::writeback::work::WorkQueue;
+use crate::writeback::state::Writeback;
 use crate::xattr::{SharedBlocks, SharedValues};
 use extant_es::{EsCache, EsStats};
 
@@ -82,10 +81,7 @@ pub struct Filesystem {
     pub(crate) inodes: Arc<InodeTable>,
     pub(crate) own_inodes: OwnInodes,
     pub(crate) es: Arc<EsCache>,
-    pub(crate) flusher: Arc<Flusher<Inode>>,
-    /// Limits the file data that is under way to the device.
-    pub(crate) bulk: BulkWindow,
-    pub(crate) sync_policy: Box<dyn SyncPolicy>,
+    pub(crate) writeback: Writeback<Inode, Ask, Completed>,
     pub(crate) orphans: Orphans,
     pub(crate) renames: Mutex<()>,
     pub(crate) lifecycle: Lifecycle,
@@ -93,11 +89,6 @@ pub struct Filesystem {
     pub(crate) error_log: ErrorLog,
     pub(crate) on_error: OnError,
     pub(crate) evictions: Evictions<Arc<Inode>>,
-    /// The lost writes of all files.
-    pub(crate) losses: LossLedger<Error>,
-    /// Batches whose data is on the device and that still need a handle.
-    pub(crate) completed: WorkQueue<Completed>,
-    pub(crate) asks: WorkQueue<Ask>,
     pub(crate) threads: Threads,
     /// The state of the random number generator.
     pub(crate) random: AtomicU64,
@@ -228,7 +219,7 @@ impl Filesystem {
 
     /// Pending writes: bytes of data that are not on the device, and blocks that are reserved for data without a place.
     pub fn delayed(&self) -> (u64, u64) {
-        (self.flusher.dirty_bytes(), self.placement.alloc.reserved_blocks())
+        (self.writeback.flusher.dirty_bytes(), self.placement.alloc.reserved_blocks())
     }
 
     /// The number of inodes in memory, and the number of orphans among them.
@@ -384,11 +375,11 @@ impl FrameOwner for Filesystem {
     }
 
     fn want_written(&self, bytes: u64) {
-        self.flusher.demand(bytes);
+        self.writeback.flusher.demand(bytes);
     }
 
     fn unwritten(&self) -> u64 {
-        self.flusher.dirty_bytes()
+        self.writeback.flusher.dirty_bytes()
     }
 }
 

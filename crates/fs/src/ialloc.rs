@@ -90,8 +90,8 @@ impl Placement {
     /// errors. The caller records these.
     ///
     /// # Errors
-    /// [`Error::NoInodes`]; the error of a group that may not be skipped; if groups were skipped and no other has a free
-    /// inode, the error of the first skipped group.
+    /// [`Error::NoInodes`]; the error of a group that may not be skipped; if groups were skipped and no other has a
+    /// free inode, the error of the first skipped group.
     pub(crate) fn allocate_inode(
         &self,
         handle: &mut Handle,
@@ -182,8 +182,8 @@ impl Placement {
         Ok(self.groups.inode_bitmap(place.group)?.read(|bytes| bitmap::test(bytes, place.index)))
     }
 
-    /// Marks this inode number as used, unless it is already. Returns the never-used slots that come into use with it. 2
-    /// credits.
+    /// Marks this inode number as used, unless it is already. Returns the never-used slots that come into use with it.
+    /// 2 credits.
     pub(crate) fn mark_inode(&self, handle: &mut Handle, ino: InodeNr, is_dir: bool) -> Result<Range<u32>> {
         let place = self.geo.inode_location(ino)?;
         let buffer = self.groups.inode_bitmap(place.group)?;

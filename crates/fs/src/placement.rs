@@ -1,7 +1,8 @@
 //! Where blocks and inodes go, and how many are free.
 //!
-//! Main types: [`Placement`], and [`StatFs`], its counts. It owns the group descriptors ([`Groups`]), the allocator of blocks ([`BlockAllocator`]), the
-//! reserve ([`Reserve`]) and the counts of free inodes. `ialloc.rs` has its choice of inode numbers.
+//! Main types: [`Placement`], and [`StatFs`], its counts. It owns the group descriptors ([`Groups`]), the allocator of
+//! blocks ([`BlockAllocator`]), the reserve ([`Reserve`]) and the counts of free inodes. `ialloc.rs` has its choice of
+//! inode numbers.
 //!
 //! What it does not do: know inodes, maps or operations. Callers say for which inode and for whom they need space, and
 //! record the errors that it returns.

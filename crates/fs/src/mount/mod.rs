@@ -27,7 +27,7 @@ use extant_base::rng::Rng;
 use extant_base::sync::Mutex;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_block::BlockDevice;
-use extant_cache::{Budget, BufferCache, BulkWindow, Flusher, FlusherOptions, LossLedger, Shrinker};
+use extant_cache::{Budget, BufferCache, Shrinker};
 use extant_journal::Journal;
 use extant_mballoc::Allocator;
 use extant_ondisk::features::{Compat, Incompat, MountMode, RoCompat};
@@ -51,7 +51,7 @@ use crate::mount::copies::Copies;
 use crate::mount::recover::{Use, clean_orphans, lend_journal, log_of, recover};
 use crate::mount::super_block::{check_after_replay, read_super_at};
 use crate::mount::unmount::Mounted;
-use crate::options::{CACHE_BYTES_MIN, COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, MountOptions, OnError};
+use crate::options::{CACHE_BYTES_MIN, COMMIT_INTERVAL_S, MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::placement::Placement;
 use crate::rescue::state::Rescue;
@@ -59,11 +59,9 @@ use crate::reserve::Reserve;
 use crate::threads::Threads;
 use crate::writeback::asks::ASKS_CLASS;
 use crate::writeback::batch::COMPLETED_CLASS;
-use crate::writeback::work::WorkQueue;
+use crate::writeback::state::Writeback;
 use extant_es::EsCache;
 
-/// How long data may stay dirty (Linux: `dirty_expire_interval`, 30 seconds).
-const DIRTY_EXPIRE_NS: u64 = 5_000_000_000;
 /// Distinguishes the random numbers of a borrowed journal from those of the mount: "jbd2".
 const BORROW_SEED: u64 = 0x6a62_6432;
 
@@ -443,9 +441,13 @@ impl Parts {
             ErrorBehaviour::Continue => OnError::Continue,
             _ => OnError::RemountReadOnly,
         });
-        let limit_bytes = options.dirty_bytes.unwrap_or(budget.limit() / 2).max(DIRTY_BYTES_MIN);
-        let flusher_options =
-            FlusherOptions { background_bytes: limit_bytes / 2, limit_bytes, expire_ns: DIRTY_EXPIRE_NS };
+        let writeback = Writeback::new(
+            &options,
+            budget.clone(),
+            self.dev.clone(),
+            geo.inodes_per_group,
+            [&ASKS_CLASS, &COMPLETED_CLASS],
+        );
         let fs = Arc::new_cyclic(|me: &Weak<Filesystem>| Filesystem {
             me: me.clone(),
             sb_place: sb.primary_location(),
@@ -457,8 +459,6 @@ impl Parts {
             sb: Mutex::new(&filesystem::SUPER_CLASS, sb),
             inodes: InodeTable::new(budget.clone()),
             es: Arc::new(EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()))),
-            sync_policy: options.sync_policy.state(geo.inodes_per_group),
-            bulk: BulkWindow::new(options.clock.clone(), self.dev.clone()),
             dev: self.dev,
             geo: placement.geo.clone(),
             budget,
@@ -467,16 +467,13 @@ impl Parts {
             journal: self.journal,
             has_log: self.has_log,
             borrowed: self.lent,
-            flusher: Flusher::new(options.clock.clone(), flusher_options),
             orphans: Orphans::new(),
             renames: Mutex::new(&filesystem::RENAME_CLASS, ()),
             lifecycle: Lifecycle::new(self.read_only),
             error_log: ErrorLog::new(),
             on_error,
             evictions: Evictions::new(),
-            losses: LossLedger::default(),
-            completed: WorkQueue::new(&COMPLETED_CLASS),
-            asks: WorkQueue::new(&ASKS_CLASS),
+            writeback,
             threads: Threads::new(),
             random: AtomicU64::new(options.seed.unwrap_or_default()),
             growth: Mutex::new(&filesystem::GROWTH_CLASS, ()),

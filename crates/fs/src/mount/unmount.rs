@@ -155,7 +155,7 @@ impl Filesystem {
     }
 
     fn end_flusher(&self) {
-        self.flusher.stop();
+        self.writeback.flusher.stop();
         self.threads.end("extant-flush");
     }
 
@@ -165,9 +165,9 @@ impl Filesystem {
         self.threads.end("extant-reclaim");
         self.evictions.stop();
         self.threads.end("extant-evict");
-        self.asks.stop();
+        self.writeback.asks.stop();
         self.threads.end("extant-fsync");
-        self.completed.stop();
+        self.writeback.completed.stop();
         self.threads.end("extant-retire");
         self.journal.stop();
         self.threads.end("extant-journal");

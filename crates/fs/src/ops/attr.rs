@@ -124,7 +124,7 @@ impl Filesystem {
                 m.desc.links > 0
             };
             if linked {
-                self.note_dirty(inode, 0);
+                self.writeback.note_dirty(inode.ino, inode, 0);
             }
             return Ok(());
         }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use extant_base::sync::atomic::Ordering;
 use extant_block::{AlignedBuf, BioFlags};
-use extant_cache::{AddressSpaceOps, WriteRefused, longest_pause_ns};
+use extant_cache::WriteRefused;
 use extant_ondisk::inode::{FileType, InodeFlags};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
@@ -29,9 +29,6 @@ use crate::ops::mapping::Want;
 use crate::options::Atime;
 use crate::writeback::batch::WritebackReason;
 use extant_es::EsState;
-
-/// Writers of less than this in one call do not wait for memory.
-const LIGHT_BYTES: u64 = 64 << 10;
 
 /// Properties of a write, from its caller.
 #[derive(Clone, Copy, Debug, Default)]
@@ -205,12 +202,7 @@ impl Filesystem {
         m.desc.atime = now;
         m.lazy_times = true;
         drop(m);
-        self.note_dirty(inode, 0);
-    }
-
-    /// Adds the inode to the flusher's list of dirty inodes.
-    pub(crate) fn note_dirty(&self, inode: &Arc<Inode>, bytes: u64) {
-        self.flusher.dirtied(u64::from(inode.ino.0), bytes, inode);
+        self.writeback.note_dirty(inode.ino, inode, 0);
     }
 
     /// Writes `data` at `pos` and returns how much of it, from the start, was written. As in write(2), a write stops at
@@ -222,9 +214,9 @@ impl Filesystem {
     /// other special files; [`Error::NotPermitted`] because of the inode's flags; [`Error::ReadOnly`]. [`Error::Lost`]
     /// if the inode is synchronous and the data did not become durable.
     pub fn write(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
-        self.await_memory(data.len() as u64);
+        self.writeback.await_memory(data.len() as u64);
         let (done, dirtied) = self.write_data(inode, pos, data, flags)?;
-        self.pause_writer(inode, dirtied);
+        self.writeback.pause_writer(inode, dirtied);
         Ok(done)
     }
 
@@ -244,18 +236,12 @@ impl Filesystem {
             return Ok((self.write(inode, pos, data, flags)?, Duration::ZERO));
         }
         let (done, dirtied) = self.write_data(inode, pos, data, flags)?;
-        let rate = self.bulk.rate();
-        let for_memory = match dirtied >= LIGHT_BYTES && !self.budget.make_room(0) && self.budget.is_dirty() {
-            true => longest_pause_ns(dirtied, rate),
-            false => 0,
-        };
-        let pause = self.flusher.pause_ns(inode.listed(), dirtied, rate).max(for_memory);
-        Ok((done, Duration::from_nanos(pause)))
+        Ok((done, self.writeback.pause_of(inode, dirtied)))
     }
 
     /// Whether so much data is dirty that a writer must wait, regardless of how long it has already waited.
     pub fn is_full_of_dirty(&self) -> bool {
-        self.flusher.is_full()
+        self.writeback.flusher.is_full()
     }
 
     /// Returns the number of bytes written, and the bytes of blocks that became dirty.
@@ -288,32 +274,6 @@ impl Filesystem {
         })
     }
 
-    /// Waits until there is memory for the data of a writer: clean frames are evicted, and the flushers of all mounts
-    /// that share the budget clean more. The wait is bounded by the time that the device needs to write this amount.
-    /// Small writes do not wait, because they do not fill memory. No lock or handle is held.
-    fn await_memory(&self, bytes: u64) {
-        const AT_MOST: u64 = 1 << 20;
-        let bytes = bytes.min(AT_MOST);
-        if bytes < LIGHT_BYTES || self.budget.make_room(bytes) || !self.options.threads {
-            return;
-        }
-        let now = || self.options.clock.now_ns();
-        let until = now() + longest_pause_ns(bytes, self.bulk.rate());
-        while self.budget.is_dirty() && !self.budget.make_room(bytes) {
-            let Some(left) = until.checked_sub(now()).filter(|left| *left > 0) else { break };
-            self.budget.wait_for_writes(bytes, Duration::from_nanos(left));
-        }
-    }
-
-    /// Makes a writer pause for this number of dirty bytes. Without a flusher thread, the writer writes them itself. No
-    /// lock or handle is held.
-    fn pause_writer(&self, inode: &Inode, bytes: u64) {
-        match self.options.threads {
-            true => self.flusher.throttle(inode.listed(), bytes, self.bulk.rate()),
-            false => self.flusher.throttle_alone(),
-        }
-    }
-
     /// Writes as much as there is space for at once, at least one byte. Returns the number of bytes written, and the
     /// bytes of blocks that became dirty.
     fn write_once(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
@@ -334,7 +294,7 @@ impl Filesystem {
             m.desc.ctime = now;
             m.lazy_times = true;
             drop(m);
-            self.note_dirty(inode, 0);
+            self.writeback.note_dirty(inode.ino, inode, 0);
         }
         Ok(written)
     }
@@ -414,7 +374,7 @@ impl Filesystem {
             };
             match inode.pages.write(pos, &data[..n], &fills, inode.size_cell(), before) {
                 Ok(newly) => {
-                    self.note_dirty(inode, newly);
+                    self.writeback.note_dirty(inode.ino, inode, newly);
                     return Ok((n, newly));
                 }
                 Err(refused) => {

@@ -1,8 +1,9 @@
 //! Evictions: freeing an unlinked inode when its last user is gone (Linux: `ext4_evict_inode`).
 //!
-//! Dropping the last reference only queues the inode ([`crate::evictions`]). The eviction thread, or an earlier call of [`Filesystem::reap`],
-//! frees its blocks, attributes, orphan record and number. Without threads, the next operation that waits does so.
-//! Until the last handle of the eviction is durable, the orphan record allows a cleanup after a crash.
+//! Dropping the last reference only queues the inode ([`crate::evictions`]). The eviction thread, or an earlier call of
+//! [`Filesystem::reap`], frees its blocks, attributes, orphan record and number. Without threads, the next operation
+//! that waits does so. Until the last handle of the eviction is durable, the orphan record allows a cleanup after a
+//! crash.
 //!
 //! # Locking
 //! Frees an inode under its `inode` and `inode writeback` locks; none is held between two inodes.
@@ -101,7 +102,7 @@ impl Filesystem {
         if !self.inodes.remove_unused(inode) {
             return;
         }
-        self.flusher.forget(u64::from(inode.ino.0));
+        self.writeback.flusher.forget(u64::from(inode.ino.0));
         self.stats.evictions.inc();
         if let Err(e) = self.free_inode(inode) {
             // The orphan record remains, so the next mount tries again.

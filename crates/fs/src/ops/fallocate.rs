@@ -197,7 +197,7 @@ impl Filesystem {
                 }
                 u64::from(n)
             };
-            self.flusher.dropped(inode.pages.discard(at, at + n));
+            self.writeback.flusher.dropped(inode.pages.discard(at, at + n));
             at += n;
         }
     }

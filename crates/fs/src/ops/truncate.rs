@@ -88,7 +88,7 @@ impl Filesystem {
         // Pages under writeback must not be written to blocks that are freed next.
         inode.writes.wait();
         let gone = inode.pages.discard(from, u64::MAX);
-        self.flusher.dropped(gone);
+        self.writeback.flusher.dropped(gone);
     }
 
     /// Whether the block may contain anything except zeros. Clean pages of a hole or of unwritten blocks contain zeros.

@@ -60,11 +60,11 @@ impl Filesystem {
 
     /// Writes everything home and empties the log.
     fn write_all_home(&self) -> Result<()> {
-        let cursor = self.losses.open();
+        let cursor = self.writeback.losses.open();
         self.drain_evictions();
         self.wait_for(|done| self.barrier(Barrier::ALL, done))?;
         // This reports data that was lost meanwhile, and earlier losses that no party has seen.
-        self.losses.check(&cursor)?;
+        self.writeback.losses.check(&cursor)?;
         self.hold_evictions();
         Ok(self.journal.freeze()?)
     }

@@ -9,7 +9,8 @@
 //!
 //! Main types: [`plug::WritebackPlug`] (inodes that are written together, so that requests for adjacent blocks merge),
 //! [`batch::Batch`] (data on its way from the folios to the device), [`together`] (adjacent blocks for small files),
-//! [`asks`] (fsyncs that occupy no thread), [`work`] (the queues of the two threads that continue the work of others).
+//! [`asks`] (fsyncs that occupy no thread), [`work`] (the queues of the two threads that continue the work of others),
+//! [`state::Writeback`] (the mount's part that owns these queues and the list of dirty inodes).
 //!
 //! The thread that wrote a batch retires it, if it waits for its requests or if all of them have already completed (an
 //! image file that the kernel caches). Otherwise a separate thread retires it, because that takes a handle; completions
@@ -28,6 +29,7 @@ pub(crate) mod asks;
 pub(crate) mod batch;
 pub(crate) mod patience;
 mod plug;
+pub(crate) mod state;
 mod together;
 pub(crate) mod work;
 
@@ -121,7 +123,7 @@ impl Filesystem {
     /// inode's own.
     fn note_loss(&self, inode: &Inode, blocks: Option<Range<u64>>, e: &Error) {
         self.note_error(e);
-        self.losses.record(inode.ino, blocks, e.clone());
+        self.writeback.losses.record(inode.ino, blocks, e.clone());
     }
 
     /// Adds the requests for a piece at `block`, with the bytes of `run` from its block `skip` on.
@@ -172,7 +174,7 @@ impl Filesystem {
             any = true;
         }
         if any {
-            self.flusher.settled(u64::from(inode.ino.0), &**inode);
+            self.writeback.flusher.settled(u64::from(inode.ino.0), &**inode);
         }
     }
 
@@ -236,8 +238,7 @@ impl Filesystem {
                 Ok(()) => {
                     inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Written);
                     inode.losses.written();
-                    self.losses.written();
-                    self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
+                    self.writeback.written(u64::from(piece.len) << self.geo.block_bits);
                 }
                 Err(e) => self.lose(inode, &piece, e),
             }
@@ -332,7 +333,8 @@ impl Filesystem {
     /// Makes blocks dirty again that were taken but not sent.
     fn put_back(&self, inode: &Arc<Inode>, start: u64, blocks: u32) {
         let again = inode.pages.finish(start, blocks, RunCompletion::Redirty);
-        self.flusher.put_back(u64::from(inode.ino.0), u64::from(blocks) << self.geo.block_bits, again, inode);
+        let bytes = u64::from(blocks) << self.geo.block_bits;
+        self.writeback.flusher.put_back(u64::from(inode.ino.0), bytes, again, inode);
     }
 
     /// Records that the data of a piece is lost: in the ledgers, by dropping it from the pages, and by releasing its
@@ -344,18 +346,18 @@ impl Filesystem {
             let _map = inode.map.write();
             self.forget_status(inode, LogicalBlock(start as u32), blocks.into());
         });
-        self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
+        self.writeback.flusher.written(u64::from(piece.len) << self.geo.block_bits);
     }
 
     /// Leaves the inode to the thread that may wait. If that thread has ended, this thread retires the batches: the
     /// journal then refuses handles immediately, and the tokens of the inode close.
     fn retire_later(&self, work: Completed) {
-        self.completed.push(vec![work]).into_iter().for_each(|work| self.retire_now(work));
+        self.writeback.completed.push(vec![work]).into_iter().for_each(|work| self.retire_now(work));
     }
 
     /// One round of the thread that retires batches. Returns false if the thread must end.
     pub(crate) fn retire_step(&self, wait: Duration) -> bool {
-        let work = self.completed.take(1, wait);
+        let work = self.writeback.completed.take(1, wait);
         let goes_on = work.is_some();
         work.into_iter().flatten().for_each(|work| self.retire_now(work));
         goes_on
@@ -368,7 +370,7 @@ impl Filesystem {
                 self.write_times(&inode, None);
             }
             drop(token);
-            self.flusher.settled(u64::from(inode.ino.0), &*inode);
+            self.writeback.flusher.settled(u64::from(inode.ino.0), &*inode);
         }
     }
 }

@@ -185,7 +185,7 @@ fn not_for_space() {
     open.finish();
     answer.wait().expect("nothing is lost");
     assert_written(&fs, &f);
-    assert_eq!(fs.flusher.dirty_bytes(), 0);
+    assert_eq!(fs.writeback.flusher.dirty_bytes(), 0);
 }
 
 /// An fsync during or after the end of the mount gets a result.
