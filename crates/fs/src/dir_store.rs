@@ -23,6 +23,7 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::{MapState, MapStore};
+use crate::ops::credits;
 
 impl Filesystem {
     /// The parameters of `dir` for the directory layer, as of now.
@@ -272,6 +273,17 @@ impl DirView<'_> {
             return self.fs.inode_slot(self.dir.ino).map(|(table, _)| table);
         }
         self.mine(self.buffer(lblk, kind))
+    }
+
+    /// The journal credits of adding a name.
+    pub(crate) fn add_credits(&self) -> u32 {
+        let add = dir::credits_for_add(&self.params, self.blocks());
+        let map = self.dir.map.read().credits_for_insert(self.fs.geo.block_size, 1);
+        // If names leave the inode, the directory needs a first block, and may then grow like any other.
+        let first = u32::from(self.fs.is_inline(self.dir));
+        // Each new block needs a bitmap, a descriptor, itself, and the map's nodes (whose first split makes the next
+        // one cheap).
+        add.blocks + (first + add.appended) * (credits::GROUP + 1) + map + credits::INODE
     }
 
     pub(crate) fn dotdot(&self) -> Result<InodeNr> {

@@ -15,19 +15,18 @@ use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_block::BlockDevice;
 use extant_cache::reclaim::{FrameId, FrameOwner, Key, Tried};
-use extant_cache::{Budget, BufKind, BufferCache};
-use extant_journal::{Handle, Hooks, Journal};
+use extant_cache::{Budget, BufferCache};
+use extant_journal::Journal;
+use extant_ondisk::BlockNr;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::time::Timestamp;
-use extant_ondisk::{BlockNr, InodeNr};
 
-use crate::error::{Error, Result};
 use crate::error_log::ErrorLog;
 use crate::evictions::Evictions;
 use crate::heart::Heart;
 use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
-use crate::lifecycle::{Lifecycle, Right, Transition};
+use crate::lifecycle::{Lifecycle, Right};
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::placement::{Placement, StatFs};
@@ -116,14 +115,6 @@ pub struct Filesystem {
 }
 
 impl Filesystem {
-    /// The root directory.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if the inode is damaged; [`Error::Device`] if its block cannot be read.
-    pub fn root(&self) -> Result<InodeRef> {
-        self.iget(InodeNr::ROOT)
-    }
-
     /// From now on `tell` is called with each inode that loses its last name, while the operation still holds the inode
     /// and its locks. A server may take a reference for clients that continue to use the inode. Only the first call of
     /// this function has an effect.
@@ -248,118 +239,6 @@ impl Filesystem {
         (z ^ z >> 31) as u32
     }
 
-    /// Joins the running transaction. `credits` is the number of metadata blocks that the operation may change.
-    pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
-        self.before_handle()?;
-        self.log_errors()?;
-        Ok(self.journal.start(self.with_quota_credits(credits).min(self.journal.max_credits()))?)
-    }
-
-    /// A handle, if one is available without waiting.
-    pub(crate) fn try_start(&self, credits: u32) -> Option<Handle> {
-        self.before_handle().ok()?;
-        if self.error_log.is_unlogged() {
-            return None;
-        }
-        self.journal.try_start(self.with_quota_credits(credits).min(self.journal.max_credits()))
-    }
-
-    pub(crate) fn before_handle(&self) -> Result<()> {
-        self.note_damaged_groups();
-        if self.is_read_only() {
-            return Err(Error::ReadOnly);
-        }
-        self.placement.charge_buddies();
-        self.budget.relieve();
-        Ok(())
-    }
-
-    /// Runs an operation's changes under a handle. An operation that fails must have undone its changes, or have called
-    /// [`Filesystem::whole`], so the handle is finished in both cases. Only a panic does neither, and aborts the
-    /// journal.
-    pub(crate) fn transact_whole<T>(&self, credits: u32, change: impl FnOnce(&mut Handle) -> Result<T>) -> Result<T> {
-        let mut handle = self.start(credits)?;
-        let r = change(&mut handle);
-        if r.is_err() {
-            // Its records may describe what it has taken back.
-            handle.set_opaque();
-        }
-        handle.finish();
-        self.note_damaged_groups();
-        r
-    }
-
-    /// Runs one change under a handle; see [`Filesystem::end`].
-    pub(crate) fn transact<T>(&self, credits: u32, change: impl FnOnce(&mut Handle) -> Result<T>) -> Result<T> {
-        let mut handle = self.start(credits)?;
-        let r = change(&mut handle);
-        self.end(handle, r)
-    }
-
-    /// Ends a handle. An operation that fails for a reason of its own (no space, say) has undone its changes. One that
-    /// met damage, an inode that cannot be stored, or a failing device may have stopped anywhere: if it has changed
-    /// something, nothing more becomes durable.
-    pub(crate) fn end<T>(&self, mut handle: Handle, r: Result<T>) -> Result<T> {
-        use Error::{Aborted, Corrupt, Device, Journal, Unsupported};
-        if r.is_err() {
-            // Its records may describe what it has undone.
-            handle.set_opaque();
-        }
-        match &r {
-            Err(e @ (Corrupt { .. } | Device(_) | Journal(_) | Aborted { .. } | Unsupported(_))) => {
-                self.gives_up(e);
-                handle.fail(e);
-            }
-            _ => handle.finish(),
-        }
-        self.note_damaged_groups();
-        r
-    }
-
-    /// Changes the superblock under `handle`. 1 credit.
-    pub(crate) fn modify_superblock(&self, handle: &mut Handle, f: impl FnOnce(&mut SuperBlock)) -> Result<()> {
-        let buffer = self.cache.get(self.sb_place.0)?;
-        handle.set_opaque();
-        let mut sb = self.sb.lock();
-        f(&mut sb);
-        let at = self.sb_place.1;
-        handle.modify(&buffer, BufKind::Table, |b| sb.encode_into(&mut b[at..at + 1024]));
-        Ok(())
-    }
-
-    /// Makes the mount read-only. From here on it reports nothing as durable that is not. Only the first error is kept;
-    /// returns whether this is the first.
-    pub(crate) fn fail(&self, e: &Error) -> bool {
-        let first = self.lifecycle.go_because(Transition::Fail, e);
-        if first {
-            self.options.messages.say(format_args!("{}: {e}; the mount is read-only from here on", self.image()));
-        }
-        first
-    }
-
-    /// Stops trusting the state in memory, for example after a panic in an operation. Nothing more reaches the log, the
-    /// mount is read-only from here on, and the image stays marked as needing recovery. A read-only mount stays
-    /// read-only and writes nothing. A frozen mount writes when it is thawed.
-    pub fn abort(&self, cause: &str) {
-        if self.lifecycle.go(Transition::StayReadOnly) {
-            return;
-        }
-        let e = extant_journal::Error::Aborted { cause: cause.to_owned() };
-        // This comes before the check, so that a thaw that ends before the check finds the error.
-        self.note_aborted(e.clone());
-        if self.lifecycle.allows(Right::Report) {
-            self.journal.abort(&e);
-        }
-    }
-
-    fn note_aborted(&self, error: extant_journal::Error) {
-        let e = Error::from(error);
-        if self.fail(&e) {
-            let block = e.device_offset().map(|at| BlockNr(at >> self.geo.block_bits));
-            let _ = self.tell_superblock(&e, None, block); // `fail` has reported it
-        }
-    }
-
     /// Free and used space and inodes at this moment (Linux: `ext4_statfs`).
     pub fn statfs(&self) -> StatFs {
         let sb = self.sb.lock();
@@ -380,37 +259,5 @@ impl FrameOwner for Filesystem {
 
     fn unwritten(&self) -> u64 {
         self.writeback.flusher.dirty_bytes()
-    }
-}
-
-/// The journal's calls to the file system, held weakly: the journal belongs to the file system.
-pub(crate) struct JournalHooks {
-    pub fs: std::sync::OnceLock<Weak<Filesystem>>,
-}
-
-impl Hooks for JournalHooks {
-    fn released(&self, freed: Vec<(BlockNr, u32)>) {
-        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
-            if fs.options.discard == Some(true) {
-                let block = u64::from(fs.geo.block_size);
-                for (start, len) in &freed {
-                    // Failure is harmless: the device keeps the blocks.
-                    let _ = fs.dev.discard(start.0 * block, u64::from(*len) * block);
-                }
-            }
-            fs.placement.alloc.release(&freed);
-        }
-    }
-
-    fn log_free(&self) {
-        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
-            fs.write_errors();
-        }
-    }
-
-    fn aborted(&self, error: &extant_journal::Error) {
-        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
-            fs.note_aborted(error.clone());
-        }
     }
 }

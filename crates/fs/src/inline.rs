@@ -41,7 +41,8 @@ use crate::ops::mapping::Want;
 use crate::reserve::Caller;
 use crate::writeback::batch::WritebackReason;
 use crate::xattr;
-use crate::xattr_store::{Values, XattrView};
+use crate::xattr_store::Values;
+use crate::xattr_view::XattrView;
 
 /// Reading.
 impl Filesystem {

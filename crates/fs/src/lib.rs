@@ -45,12 +45,14 @@ mod filesystem;
 #[cfg(test)]
 mod forgetful;
 mod groups;
+mod handles;
 mod hash_settings;
 mod heart;
 mod ialloc;
 mod inline;
 mod inode;
 mod inode_table;
+mod journal_hooks;
 mod lifecycle;
 mod map;
 mod mount;
@@ -73,6 +75,7 @@ pub mod walk;
 mod writeback;
 mod xattr;
 mod xattr_store;
+mod xattr_view;
 
 pub use crypt::{BadKey, KeyRing};
 pub use error::{CannotGrow, Damage, Error, Result, Unsupported};

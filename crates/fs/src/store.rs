@@ -13,7 +13,7 @@ use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
 use extant_mballoc::{InodePreallocation, MetaRequest, MetaRole, Pointers, Request, RequestFlags};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
-use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock, bitmap};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 
 use crate::clusters::ClusterSize;
 use crate::error::{Damage, Error, Result};
@@ -22,7 +22,6 @@ use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapStore, NewNode, Shared, neighbours};
 use crate::orphan;
 use crate::quota::Charge;
-use crate::reserve::Caller;
 
 impl Filesystem {
     /// The table block of an inode and the offset of its slot.
@@ -50,6 +49,14 @@ impl Filesystem {
         self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, generation).raw())
     }
 
+    /// The root directory.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the inode is damaged; [`Error::Device`] if its block cannot be read.
+    pub fn root(&self) -> Result<InodeRef> {
+        self.iget(InodeNr::ROOT)
+    }
+
     /// The inode, from memory or from its inode table.
     ///
     /// # Errors
@@ -71,16 +78,6 @@ impl Filesystem {
             return Err(Error::Stale(ino));
         }
         Ok(inode)
-    }
-
-    /// As [`Filesystem::iget`], for a caller that has seen the inode before: `generation` distinguishes it from other
-    /// inodes with its number.
-    ///
-    /// # Errors
-    /// [`Error::Stale`], also if the number now belongs to another inode.
-    pub fn iget_again(&self, ino: InodeNr, generation: u32) -> Result<InodeRef> {
-        let inode = self.watch(self.iget(ino))?;
-        if inode.generation == generation { Ok(inode) } else { Err(Error::Stale(ino)) }
     }
 
     /// The inode with this number, for tools. This includes the file system's own inodes, and under rescue deleted
@@ -247,21 +244,6 @@ impl Filesystem {
     pub(crate) fn write_inode_data(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         self.write_inode(handle, inode)?;
         inode.datasync_tid.store(handle.tid().0, Ordering::Release);
-        Ok(())
-    }
-
-    /// Marks this inode number as used, unless it is already. Zeroes never-used slots that come into use with it
-    /// (Linux: `ext4_mark_inode_used`).
-    pub(crate) fn mark_inode_used(&self, ino: InodeNr, is_dir: bool) -> Result<()> {
-        let fresh = self.transact(2, |handle| self.placement.mark_inode(handle, ino, is_dir))?;
-        let (first, size) = (ino.0 - self.geo.inode_location(ino)?.index, self.geo.inode_size);
-        for index in fresh {
-            let (buffer, offset) = self.inode_slot(InodeNr(first + index))?;
-            self.transact(1, |handle| {
-                handle.modify(&buffer, BufKind::Table, |b| b[offset..offset + size].fill(0));
-                Ok(())
-            })?;
-        }
         Ok(())
     }
 
@@ -551,47 +533,21 @@ impl MapView<'_> {
     }
 }
 
+impl Filesystem {}
+
 impl Filesystem {
-    /// Allocates and maps the block `lblk` of a file of metadata: a directory, or quotas. It goes to the place of its
-    /// cluster; otherwise `before` is the file's previous block. A failure either has undone its changes or aborts the
-    /// journal.
-    pub(crate) fn append_meta_block(
-        &self,
-        handle: &mut Handle,
-        view: &MapView<'_>,
-        inode: &Inode,
-        lblk: LogicalBlock,
-        before: Option<BlockNr>,
-    ) -> Result<BlockNr> {
-        self.check_form(inode)?;
-        // In its replay, e2fsck 1.47.0 may put the block where a later record has data of a file.
-        handle.set_opaque();
-        // No other thread appends.
-        let place = inode.map.read().place_in_cluster(view, lblk)?;
-        let block = match place {
-            Some(block) => {
-                self.placement.check_unused(block)?;
-                block
-            }
-            None => {
-                let home = self.placement.inode_goal(inode.ino, inode.file_type());
-                let owner = (MetaRole::Directory, inode.ino);
-                let block = self.placement.allocate_meta_block(handle, owner, home, before, Caller::current())?;
-                BlockNr(block.0 + u64::from(view.cluster_size().offset(lblk.0.into())))
-            }
-        };
-        let mut map = inode.map.write();
-        if let Err(e) = map.insert(view, handle, lblk, block, 1, false) {
-            drop(map);
-            if place.is_none() {
-                let freed = self.placement.free_blocks(handle, inode.ino, block, 1);
-                self.whole(handle, freed)?;
-            }
-            return Err(e);
+    /// The largest size that a map of this form and the block count field allow.
+    pub(crate) fn size_limit(&self, extents: bool) -> u64 {
+        if extents { self.geo.max_extent_file_size() } else { self.geo.max_indirect_file_size() }
+    }
+
+    /// Refuses to change the map of a file without extents if clusters have several blocks. Such a map does not show
+    /// where the rest of a cluster lies, and e2fsck treats it as damage.
+    pub(crate) fn check_form(&self, inode: &Inode) -> Result<()> {
+        match self.placement.alloc.cluster_size().is_one() || inode.map.read().extents {
+            true => Ok(()),
+            false => Err(Error::corrupt(Damage::Map, "no extents, which bigalloc requires").of(inode.ino)),
         }
-        // The map has counted its own nodes; add this block.
-        inode.absorb_map(&mut map, self.geo.block_size);
-        Ok(block)
     }
 }
 

@@ -44,7 +44,8 @@ use crate::ops::mapping::Want;
 use crate::orphan::Over;
 use crate::writeback::batch::WritebackReason;
 use crate::xattr::{self, Reference};
-use crate::xattr_store::{Values, XattrView};
+use crate::xattr_store::Values;
+use crate::xattr_view::XattrView;
 
 /// The maximum number of blocks of a value that one handle writes, because a small log limits its handles.
 const BLOCKS_PER_HANDLE: u32 = 16;
@@ -139,20 +140,6 @@ impl Filesystem {
     /// owner.
     fn is_lustre_value(&self, owner: &Inode, value: &Inode) -> bool {
         value.meta.read().desc.is_lustre_value_of(owner.ino, owner.generation)
-    }
-
-    /// The number of values that the attributes of a newly read inode refer to, for the quotas of its owners. It is 0
-    /// if quotas do not count the inode, or if the attributes are damaged.
-    pub(crate) fn count_values(&self, inode: &Arc<Inode>) -> Result<u32> {
-        let counts = self.geo.ea_inode && !inode.of_value.load(Ordering::Acquire) && self.counts_owners(inode.ino);
-        if !counts {
-            return Ok(0);
-        }
-        match xattr::outside(&XattrView { fs: self, inode }).map_err(Error::from) {
-            Ok(values) => Ok(values.len() as u32),
-            Err(e) if e.is_corruption() => Ok(0),
-            Err(e) => Err(e),
-        }
     }
 }
 

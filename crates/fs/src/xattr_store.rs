@@ -1,7 +1,7 @@
 //! The attributes of an inode, as the attribute layer (`xattr/`) accesses them.
 //!
-//! Main types: [`XattrView`] (reading), [`XattrEdit`] (changing, under a handle), [`Values`] (the values in inodes of
-//! their own that a change may need).
+//! Main types: [`XattrEdit`] (changing, under a handle; [`XattrView`] reads), [`Values`] (the values in inodes of their
+//! own that a change may need).
 //!
 //! # Locking
 //! The caller holds the inode's `inode` lock, and for changes of the block `shared attributes` (77). This takes inode
@@ -21,80 +21,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::reserve::Caller;
 use crate::xattr::{Joinable, Reference, SharedBlocks, XattrError, XattrSource, XattrStore};
-
-pub(crate) struct XattrView<'a> {
-    pub fs: &'a Filesystem,
-    pub inode: &'a Arc<Inode>,
-}
-
-fn not_theirs(inode: &Inode, nr: BlockNr) -> Error {
-    Error::corrupt(Damage::Xattr, "their block cannot be a file's").of(inode.ino).at(nr)
-}
-
-impl XattrSource for XattrView<'_> {
-    type Error = Error;
-
-    fn ino(&self) -> InodeNr {
-        self.inode.ino
-    }
-
-    fn mode(&self) -> u16 {
-        self.inode.mode()
-    }
-
-    fn inode_area(&self) -> Result<Vec<u8>> {
-        let area = self.inode.meta.read().desc.xattr_area(&self.fs.geo);
-        match area {
-            Some(range) => self.fs.inode_bytes(self.inode.ino, |b| b[range].to_vec()),
-            None => Ok(Vec::new()),
-        }
-    }
-
-    fn block_nr(&self) -> Option<BlockNr> {
-        let block = self.inode.meta.read().desc.file_acl;
-        (block.0 != 0).then_some(block)
-    }
-
-    fn read_block(&self, nr: BlockNr) -> Result<Vec<u8>> {
-        if !self.fs.placement.may_be_owned(nr, 1) {
-            return Err(not_theirs(self.inode, nr));
-        }
-        Ok(self.fs.cache.get(nr)?.read(<[u8]>::to_vec))
-    }
-
-    fn block_size(&self) -> usize {
-        self.fs.geo.block_size as usize
-    }
-
-    fn checksum_seed(&self) -> Option<u32> {
-        self.fs.geo.metadata_csum.then(|| self.fs.geo.seed.raw())
-    }
-
-    fn shared(&self) -> &Arc<SharedBlocks> {
-        &self.fs.shared_xattr
-    }
-
-    fn pass(&self, e: XattrError<Error>) -> std::result::Result<(), XattrError<Error>> {
-        if !self.fs.rescues() {
-            return Err(e);
-        }
-        match Error::from(e) {
-            e if e.is_corruption() || matches!(e, Error::Device(_)) => {
-                self.fs.doubt(self.inode, e.of(self.inode.ino));
-                Ok(())
-            }
-            e => Err(XattrError::Store(e)),
-        }
-    }
-
-    fn may_go_outside(&self) -> bool {
-        self.fs.geo.ea_inode
-    }
-
-    fn value(&self, name: Name<'_>, there: Outside) -> Result<Vec<u8>> {
-        self.fs.value_of(self.inode, name, there)
-    }
-}
+use crate::xattr_view::{XattrView, not_theirs};
 
 /// The values that a change of attributes may add or drop. As long as this exists, their inodes and table blocks stay
 /// in memory.

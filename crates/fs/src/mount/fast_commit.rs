@@ -512,7 +512,7 @@ impl<'a> Applier<'a> {
         }
         if is_dir && inode.size() == 0 {
             let view = DirView::new(fs, &inode);
-            fs.transact(credits::create(&view), |handle| {
+            fs.transact(credits::create(view.add_credits()), |handle| {
                 dir::init(&view, handle, &view.params, *ino, *parent)?;
                 fs.write_inode_data(handle, &inode)
             })?;
@@ -522,7 +522,7 @@ impl<'a> Applier<'a> {
         let view = DirView::new(fs, &dir);
         // An earlier, interrupted replay may have added this entry, or a later one of the same name.
         let is_there = view.lookup(name)?.is_some();
-        fs.transact(credits::create(&view), |handle| {
+        fs.transact(credits::create(view.add_credits()), |handle| {
             if !is_there {
                 view.add(handle, name, *ino, inode.file_type())?;
                 if is_dir {
@@ -716,5 +716,22 @@ impl Filesystem {
             }
         }
         Ok(changed)
+    }
+}
+
+impl Filesystem {
+    /// Marks this inode number as used, unless it is already. Zeroes never-used slots that come into use with it
+    /// (Linux: `ext4_mark_inode_used`).
+    fn mark_inode_used(&self, ino: InodeNr, is_dir: bool) -> Result<()> {
+        let fresh = self.transact(2, |handle| self.placement.mark_inode(handle, ino, is_dir))?;
+        let (first, size) = (ino.0 - self.geo.inode_location(ino)?.index, self.geo.inode_size);
+        for index in fresh {
+            let (buffer, offset) = self.inode_slot(InodeNr(first + index))?;
+            self.transact(1, |handle| {
+                handle.modify(&buffer, BufKind::Table, |b| b[offset..offset + size].fill(0));
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 }

@@ -15,7 +15,8 @@ use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::ops::names::privileges;
 use crate::xattr;
-use crate::xattr_store::{Values, XattrView};
+use crate::xattr_store::Values;
+use crate::xattr_view::XattrView;
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use extant_cache::Buffer;
 use extant_journal::Handle;
 use extant_ondisk::BlockNr;
 
-use crate::error::{Damage, Error, Result};
+use crate::error::{Error, Result};
 use crate::evictions::Evictee;
 use crate::filesystem::Filesystem;
 use crate::groups::Prepared;
@@ -25,7 +25,8 @@ use crate::ops::credits;
 use crate::orphan::Over;
 use crate::xattr;
 use crate::xattr::XattrSource;
-use crate::xattr_store::{Values, XattrView};
+use crate::xattr_store::Values;
+use crate::xattr_view::XattrView;
 
 /// The maximum number of inodes that one call of [`Filesystem::reap`] frees.
 const REAP_MAX: u32 = 8;
@@ -130,25 +131,10 @@ impl Filesystem {
         Ok((number, attributes.flatten(), table))
     }
 
-    /// Returns `None` for damage in spite of which an eviction continues. The damage is recorded when no lock is held.
-    pub(crate) fn unless_damaged<T>(&self, inode: &Inode, r: Result<T>) -> Result<Option<T>> {
-        match r {
-            Err(Error::Unsupported(what)) => {
-                self.placement.groups.keep_damage(Error::corrupt(Damage::Xattr, what.to_string()).of(inode.ino));
-                Ok(None)
-            }
-            Err(e) if e.is_corruption() => {
-                self.placement.groups.keep_damage(e.of(inode.ino));
-                Ok(None)
-            }
-            r => r.map(Some),
-        }
-    }
-
     fn free_inode(&self, inode: &Arc<Inode>) -> Result<()> {
         let _exclusive = inode.rw.write();
         let _wb = inode.wb.lock();
-        self.drop_pages(inode, 0);
+        self.writeback.drop_pages(&inode.writes, &inode.pages, 0);
         let is_inline = self.is_inline(inode);
         let (is_dir, has_map, has_xattr) = {
             let m = inode.meta.read();

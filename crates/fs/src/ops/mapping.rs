@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use extant_journal::Handle;
-use extant_mballoc::{Kind, Pointers, Request, RequestFlags};
+use extant_mballoc::{Kind, MetaRole, Pointers, Request};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
 use crate::clusters::Chosen;
@@ -106,11 +106,6 @@ impl Filesystem {
         self.size_limit(inode.map.read().extents)
     }
 
-    /// The same for any map of this form.
-    pub(crate) fn size_limit(&self, extents: bool) -> u64 {
-        if extents { self.geo.max_extent_file_size() } else { self.geo.max_indirect_file_size() }
-    }
-
     /// Chooses blocks for a hole: at least 1, at most `len`. `after` is the block before `lblk`, if the caller knows it
     /// better than the map. Also returns the following blocks for [`Want::Promised::more`]. Needs no handle.
     pub(crate) fn choose_blocks(
@@ -162,37 +157,6 @@ impl Filesystem {
         self.placement.alloc.choose_with(&request, more)
     }
 
-    /// The goal of data that follows the block `before`, and the flags of its request.
-    pub(super) fn goal_behind(
-        &self,
-        inode: &Inode,
-        before: Option<BlockNr>,
-        reserved: bool,
-        why: WritebackReason,
-    ) -> (BlockNr, RequestFlags) {
-        let mut flags = self.placement.flags_of(Caller::current());
-        if before.is_some() {
-            flags = flags | RequestFlags::TRY_GOAL;
-        }
-        if inode.users() == 0 {
-            flags = flags | RequestFlags::CLOSED;
-        }
-        if reserved {
-            // The space is reserved and must be available, so conversions and delayed writes may use the pool.
-            flags = flags | RequestFlags::USE_RESERVED;
-        }
-        if why == WritebackReason::Fsync {
-            flags = flags | RequestFlags::SYNCED;
-        }
-        (
-            before.map_or_else(
-                || self.placement.inode_goal(inode.ino, inode.file_type()),
-                |before| BlockNr(before.0 + 1),
-            ),
-            flags,
-        )
-    }
-
     /// Marks chosen blocks as used and maps them; returns their number. Blocks that exceed the handle's credits remain
     /// in `chosen`. If this fails before the first change, all blocks remain there, and the caller tries again or
     /// cancels them.
@@ -234,28 +198,6 @@ impl Filesystem {
         if let Some(chosen) = chosen.take() {
             self.placement.alloc.cancel(chosen);
         }
-    }
-
-    /// Adds chosen blocks whose data is on the device to the file, and moves the size on disk up to `end`. Returns the
-    /// number of added blocks, even if others failed.
-    pub(super) fn map_written(
-        &self,
-        inode: &Arc<Inode>,
-        lblk: LogicalBlock,
-        chosen: Chosen,
-        end: u64,
-    ) -> (u32, Result<()>) {
-        let mut open = None;
-        let len = chosen.len;
-        let mut chosen = Some(chosen);
-        let r = self.settle_chosen(&mut open, inode, lblk, &mut chosen, end);
-        let left = chosen.as_ref().map_or(0, |c| c.len);
-        self.cancel_chosen(&mut chosen);
-        let r = match open {
-            Some(handle) => self.end(handle, r),
-            None => r,
-        };
-        (len - left, r)
     }
 
     /// Chooses blocks for a hole and maps them as unwritten, under one handle. Returns their number from `lblk` on (at
@@ -411,5 +353,49 @@ impl Filesystem {
         if inode.es.counts().delayed_blocks == 0 {
             self.placement.alloc.discard_preallocations(&inode.prealloc);
         }
+    }
+}
+
+impl Filesystem {
+    /// Allocates and maps the block `lblk` of a file of metadata: a directory, or quotas. It goes to the place of its
+    /// cluster; otherwise `before` is the file's previous block. A failure either has undone its changes or aborts the
+    /// journal.
+    pub(crate) fn append_meta_block(
+        &self,
+        handle: &mut Handle,
+        view: &MapView<'_>,
+        inode: &Inode,
+        lblk: LogicalBlock,
+        before: Option<BlockNr>,
+    ) -> Result<BlockNr> {
+        self.check_form(inode)?;
+        // In its replay, e2fsck 1.47.0 may put the block where a later record has data of a file.
+        handle.set_opaque();
+        // No other thread appends.
+        let place = inode.map.read().place_in_cluster(view, lblk)?;
+        let block = match place {
+            Some(block) => {
+                self.placement.check_unused(block)?;
+                block
+            }
+            None => {
+                let home = self.placement.inode_goal(inode.ino, inode.file_type());
+                let owner = (MetaRole::Directory, inode.ino);
+                let block = self.placement.allocate_meta_block(handle, owner, home, before, Caller::current())?;
+                BlockNr(block.0 + u64::from(view.cluster_size().offset(lblk.0.into())))
+            }
+        };
+        let mut map = inode.map.write();
+        if let Err(e) = map.insert(view, handle, lblk, block, 1, false) {
+            drop(map);
+            if place.is_none() {
+                let freed = self.placement.free_blocks(handle, inode.ino, block, 1);
+                self.whole(handle, freed)?;
+            }
+            return Err(e);
+        }
+        // The map has counted its own nodes; add this block.
+        inode.absorb_map(&mut map, self.geo.block_size);
+        Ok(block)
     }
 }

@@ -21,6 +21,7 @@ use extant_journal::Handle;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
+use crate::handles::finish_open;
 use crate::operation::Operation;
 
 /// How often an operation without space is tried while some may become free. A try can fail because another thread took
@@ -139,7 +140,7 @@ impl Filesystem {
             // It failed within a change.
             handle.set_opaque();
         }
-        self.finish_open(open);
+        finish_open(open);
         self.placement.alloc.discard_all_under_pressure();
         Ok(self.journal.commit_running()?)
     }

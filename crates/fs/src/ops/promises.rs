@@ -24,7 +24,7 @@ use extant_mballoc::{Kind, Request};
 use extant_ondisk::LogicalBlock;
 
 use crate::clusters::Promises;
-use crate::error::{Damage, Error, Result};
+use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::{MapRoot, MapState};
@@ -37,15 +37,6 @@ use crate::writeback::batch::WritebackReason;
 const FILL_BLOCKS_MAX: u32 = 1 << 14;
 
 impl Filesystem {
-    /// Refuses to change the map of a file without extents if clusters have several blocks. Such a map does not show
-    /// where the rest of a cluster lies, and e2fsck treats it as damage.
-    pub(crate) fn check_form(&self, inode: &Inode) -> Result<()> {
-        match self.placement.alloc.cluster_size().is_one() || inode.map.read().extents {
-            true => Ok(()),
-            false => Err(Error::corrupt(Damage::Map, "no extents, which bigalloc requires").of(inode.ino)),
-        }
-    }
-
     /// Reserves space for the hole of `len` blocks at `lblk`, from the start on, as long as there is space. Returns the
     /// number of blocks that are now delayed.
     pub(super) fn promise(&self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32) -> Result<u32> {

@@ -45,6 +45,7 @@ use extant_ondisk::{BlockNr, LogicalBlock};
 use crate::clusters::Chosen;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
+use crate::handles::finish_open;
 use crate::inode::Inode;
 use crate::map::Progress;
 use crate::ops::credits;
@@ -243,7 +244,7 @@ impl Filesystem {
                 Err(e) => self.lose(inode, &piece, e),
             }
         }
-        self.finish_open(open);
+        finish_open(open);
     }
 
     /// Retires one piece whose data is on the device. `open` is a handle from the previous piece, and for the next one.
@@ -264,7 +265,7 @@ impl Filesystem {
                         Ok(Progress::Done) => return Ok(()),
                         Ok(Progress::Stopped { at }) => {
                             from = at;
-                            self.finish_open(open);
+                            finish_open(open);
                         }
                         // A split needs another node. The next try skips the blocks that have been converted.
                         Err(e) => self.bring_space(e, &mut tries, open)?,
@@ -299,7 +300,7 @@ impl Filesystem {
                     let end = end.min(u64::from(at.0) << self.geo.block_bits);
                     self.move_size(handle, inode, end, Move::AtLeast)?;
                     if chosen.is_some() {
-                        self.finish_open(open);
+                        finish_open(open);
                     }
                 }
                 // There is no space for a node of the map, but a commit may free some.
@@ -313,7 +314,7 @@ impl Filesystem {
     fn handle_for<'a>(&self, open: &'a mut Option<Handle>, credits: u32) -> Result<&'a mut Handle> {
         let enough = open.as_mut().is_some_and(|h| h.has_credits(self.with_quota_credits(credits)));
         if !enough {
-            self.finish_open(open);
+            finish_open(open);
             let handle = open.insert(self.start(credits)?);
             // Mapping, conversion and sizes list their changes.
             handle.set_described();
@@ -321,12 +322,6 @@ impl Filesystem {
         match open {
             Some(handle) => Ok(handle),
             None => Err(Error::ReadOnly), // unreachable: a handle has just been opened
-        }
-    }
-
-    pub(super) fn finish_open(&self, open: &mut Option<Handle>) {
-        if let Some(handle) = open.take() {
-            handle.finish();
         }
     }
 
@@ -401,4 +396,28 @@ fn split_vecs(vecs: Vec<BioVec>, max: usize) -> (Vec<BioVec>, Vec<BioVec>) {
         return (vecs, Vec::new());
     }
     (slice_vecs(&vecs, 0, max), slice_vecs(&vecs, max, total - max))
+}
+
+impl Filesystem {
+    /// Adds chosen blocks whose data is on the device to the file, and moves the size on disk up to `end`. Returns the
+    /// number of added blocks, even if others failed.
+    pub(crate) fn map_written(
+        &self,
+        inode: &Arc<Inode>,
+        lblk: LogicalBlock,
+        chosen: Chosen,
+        end: u64,
+    ) -> (u32, Result<()>) {
+        let mut open = None;
+        let len = chosen.len;
+        let mut chosen = Some(chosen);
+        let r = self.settle_chosen(&mut open, inode, lblk, &mut chosen, end);
+        let left = chosen.as_ref().map_or(0, |c| c.len);
+        self.cancel_chosen(&mut chosen);
+        let r = match open {
+            Some(handle) => self.end(handle, r),
+            None => r,
+        };
+        (len - left, r)
+    }
 }

@@ -16,7 +16,10 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::sync::LockClass;
 use extant_block::BlockDevice;
-use extant_cache::{AddressSpaceOps, Budget, BulkWindow, Flusher, FlusherOptions, LossLedger, longest_pause_ns};
+use extant_cache::{
+    AddressSpace, AddressSpaceOps, Budget, BulkWindow, Flusher, FlusherOptions, LossLedger, Writebacks,
+    longest_pause_ns,
+};
 use extant_ondisk::InodeNr;
 
 use crate::error::Error;
@@ -74,6 +77,14 @@ impl<I: AddressSpaceOps, A, C> Writeback<I, A, C> {
     /// Adds the inode to the flusher's list of dirty inodes.
     pub(crate) fn note_dirty(&self, ino: InodeNr, inode: &Arc<I>, bytes: u64) {
         self.flusher.dirtied(u64::from(ino.0), bytes, inode);
+    }
+
+    /// Drops cached blocks from `from` on; the caller holds the writeback lock of their inode.
+    pub(crate) fn drop_pages(&self, writes: &Writebacks, pages: &AddressSpace, from: u64) {
+        // Pages under writeback must not be written to blocks that are freed next.
+        writes.wait();
+        let gone = pages.discard(from, u64::MAX);
+        self.flusher.dropped(gone);
     }
 
     /// Waits until there is memory for the data of a writer: clean frames are evicted, and the flushers of all mounts
