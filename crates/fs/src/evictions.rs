@@ -10,8 +10,9 @@
 //! | ending: `Evict` without `Work` | are freed by the thread that ends the mount | the eviction thread ends |
 //! | neither | stay queued | the eviction thread ends |
 //!
-//! What it does not do: free an inode (`ops/evict.rs`), or know the file system. It is told of each inode that loses
-//! its last name, and passes that on to the server, because such an inode may come to the queue next.
+//! What it does not do: free an inode (`ops/evict.rs`), or know the file system. Operations report each inode that
+//! loses its last name ([`Evictions::lost_last_name`]), because such an inode may be queued soon. The server hears of
+//! it in the same call.
 //!
 //! # Locking
 //! `evictions` (98) guards the queue; it is not held while an inode is freed.

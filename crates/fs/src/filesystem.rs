@@ -1,7 +1,8 @@
-//! The mounted file system, and the state that its parts share.
+//! The mounted file system: its parts, in one struct.
 //!
 //! Main type: [`Filesystem`] (Linux: `struct super_block` and `struct ext4_sb_info`). [`Filesystem::mount`] (`mount/`)
-//! creates it; the operations are in `ops/`, one file each.
+//! creates it; the operations are in `ops/`, one file each. A part such as [`Placement`] or [`Writeback`] owns its
+//! fields and methods, and does not know this type.
 //!
 //! # Locking
 //! `growth` (3) lets one growth run at a time. `superblock` (75) guards the decoded superblock. `renames` (10)
