@@ -57,7 +57,7 @@ impl Filesystem {
             }
         };
         start("extant-reclaim", Box::new(reclaim))?;
-        let flusher = self.flusher.clone();
+        let flusher = self.writeback.flusher.clone();
         start("extant-flush", Box::new(move || flusher.run()))
     }
 }

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
 use extant_ondisk::casefold;
-use extant_ondisk::htree::Hasher;
 use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
@@ -24,13 +23,9 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::{MapState, MapStore};
+use crate::ops::credits;
 
 impl Filesystem {
-    /// The hash of a name, by which new directories are spread over the groups.
-    pub(crate) fn name_hash(&self, name: &[u8]) -> u32 {
-        Hasher::new(self.hash.version, self.hash.seed).hash(name).hash
-    }
-
     /// The parameters of `dir` for the directory layer, as of now.
     pub(crate) fn dir_params(&self, dir: &Inode) -> DirParams {
         let flags = dir.meta.read().desc.flags;
@@ -280,6 +275,17 @@ impl DirView<'_> {
         self.mine(self.buffer(lblk, kind))
     }
 
+    /// The journal credits of adding a name.
+    pub(crate) fn add_credits(&self) -> u32 {
+        let add = dir::credits_for_add(&self.params, self.blocks());
+        let map = self.dir.map.read().credits_for_insert(self.fs.geo.block_size, 1);
+        // If names leave the inode, the directory needs a first block, and may then grow like any other.
+        let first = u32::from(self.fs.is_inline(self.dir));
+        // Each new block needs a bitmap, a descriptor, itself, and the map's nodes (whose first split makes the next
+        // one cheap).
+        add.blocks + (first + add.appended) * (credits::GROUP + 1) + map + credits::INODE
+    }
+
     pub(crate) fn dotdot(&self) -> Result<InodeNr> {
         if let Some(parent) = self.fs.inline_parent(self.dir)? {
             return Ok(parent);
@@ -482,7 +488,7 @@ pub(crate) mod tests {
     pub(crate) fn hide_from(fs: &Filesystem, faulty: &FaultyDevice, inode: &Inode) {
         assert!(fs.freeze().expect("everything is home") && fs.thaw());
         let place = fs.geo.inode_location(inode.ino).expect("place");
-        let table = fs.groups.with(place.group, |d| d.inode_table).expect("table");
+        let table = fs.placement.groups.with(place.group, |d| d.inode_table).expect("table");
         let at = (table.0 + u64::from(place.table_block)) << fs.geo.block_bits;
         fs.cache.drop_clean();
         faulty.inject(Fault::eio().op(BioOp::Read).range(at..at + 1024));

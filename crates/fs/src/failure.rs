@@ -10,10 +10,11 @@
 //! `superblock` (75) and releases it before it writes to the device.
 
 use extant_journal::Handle;
-use extant_ondisk::InodeNr;
+use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
+use crate::lifecycle::{Right, Transition};
 
 impl Filesystem {
     /// Passes on the result of the part of an operation that follows its first change. After an error, nothing of the
@@ -38,11 +39,35 @@ impl Filesystem {
     }
 }
 
+impl Filesystem {
+    /// Stops trusting the state in memory, for example after a panic in an operation. Nothing more reaches the log, the
+    /// mount is read-only from here on, and the image stays marked as needing recovery. A read-only mount stays
+    /// read-only and writes nothing. A frozen mount writes when it is thawed.
+    pub fn abort(&self, cause: &str) {
+        if self.lifecycle.go(Transition::StayReadOnly) {
+            return;
+        }
+        let e = extant_journal::Error::Aborted { cause: cause.to_owned() };
+        // This comes before the check, so that a thaw that ends before the check finds the error.
+        self.note_aborted(e.clone());
+        if self.lifecycle.allows(Right::Report) {
+            self.journal.abort(&e);
+        }
+    }
+
+    pub(crate) fn note_aborted(&self, error: extant_journal::Error) {
+        let e = Error::from(error);
+        if self.fail(&e) {
+            let block = e.device_offset().map(|at| BlockNr(at >> self.geo.block_bits));
+            let _ = self.tell_superblock(&e, None, block); // `fail` has reported it
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use extant_ondisk::BlockNr;
     use extant_ondisk::superblock::FsState;
 
     use super::*;

@@ -1,73 +1,48 @@
-//! The mounted file system, and the state that its parts share.
+//! The mounted file system: its parts, in one struct.
 //!
 //! Main type: [`Filesystem`] (Linux: `struct super_block` and `struct ext4_sb_info`). [`Filesystem::mount`] (`mount/`)
-//! creates it; the operations are in `ops/`, one file each.
+//! creates it; the operations are in `ops/`, one file each. A part such as [`Placement`] or [`Writeback`] owns its
+//! fields and methods, and does not know this type.
 //!
 //! # Locking
 //! `growth` (3) lets one growth run at a time. `superblock` (75) guards the decoded superblock. `renames` (10)
 //! serializes cross-directory renames.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
-use extant_base::append::{AppendVec, Latest};
+use extant_base::append::Latest;
 use extant_base::counter::Counter;
-use extant_base::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use extant_base::sync::{Condvar, LockClass, Mutex};
+use extant_base::sync::atomic::{AtomicU64, Ordering};
+use extant_base::sync::{LockClass, Mutex};
 use extant_block::BlockDevice;
 use extant_cache::reclaim::{FrameId, FrameOwner, Key, Tried};
-use extant_cache::{Budget, BufKind, BufferCache, BulkWindow, Flusher, LossLedger, Shrinker};
-use extant_journal::{Handle, Hooks, Journal};
+use extant_cache::{Budget, BufferCache};
+use extant_journal::Journal;
+use extant_ondisk::BlockNr;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::time::Timestamp;
-use extant_ondisk::{BlockNr, InodeNr};
 
-use crate::clusters::BlockAllocator;
-use crate::error::{Error, Result};
 use crate::error_log::ErrorLog;
-use crate::groups::Groups;
+use crate::evictions::Evictions;
 use crate::heart::Heart;
 use crate::inode::{Inode, InodeRef};
 use crate::inode_table::{InodeTable, OwnInodes};
-use crate::lifecycle::{Lifecycle, Right, Transition};
-use crate::ops::sync::policy::SyncPolicy;
+use crate::lifecycle::{Lifecycle, Right};
 use crate::options::{MountOptions, OnError};
 use crate::orphan::Orphans;
+use crate::placement::{Placement, StatFs};
 use crate::quota::Quotas;
 use crate::rescue::state::Rescue;
-use crate::reserve::Reserve;
 use crate::threads::Threads;
 use crate::writeback::asks::Ask;
 use crate::writeback::batch::Completed;
-use crate::writeback::work::WorkQueue;
+use crate::writeback::state::Writeback;
 use crate::xattr::{SharedBlocks, SharedValues};
 use extant_es::{EsCache, EsStats};
 
 pub(crate) static SUPER_CLASS: LockClass = LockClass::new("superblock", 75);
 pub(crate) static GROWTH_CLASS: LockClass = LockClass::new("growth", 3);
 pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
-pub(crate) static EVICT_CLASS: LockClass = LockClass::new("evictions", 98);
-
-/// Sizes and limits of a file system (statvfs).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatFs {
-    /// The size of the blocks that the counts below refer to, in bytes.
-    pub block_size: u32,
-    /// All blocks except the file system's own structures.
-    pub blocks: u64,
-    /// Free blocks, the reserve included.
-    pub blocks_free: u64,
-    /// Free blocks that users without privilege may use.
-    pub blocks_available: u64,
-    /// Inodes of all groups.
-    pub inodes: u64,
-    /// Free inodes.
-    pub inodes_free: u64,
-    /// The maximum length of a name, in bytes.
-    pub name_max: u32,
-    /// Both halves of the UUID combined by XOR, as in the kernel.
-    pub fsid: u64,
-}
 
 /// Exact counts of operations since the mount.
 #[derive(Debug, Default)]
@@ -84,9 +59,6 @@ pub struct FsStats {
     pub errors: Counter,
 }
 
-/// See [`Filesystem::when_nameless`].
-pub(crate) type Nameless = Box<dyn Fn(&InodeRef) + Send + Sync>;
-
 /// A mounted file system.
 pub struct Filesystem {
     pub(crate) me: Weak<Filesystem>,
@@ -99,9 +71,7 @@ pub struct Filesystem {
     pub(crate) sb_place: (BlockNr, usize),
     pub(crate) budget: Arc<Budget>,
     pub(crate) cache: Arc<BufferCache>,
-    pub(crate) groups: Arc<Groups>,
-    pub(crate) alloc: BlockAllocator,
-    pub(crate) reserve: Reserve,
+    pub(crate) placement: Arc<Placement>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) has_log: bool,
     /// The image has the journal only for this mount; the unmount removes it.
@@ -111,35 +81,14 @@ pub struct Filesystem {
     pub(crate) inodes: Arc<InodeTable>,
     pub(crate) own_inodes: OwnInodes,
     pub(crate) es: Arc<EsCache>,
-    pub(crate) flusher: Arc<Flusher<Inode>>,
-    /// Limits the file data that is under way to the device.
-    pub(crate) bulk: BulkWindow,
-    pub(crate) sync_policy: Box<dyn SyncPolicy>,
+    pub(crate) writeback: Writeback<Inode, Ask, Completed>,
     pub(crate) orphans: Orphans,
     pub(crate) renames: Mutex<()>,
-    /// For each group, the place where the search for a free inode begins; see [`crate::ialloc`].
-    pub(crate) inode_hints: AppendVec<AtomicU32>,
-    pub(crate) free_inodes: AtomicI64,
     pub(crate) lifecycle: Lifecycle,
     /// Errors that the superblock on the device, the log or the messages do not contain yet.
     pub(crate) error_log: ErrorLog,
     pub(crate) on_error: OnError,
-    pub(crate) evictions: Mutex<VecDeque<Arc<Inode>>>,
-    pub(crate) evict_work: Condvar,
-    /// Signalled when an inode is queued, and when the last one has left the queue and is finished.
-    pub(crate) evict_idle: Condvar,
-    pub(crate) evicting: AtomicU32,
-    /// The number of evictions that have ended.
-    pub(crate) evicted: AtomicU64,
-    /// Called with each inode that loses its last name ([`Filesystem::when_nameless`]).
-    pub(crate) nameless: OnceLock<Nameless>,
-    /// The time when an inode last lost its last name; 0 if none has.
-    pub(crate) unlinked_ns: AtomicU64,
-    /// The lost writes of all files.
-    pub(crate) losses: LossLedger<Error>,
-    /// Batches whose data is on the device and that still need a handle.
-    pub(crate) completed: WorkQueue<Completed>,
-    pub(crate) asks: WorkQueue<Ask>,
+    pub(crate) evictions: Evictions<Arc<Inode>>,
     pub(crate) threads: Threads,
     /// The state of the random number generator.
     pub(crate) random: AtomicU64,
@@ -147,11 +96,8 @@ pub struct Filesystem {
     pub(crate) new_extents: bool,
     /// Inodes may contain their file's content.
     pub(crate) inline_data: bool,
-    /// The memory of the allocator that is charged to the budget.
-    pub(crate) buddy_bytes: AtomicUsize,
     /// The memory charged to the budget for the whole time of the mount.
     pub(crate) charged: AtomicU64,
-    pub(crate) overhead: AtomicU64,
     /// Held by a growth, so that only one runs at a time.
     pub(crate) growth: Mutex<()>,
     /// Attribute blocks that other inodes may share.
@@ -170,19 +116,11 @@ pub struct Filesystem {
 }
 
 impl Filesystem {
-    /// The root directory.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if the inode is damaged; [`Error::Device`] if its block cannot be read.
-    pub fn root(&self) -> Result<InodeRef> {
-        self.iget(InodeNr::ROOT)
-    }
-
     /// From now on `tell` is called with each inode that loses its last name, while the operation still holds the inode
     /// and its locks. A server may take a reference for clients that continue to use the inode. Only the first call of
     /// this function has an effect.
     pub fn when_nameless(&self, tell: impl Fn(&InodeRef) + Send + Sync + 'static) {
-        let _ = self.nameless.set(Box::new(tell));
+        self.evictions.when_nameless(Box::new(tell));
     }
 
     /// The block size, in bytes.
@@ -248,7 +186,7 @@ impl Filesystem {
 
     /// The memory for block groups, in bytes, which does not depend on the contents of the caches.
     pub fn fixed_bytes(&self) -> u64 {
-        (self.groups.memory() + self.alloc.memory_fixed() + self.inode_hints.len() * 4) as u64
+        self.placement.fixed_bytes()
     }
 
     /// Counts of the extent-status cache.
@@ -258,7 +196,7 @@ impl Filesystem {
 
     /// Counts of the block allocator.
     pub fn alloc_stats(&self) -> extant_mballoc::Statistics {
-        self.alloc.statistics()
+        self.placement.alloc.statistics()
     }
 
     /// How often an inode began to share another's attribute block.
@@ -273,7 +211,7 @@ impl Filesystem {
 
     /// Pending writes: bytes of data that are not on the device, and blocks that are reserved for data without a place.
     pub fn delayed(&self) -> (u64, u64) {
-        (self.flusher.dirty_bytes(), self.alloc.reserved_blocks())
+        (self.writeback.flusher.dirty_bytes(), self.placement.alloc.reserved_blocks())
     }
 
     /// The number of inodes in memory, and the number of orphans among them.
@@ -302,161 +240,12 @@ impl Filesystem {
         (z ^ z >> 31) as u32
     }
 
-    /// Joins the running transaction. `credits` is the number of metadata blocks that the operation may change.
-    pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
-        self.before_handle()?;
-        self.log_errors()?;
-        Ok(self.journal.start(self.with_quota_credits(credits).min(self.journal.max_credits()))?)
-    }
-
-    /// A handle, if one is available without waiting.
-    pub(crate) fn try_start(&self, credits: u32) -> Option<Handle> {
-        self.before_handle().ok()?;
-        if self.error_log.is_unlogged() {
-            return None;
-        }
-        self.journal.try_start(self.with_quota_credits(credits).min(self.journal.max_credits()))
-    }
-
-    pub(crate) fn before_handle(&self) -> Result<()> {
-        self.note_damaged_groups();
-        if self.is_read_only() {
-            return Err(Error::ReadOnly);
-        }
-        self.charge_buddies();
-        self.budget.relieve();
-        Ok(())
-    }
-
-    /// Runs an operation's changes under a handle. An operation that fails must have undone its changes, or have called
-    /// [`Filesystem::whole`], so the handle is finished in both cases. Only a panic does neither, and aborts the
-    /// journal.
-    pub(crate) fn transact_whole<T>(&self, credits: u32, change: impl FnOnce(&mut Handle) -> Result<T>) -> Result<T> {
-        let mut handle = self.start(credits)?;
-        let r = change(&mut handle);
-        if r.is_err() {
-            // Its records may describe what it has taken back.
-            handle.set_opaque();
-        }
-        handle.finish();
-        self.note_damaged_groups();
-        r
-    }
-
-    /// Runs one change under a handle; see [`Filesystem::end`].
-    pub(crate) fn transact<T>(&self, credits: u32, change: impl FnOnce(&mut Handle) -> Result<T>) -> Result<T> {
-        let mut handle = self.start(credits)?;
-        let r = change(&mut handle);
-        self.end(handle, r)
-    }
-
-    /// Ends a handle. An operation that fails for a reason of its own (no space, say) has undone its changes. One that
-    /// met damage, an inode that cannot be stored, or a failing device may have stopped anywhere: if it has changed
-    /// something, nothing more becomes durable.
-    pub(crate) fn end<T>(&self, mut handle: Handle, r: Result<T>) -> Result<T> {
-        use Error::{Aborted, Corrupt, Device, Journal, Unsupported};
-        if r.is_err() {
-            // Its records may describe what it has undone.
-            handle.set_opaque();
-        }
-        match &r {
-            Err(e @ (Corrupt { .. } | Device(_) | Journal(_) | Aborted { .. } | Unsupported(_))) => {
-                self.gives_up(e);
-                handle.fail(e);
-            }
-            _ => handle.finish(),
-        }
-        self.note_damaged_groups();
-        r
-    }
-
-    /// Adjusts the budget to the memory that the allocator's buddy bitmaps take now.
-    fn charge_buddies(&self) {
-        let now = self.alloc.memory_used();
-        if self.buddy_bytes.load(Ordering::Relaxed) != now {
-            let before = self.buddy_bytes.swap(now, Ordering::Relaxed);
-            self.budget.charge(now as u64);
-            self.budget.uncharge(before as u64);
-        }
-    }
-
-    /// Changes the superblock under `handle`. 1 credit.
-    pub(crate) fn modify_superblock(&self, handle: &mut Handle, f: impl FnOnce(&mut SuperBlock)) -> Result<()> {
-        let buffer = self.cache.get(self.sb_place.0)?;
-        handle.set_opaque();
-        let mut sb = self.sb.lock();
-        f(&mut sb);
-        let at = self.sb_place.1;
-        handle.modify(&buffer, BufKind::Table, |b| sb.encode_into(&mut b[at..at + 1024]));
-        Ok(())
-    }
-
-    /// Makes the mount read-only. From here on it reports nothing as durable that is not. Only the first error is kept;
-    /// returns whether this is the first.
-    pub(crate) fn fail(&self, e: &Error) -> bool {
-        let first = self.lifecycle.go_because(Transition::Fail, e);
-        if first {
-            self.options.messages.say(format_args!("{}: {e}; the mount is read-only from here on", self.image()));
-        }
-        first
-    }
-
-    /// Stops trusting the state in memory, for example after a panic in an operation. Nothing more reaches the log, the
-    /// mount is read-only from here on, and the image stays marked as needing recovery. A read-only mount stays
-    /// read-only and writes nothing. A frozen mount writes when it is thawed.
-    pub fn abort(&self, cause: &str) {
-        if self.lifecycle.go(Transition::StayReadOnly) {
-            return;
-        }
-        let e = extant_journal::Error::Aborted { cause: cause.to_owned() };
-        // This comes before the check, so that a thaw that ends before the check finds the error.
-        self.note_aborted(e.clone());
-        if self.lifecycle.allows(Right::Report) {
-            self.journal.abort(&e);
-        }
-    }
-
-    fn note_aborted(&self, error: extant_journal::Error) {
-        let e = Error::from(error);
-        if self.fail(&e) {
-            let block = e.device_offset().map(|at| BlockNr(at >> self.geo.block_bits));
-            let _ = self.tell_superblock(&e, None, block); // `fail` has reported it
-        }
-    }
-
     /// Free and used space and inodes at this moment (Linux: `ext4_statfs`).
     pub fn statfs(&self) -> StatFs {
         let sb = self.sb.lock();
-        let free = self.alloc.free_blocks().saturating_sub(self.alloc.reserved_blocks());
-        // As in the kernel: the blocks that an unprivileged write can get.
-        let available = free.saturating_sub(self.reserve.kept_back());
-        let overhead =
-            if self.options.count_overhead == Some(true) { 0 } else { self.overhead.load(Ordering::Relaxed) };
         let uuid = sb.uuid();
         let half = |at: usize| uuid[at..at + 8].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
-        StatFs {
-            block_size: self.geo.block_size,
-            blocks: self.geo.blocks_count.saturating_sub(overhead),
-            blocks_free: free,
-            blocks_available: available,
-            inodes: u64::from(self.geo.inodes_count),
-            inodes_free: self.free_inodes.load(Ordering::Relaxed).max(0) as u64,
-            name_max: 255,
-            fsid: half(0) ^ half(8),
-        }
-    }
-}
-
-/// Frees buddy bitmaps, which can be built again from the block bitmaps.
-impl Shrinker for Filesystem {
-    fn reclaimable(&self) -> u64 {
-        self.alloc.memory_used() as u64
-    }
-
-    fn shrink(&self, bytes: u64) -> u64 {
-        let buddies = self.alloc.drop_unused_buddies(bytes as usize) as u64;
-        self.charge_buddies();
-        buddies
+        self.placement.statfs(self.options.count_overhead == Some(true), half(0) ^ half(8))
     }
 }
 
@@ -466,42 +255,10 @@ impl FrameOwner for Filesystem {
     }
 
     fn want_written(&self, bytes: u64) {
-        self.flusher.demand(bytes);
+        self.writeback.flusher.demand(bytes);
     }
 
     fn unwritten(&self) -> u64 {
-        self.flusher.dirty_bytes()
-    }
-}
-
-/// The journal's calls to the file system, held weakly: the journal belongs to the file system.
-pub(crate) struct JournalHooks {
-    pub fs: std::sync::OnceLock<Weak<Filesystem>>,
-}
-
-impl Hooks for JournalHooks {
-    fn released(&self, freed: Vec<(BlockNr, u32)>) {
-        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
-            if fs.options.discard == Some(true) {
-                let block = u64::from(fs.geo.block_size);
-                for (start, len) in &freed {
-                    // Failure is harmless: the device keeps the blocks.
-                    let _ = fs.dev.discard(start.0 * block, u64::from(*len) * block);
-                }
-            }
-            fs.alloc.release(&freed);
-        }
-    }
-
-    fn log_free(&self) {
-        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
-            fs.write_errors();
-        }
-    }
-
-    fn aborted(&self, error: &extant_journal::Error) {
-        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
-            fs.note_aborted(error.clone());
-        }
+        self.writeback.flusher.dirty_bytes()
     }
 }

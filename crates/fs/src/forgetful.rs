@@ -33,10 +33,10 @@ impl Forgetful {
         let bitmaps: Vec<Range<u64>> = mounted
             .geo
             .groups()
-            .map(|g| mounted.groups.with(g, |d| d.block_bitmap.0 << bits).expect("group"))
+            .map(|g| mounted.placement.groups.with(g, |d| d.block_bitmap.0 << bits).expect("group"))
             .map(|at| at..at + block)
             .collect();
-        let table = mounted.groups.with(GroupNr(0), |d| d.inode_table.0).expect("group");
+        let table = mounted.placement.groups.with(GroupNr(0), |d| d.inode_table.0).expect("group");
         dev.places.set((bitmaps, table << bits)).expect("once");
         dev.fs.set(Arc::downgrade(&mounted.arc())).expect("once");
         (dev, mounted)

@@ -532,7 +532,7 @@ mod tests {
     fn the_sums_follow_every_change() {
         for args in [&["-t", "ext4", "-g", "512"][..], &["-t", "ext3", "-g", "1024"]] {
             let fs = mounted(args);
-            assert!(fs.groups.sums_agree(), "{args:?}: as mounted");
+            assert!(fs.placement.groups.sums_agree(), "{args:?}: as mounted");
             let root = fs.root().expect("root");
             for i in 0..100 {
                 let d = mkdir(&fs, &root, i);
@@ -544,15 +544,15 @@ mod tests {
                 }
             }
             fs.sync().expect("sync");
-            assert!(fs.groups.sums_agree(), "{args:?}: after making");
-            let made = fs.groups.dirs();
+            assert!(fs.placement.groups.sums_agree(), "{args:?}: after making");
+            let made = fs.placement.groups.dirs();
             for i in 0..100 {
                 let d = fs.lookup(&root, format!("d{i}").as_bytes()).expect("there");
                 fs.rmdir(&d, format!("d{i}").as_bytes()).expect("rmdir");
             }
             fs.drain_evictions();
-            assert!(fs.groups.sums_agree(), "{args:?}: after removing");
-            assert_eq!(fs.groups.dirs(), made - 100);
+            assert!(fs.placement.groups.sums_agree(), "{args:?}: after removing");
+            assert_eq!(fs.placement.groups.dirs(), made - 100);
             drop(root);
             fs.unmount().expect("unmount");
         }
@@ -562,7 +562,7 @@ mod tests {
     #[test]
     fn placing_a_directory_does_not_visit_all_groups() {
         let fs = mounted(&["-t", "ext4", "-g", "256"]);
-        assert!(fs.groups.count() >= 500);
+        assert!(fs.placement.groups.count() >= 500);
         let root = fs.root().expect("root");
         let top = mkdir(&fs, &root, 0);
         let before = fs.stats.placement_looks.get();
@@ -602,18 +602,18 @@ mod tests {
         let (forgetful, fs) = Forgetful::mount(dev.clone());
         // A group without a copy of the superblock at its beginning.
         let border = fs.geo.first_block_of_group(GroupNr(4));
-        let free = fs.alloc.free_blocks();
+        let free = fs.placement.alloc.free_blocks();
         for (start, len) in [(border.0 - 3, 3), (border.0, 5)] {
             let request = Request { flags: RequestFlags::GOAL_ONLY, ..Request::metadata(Some(BlockNr(start)), len) };
-            let got = fs.transact(8, |handle| fs.alloc.allocate(handle, &request)).expect("free");
+            let got = fs.transact(8, |handle| fs.placement.alloc.allocate(handle, &request)).expect("free");
             assert_eq!((got.start.0, got.len), (start, len));
         }
         fs.sync().expect("sync");
         let (freed, _) = forgetful.run_until(&fs, 3, || {
-            fs.transact(8, |handle| fs.free_blocks(handle, InodeNr::ROOT, BlockNr(border.0 - 3), 8))
+            fs.transact(8, |handle| fs.placement.free_blocks(handle, InodeNr::ROOT, BlockNr(border.0 - 3), 8))
         });
         assert!(freed.is_ok() && !fs.is_read_only(), "{freed:?}");
-        assert_eq!(fs.alloc.free_blocks(), free);
+        assert_eq!(fs.placement.alloc.free_blocks(), free);
         fs.unmount().expect("unmount");
         crate::tools::assert_clean(&dev);
     }
@@ -622,7 +622,10 @@ mod tests {
     /// descriptors.
     fn fresh_groups(fs: &Filesystem) -> Vec<GroupNr> {
         let uninit = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
-        fs.geo.groups().filter(|g| fs.groups.with(*g, |d| d.flags.contains(uninit)).expect("a group")).collect()
+        fs.geo
+            .groups()
+            .filter(|g| fs.placement.groups.with(*g, |d| d.flags.contains(uninit)).expect("a group"))
+            .collect()
     }
 
     /// Runs an operation on each of two threads of a mount, in many schedules.
@@ -652,8 +655,8 @@ mod tests {
     fn readers_see_only_complete_bitmaps() {
         let look = |fs: &Filesystem| {
             let bitmaps = |g: &GroupNr| {
-                let inodes = fs.groups.inode_bitmap(*g).expect("inode bitmap");
-                (fs.groups.load(*g).expect("block bitmap"), inodes.read(<[u8]>::to_vec))
+                let inodes = fs.placement.groups.inode_bitmap(*g).expect("inode bitmap");
+                (fs.placement.groups.load(*g).expect("block bitmap"), inodes.read(<[u8]>::to_vec))
             };
             fresh_groups(fs).iter().map(bitmaps).collect::<Vec<_>>()
         };
@@ -670,14 +673,14 @@ mod tests {
             for group in fresh_groups(fs) {
                 let goal = fs.geo.first_block_of_group(group);
                 let mut handle = fs.start(8).expect("handle");
-                let got = fs.alloc.allocate(&mut handle, &Request::metadata(Some(goal), 1)).expect("space");
-                fs.free_blocks(&mut handle, InodeNr::ROOT, got.start, 1).expect("freed");
+                let got = fs.placement.alloc.allocate(&mut handle, &Request::metadata(Some(goal), 1)).expect("space");
+                fs.placement.free_blocks(&mut handle, InodeNr::ROOT, got.start, 1).expect("freed");
                 handle.finish();
             }
         };
         two_at_once(take, |fs, (), ()| {
             assert_eq!(fs.alloc_stats().groups_bad, 0);
-            assert_eq!(fs.groups.take_damage().len(), 0);
+            assert_eq!(fs.placement.groups.take_damage().len(), 0);
         });
     }
 
@@ -689,7 +692,7 @@ mod tests {
             let options =
                 MountOptions { threads: false, seed: Some(1), alloc_policy: policy, ..MountOptions::default() };
             let fs = Filesystem::mount(dev, options).expect("mounted");
-            let (fixed, groups) = (fs.fixed_bytes(), u64::from(fs.groups.count()));
+            let (fixed, groups) = (fs.fixed_bytes(), u64::from(fs.placement.groups.count()));
             let linux = matches!(policy.name(), "optimize-scan" | "goal-first");
             assert!(fixed <= groups * if linux { 300 } else { 200 }, "{}: {}", policy.name(), fixed / groups);
             besides.push(fs.budget.used().checked_sub(fixed).expect("charged"));

@@ -2,13 +2,13 @@
 //!
 //! Main types: [`HashSettings`].
 //!
-//! What it does not do: hash ([`extant_ondisk::htree::Hasher`] does).
+//! What it does not do: compute hashes ([`extant_ondisk::htree::Hasher`] does).
 //!
 //! # Locking
 //! None: the settings do not change during a mount.
 
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
-use extant_ondisk::htree::HashVersion;
+use extant_ondisk::htree::{HashVersion, Hasher};
 use extant_ondisk::superblock::SuperBlock;
 
 /// The superblock's settings for directories.
@@ -36,5 +36,10 @@ impl HashSettings {
             has_csum: sb.ro_compat().contains(RoCompat::METADATA_CSUM),
             strict: sb.strict_encoding(),
         }
+    }
+
+    /// The hash of a name, by which new directories are spread over the groups.
+    pub(crate) fn of_name(&self, name: &[u8]) -> u32 {
+        Hasher::new(self.version, self.seed).hash(name).hash
     }
 }

@@ -18,19 +18,16 @@
 
 use std::ops::Range;
 
+use extant_base::counter::Counter;
 use extant_base::sync::atomic::{AtomicU32, Ordering};
-use extant_cache::BufKind;
 use extant_journal::Handle;
 use extant_ondisk::group_desc::{GroupDesc, GroupFlags};
-use extant_ondisk::inode::{InodeDesc, InodeFlags};
 use extant_ondisk::superblock::{DescChecksum, Geometry};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 
 use crate::error::{Damage, Error, Result};
-use crate::filesystem::Filesystem;
 use crate::groups::Prepared;
-use crate::inode::Inode;
-use crate::options::OnError;
+use crate::placement::Placement;
 
 /// The hint of a group that is skipped. Freeing an inode in the group resets the hint, since it shows that the bitmap
 /// is readable.
@@ -65,7 +62,19 @@ fn unmarked(ino: InodeNr, bitmap: BlockNr) -> Error {
     Error::corrupt(Damage::InodeBitmap, "freed, but its bit is clear").of(ino).at(bitmap)
 }
 
-impl Filesystem {
+/// A new inode, as the choice of its number sees it.
+pub(crate) struct NewNumber<'a> {
+    pub is_dir: bool,
+    pub parent: InodeNr,
+    /// The group of the parent's latest child.
+    pub last_group: &'a AtomicU32,
+    /// For a directory that should be far from its parent, the hash of its name.
+    pub spread: Option<u32>,
+    /// Counts the descriptors that were examined.
+    pub looks: &'a Counter,
+}
+
+impl Placement {
     /// The numbers of all inodes in the group of this one.
     pub(crate) fn inodes_beside(&self, ino: InodeNr) -> Range<u64> {
         let per_group = u64::from(self.geo.inodes_per_group);
@@ -73,57 +82,57 @@ impl Filesystem {
         first..first + per_group
     }
 
-    /// Allocates an inode number for a child of `parent`. Also returns whether its slot was never used; the slot's
-    /// content is then undefined. 3 credits (bitmap and descriptor; the group's block bitmap does not change), plus the
-    /// inode's table block, which the caller fills.
+    /// Allocates an inode number. Also returns whether its slot was never used; the slot's content is then undefined. 3
+    /// credits (bitmap and descriptor; the group's block bitmap does not change), plus the inode's table block, which
+    /// the caller fills.
+    ///
+    /// Groups whose bitmap is unreadable or contradicts its descriptor go to `skipped`, if there is one, with their
+    /// errors. The caller records these.
     ///
     /// # Errors
-    /// [`Error::NoInodes`]; if groups were skipped and no other has a free inode, the error of the first skipped group.
+    /// [`Error::NoInodes`]; the error of a group that may not be skipped; if groups were skipped and no other has a
+    /// free inode, the error of the first skipped group.
     pub(crate) fn allocate_inode(
         &self,
         handle: &mut Handle,
-        parent: &Inode,
-        is_dir: bool,
-        name: &[u8],
+        new: &NewNumber<'_>,
+        mut skipped: Option<&mut Vec<Error>>,
     ) -> Result<(InodeNr, bool)> {
-        let parent_group = GroupNr((parent.ino.0 - 1) / self.geo.inodes_per_group);
+        let parent_group = GroupNr((new.parent.0 - 1) / self.geo.inodes_per_group);
         let groups = self.groups.count();
         let flexible = self.geo.groups_per_flex > 1;
-        let first = if is_dir {
-            let top = parent.ino == InodeNr::ROOT || parent.meta.read().desc.flags.contains(InodeFlags::TOPDIR);
-            self.orlov_group(parent, parent_group, top.then_some(name))?
+        let first = if new.is_dir {
+            self.orlov_group(new, parent_group)?
         } else if flexible {
-            self.group_near(parent, parent_group)?
+            self.group_near(new, parent_group)?
         } else {
             parent_group
         };
-        let mut met = None;
         let mut tried = 0u32;
         // Without flex groups, the search probes at quadratic distances from the first choice, and then all groups in
         // turn.
         let mut step = 0u32;
         let mut group = first.0;
         loop {
-            match self.try_inode_in_group(handle, GroupNr(group), is_dir) {
+            match self.try_inode_in_group(handle, GroupNr(group), new.is_dir) {
                 Ok(Some(found)) => {
-                    parent.last_alloc_group.store(group, Ordering::Relaxed);
+                    new.last_group.store(group, Ordering::Relaxed);
                     return Ok(found);
                 }
                 Ok(None) => {}
-                Err(e) if self.on_error == OnError::Continue => {
+                Err(e) => {
+                    let Some(skipped) = &mut skipped else { return Err(e) };
                     self.inode_hint(GroupNr(group)).store(PASSED_OVER, Ordering::Relaxed);
-                    // Also errors of the device are recorded here, because no other caller sees them.
-                    self.record_error(&e);
-                    met.get_or_insert(e);
+                    skipped.push(e);
                 }
-                Err(e) => return Err(e),
             }
             tried += 1;
             if !flexible && step < 16 && step < groups {
                 step = if step == 0 { 1 } else { step * 2 };
                 group = (first.0 + step) % groups;
             } else if tried > 2 * groups + 32 {
-                return Err(met.unwrap_or(Error::NoInodes));
+                let first = skipped.and_then(|skipped| skipped.first().cloned());
+                return Err(first.unwrap_or(Error::NoInodes));
             } else {
                 group = (group + 1) % groups;
             }
@@ -173,30 +182,21 @@ impl Filesystem {
         Ok(self.groups.inode_bitmap(place.group)?.read(|bytes| bitmap::test(bytes, place.index)))
     }
 
-    /// Marks this inode number as used, unless it is already. Zeroes never-used slots that come into use with it
-    /// (Linux: `ext4_mark_inode_used`).
-    pub(crate) fn mark_inode_used(&self, ino: InodeNr, is_dir: bool) -> Result<()> {
+    /// Marks this inode number as used, unless it is already. Returns the never-used slots that come into use with it.
+    /// 2 credits.
+    pub(crate) fn mark_inode(&self, handle: &mut Handle, ino: InodeNr, is_dir: bool) -> Result<Range<u32>> {
         let place = self.geo.inode_location(ino)?;
         let buffer = self.groups.inode_bitmap(place.group)?;
-        let fresh = self.transact(2, |handle| {
-            self.groups.update_bitmap(handle, place.group, &buffer, |desc, bytes| {
-                Ok((!bitmap::test(bytes, place.index)).then(|| take(&self.geo, desc, bytes, place.index, is_dir)))
-            })
+        let fresh = self.groups.update_bitmap(handle, place.group, &buffer, |desc, bytes| {
+            Ok((!bitmap::test(bytes, place.index)).then(|| take(&self.geo, desc, bytes, place.index, is_dir)))
         })?;
-        let Some(fresh) = fresh else { return Ok(()) };
-        self.free_inodes.fetch_sub(1, Ordering::Relaxed);
-        let (first, size) = (ino.0 - place.index, self.geo.inode_size);
-        for index in fresh {
-            let (buffer, offset) = self.inode_slot(InodeNr(first + index))?;
-            self.transact(1, |handle| {
-                handle.modify(&buffer, BufKind::Table, |b| b[offset..offset + size].fill(0));
-                Ok(())
-            })?;
+        if fresh.is_some() {
+            self.free_inodes.fetch_sub(1, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(fresh.unwrap_or_default())
     }
 
-    /// Checks that an inode number can be freed. As long as the result exists, [`Filesystem::free_inode_number`] need
+    /// Checks that an inode number can be freed. As long as the result exists, [`Placement::free_inode_number`] need
     /// not read these blocks, and so cannot fail for lack of them.
     pub(crate) fn check_free_inode_number(&self, ino: InodeNr) -> Result<Prepared> {
         let place = self.geo.inode_location(ino)?;
@@ -230,31 +230,12 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Zeroes the slot of a new inode. If the slot shows that the bitmap was wrong and the inode exists, returns an
-    /// error. 1 credit.
-    pub(crate) fn clear_inode_slot(&self, handle: &mut Handle, ino: InodeNr, fresh: bool) -> Result<()> {
-        let (buffer, offset) = self.inode_slot(ino)?;
-        let size = self.geo.inode_size;
-        let taken = self.inodes.find(ino).is_some()
-            || !fresh
-                && buffer.read(|b| {
-                    InodeDesc::parse(&b[offset..offset + size], ino, &self.geo)
-                        .is_ok_and(|d| d.links > 0 && d.dtime == 0 && d.file_type().is_some())
-                });
-        if taken {
-            return Err(Error::corrupt(Damage::InodeBitmap, "free, but in use").of(ino));
-        }
-        self.describe_new_slot(handle, &buffer, offset);
-        handle.modify(&buffer, BufKind::Table, |b| b[offset..offset + size].fill(0));
-        Ok(())
-    }
-
     /// The first group with room in the parent's flex group or in the flex group of its latest child; otherwise a group
     /// chosen as for a directory (Linux: `find_group_other`).
-    fn group_near(&self, parent: &Inode, parent_group: GroupNr) -> Result<GroupNr> {
+    fn group_near(&self, new: &NewNumber<'_>, parent_group: GroupNr) -> Result<GroupNr> {
         let groups = self.groups.count();
         let flex = self.geo.groups_per_flex;
-        let last = parent.last_alloc_group.load(Ordering::Relaxed);
+        let last = new.last_group.load(Ordering::Relaxed);
         for near in [parent_group.0, last].into_iter().filter(|&g| g < groups) {
             let first = near - near % flex;
             for group in first..(first + flex).min(groups) {
@@ -263,11 +244,11 @@ impl Filesystem {
                 }
             }
         }
-        self.orlov_group(parent, parent_group, None)
+        self.orlov_group(new, parent_group)
     }
 
-    /// Chooses the group of a new directory. `top` is its name if it should be far from its parent.
-    fn orlov_group(&self, parent: &Inode, parent_group: GroupNr, top: Option<&[u8]>) -> Result<GroupNr> {
+    /// Chooses a group as for a new directory.
+    fn orlov_group(&self, new: &NewNumber<'_>, parent_group: GroupNr) -> Result<GroupNr> {
         let flex = self.geo.groups_per_flex.max(1);
         let groups = self.groups.count();
         let flexes = groups.div_ceil(flex);
@@ -275,7 +256,7 @@ impl Filesystem {
         let free_blocks = i64::try_from(self.alloc.free_clusters()).unwrap_or(i64::MAX);
         let (avg_inodes, avg_blocks) = (free_inodes / i64::from(flexes), free_blocks / i64::from(flexes));
         let free_inodes_of = |g: GroupNr| -> Result<i64> {
-            self.stats.placement_looks.inc();
+            new.looks.inc();
             self.groups.with(g, |d| i64::from(d.free_inodes))
         };
         let first_with_inode = |f: u32| -> Result<Option<GroupNr>> {
@@ -286,8 +267,8 @@ impl Filesystem {
             }
             Ok(None)
         };
-        if let Some(name) = top {
-            let start = self.name_hash(name) % flexes;
+        if let Some(hash) = new.spread {
+            let start = hash % flexes;
             let mut best: Option<(i64, u32)> = None;
             for i in 0..flexes {
                 let f = (start + i) % flexes;
@@ -312,7 +293,7 @@ impl Filesystem {
             let max_dirs = self.groups.dirs() / i64::from(flexes) + bound;
             let min_inodes = (avg_inodes - ipg * width / 4).max(1);
             let min_blocks = avg_blocks - bpg * width / 4;
-            let last = parent.last_alloc_group.load(Ordering::Relaxed);
+            let last = new.last_group.load(Ordering::Relaxed);
             let start = if last < groups { last } else { parent_group.0 } / flex;
             for i in 0..flexes {
                 let f = (start + i) % flexes;

@@ -38,9 +38,11 @@ use crate::inode::Inode;
 use crate::map::MapRoot;
 use crate::ops::credits;
 use crate::ops::mapping::Want;
+use crate::reserve::Caller;
 use crate::writeback::batch::WritebackReason;
 use crate::xattr;
-use crate::xattr_store::{Values, XattrView};
+use crate::xattr_store::Values;
+use crate::xattr_view::XattrView;
 
 /// Reading.
 impl Filesystem {
@@ -257,7 +259,7 @@ impl Filesystem {
         let moved = self.write_piece(start, 1, &content).and_then(|_| {
             self.transact_whole(self.allocate_credits(inode, 1), |handle| {
                 // The bitmap is read before the first change.
-                let _bitmap = chosen.as_ref().map(|chosen| self.alloc.prepare(handle, chosen)).transpose()?;
+                let _bitmap = chosen.as_ref().map(|chosen| self.placement.alloc.prepare(handle, chosen)).transpose()?;
                 self.forget_inline(handle, inode)?;
                 self.show_map(inode, self.empty_map(inode));
                 let mapped = self.map_chosen(handle, inode, first, &mut chosen, false);
@@ -358,10 +360,12 @@ impl Filesystem {
         names.to_block(format, dir.ino.0, &mut bytes, |e| Err(broken_names(dir, e)))?;
         dir::seal(&params, BlockKind::Leaf, &mut bytes);
         self.blocks_within_quota(dir, 1)?;
-        let block = self.allocate_meta_block(handle, MetaRole::Directory, dir.ino, dir, None)?;
+        let home = self.placement.inode_goal(dir.ino, dir.file_type());
+        let owner = (MetaRole::Directory, dir.ino);
+        let block = self.placement.allocate_meta_block(handle, owner, home, None, Caller::current())?;
         let mut root = self.empty_map(dir);
         if let Err(e) = root.insert(&self.map_view(dir), handle, LogicalBlock(0), block, 1, false) {
-            let freed = self.free_blocks(handle, dir.ino, block, 1);
+            let freed = self.placement.free_blocks(handle, dir.ino, block, 1);
             self.whole(handle, freed)?;
             return Err(e);
         }

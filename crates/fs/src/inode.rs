@@ -207,7 +207,7 @@ impl Inode {
                 Meta { desc, lazy_times: false, charge, promised: 0, freed: false, values: 0 },
             ),
             es,
-            promises: Promises::new(fs.alloc.cluster_size()),
+            promises: Promises::new(fs.placement.alloc.cluster_size()),
             pages,
             prealloc: InodePreallocation::new(ino),
             writes: Writebacks::new(),

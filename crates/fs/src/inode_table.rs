@@ -264,7 +264,7 @@ impl FrameOwner for InodeTable {
             inode
         };
         if let Some(fs) = gone.fs.upgrade() {
-            fs.alloc.discard_preallocations(&gone.prealloc);
+            fs.placement.alloc.discard_preallocations(&gone.prealloc);
         }
         Tried::Freed
     }

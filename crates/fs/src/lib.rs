@@ -2,7 +2,7 @@
 //!
 //! Main types: [`Filesystem`] (a mounted file system; all operations are its methods), [`InodeRef`] (a file in use),
 //! [`MountOptions`], [`Error`]. Other parts: `mount/` (the steps of a mount, and its end), `ops/` (the operations),
-//! `groups.rs` and `ialloc.rs` (placement), `store.rs`, `dir_store.rs`, `xattr_store.rs` (the stores for the layers
+//! `placement.rs` (where blocks and inodes go), `store.rs`, `dir_store.rs`, `xattr_store.rs` (the stores for the layers
 //! below the operations), `map` (extents, indirect blocks), `dir` (directories), `xattr`.
 //!
 //! What it does not do: check permissions (the caller's kernel or program does), find partitions, or repair.
@@ -38,18 +38,21 @@ mod dir_store;
 pub mod errno;
 mod error;
 mod error_log;
+mod evictions;
 mod failure;
 mod fast_commit;
 mod filesystem;
 #[cfg(test)]
 mod forgetful;
 mod groups;
+mod handles;
 mod hash_settings;
 mod heart;
 mod ialloc;
 mod inline;
 mod inode;
 mod inode_table;
+mod journal_hooks;
 mod lifecycle;
 mod map;
 mod mount;
@@ -59,6 +62,7 @@ mod ops;
 mod options;
 mod orphan;
 pub mod path;
+mod placement;
 mod quota;
 mod reports;
 mod rescue;
@@ -71,6 +75,7 @@ pub mod walk;
 mod writeback;
 mod xattr;
 mod xattr_store;
+mod xattr_view;
 
 pub use crypt::{BadKey, KeyRing};
 pub use error::{CannotGrow, Damage, Error, Result, Unsupported};
@@ -83,7 +88,7 @@ pub use extant_mballoc::Policy as AllocPolicy;
 pub use extant_ondisk::encryption::{KeyName, Policy as EncryptionPolicy};
 pub use extant_ondisk::growth::NoGrowth;
 pub use extant_ondisk::quota::{Limits, QuotaKind, Usage};
-pub use filesystem::{Filesystem, FsStats, StatFs};
+pub use filesystem::{Filesystem, FsStats};
 pub use inode::{Attr, InodeRef};
 pub use inode_table::INODE_BYTES;
 pub use mount::copies::probe_superblock;
@@ -101,6 +106,7 @@ pub use options::{
     Atime, BadValue, BorrowJournal, COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, JournalDevice, Messages, MountOptions, OnError,
     POLICIES, PolicyOption, QUEUE_DEPTH_MAX,
 };
+pub use placement::StatFs;
 pub use quota::QuotaLimits;
 pub use reserve::Caller;
 pub use xattr::SetMode;

@@ -13,11 +13,11 @@
 use extant_ondisk::superblock::ErrorEvent;
 use extant_ondisk::{BlockNr, InodeNr};
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
+use crate::inode::Inode;
 use crate::lifecycle::{Phase, Right, Transition};
 use crate::mount::super_block::{read_super_at, write_super};
-use crate::ops::credits;
 use crate::options::OnError;
 
 impl Filesystem {
@@ -46,7 +46,7 @@ impl Filesystem {
 
     /// Records groups that the allocator skips, and blocks that it did not free.
     pub(crate) fn note_damaged_groups(&self) {
-        for e in self.groups.take_damage() {
+        for e in self.placement.groups.take_damage() {
             self.record_error(&e);
         }
     }
@@ -75,6 +75,16 @@ impl Filesystem {
             // As in the kernel, changes that were not durable when the damage was found never become durable.
             self.journal.abort(&extant_journal::Error::Aborted { cause: e.to_string() });
         }
+    }
+
+    /// Makes the mount read-only. From here on it reports nothing as durable that is not. Only the first error is kept;
+    /// returns whether this is the first.
+    pub(crate) fn fail(&self, e: &Error) -> bool {
+        let first = self.lifecycle.go_because(Transition::Fail, e);
+        if first {
+            self.options.messages.say(format_args!("{}: {e}; the mount is read-only from here on", self.image()));
+        }
+        first
     }
 
     /// Ends a mount whose cleanup fails with an error of the device; returns whether this is such an error. Nothing
@@ -131,17 +141,6 @@ impl Filesystem {
         }
     }
 
-    /// Adds the error fields to a transaction, if the mount continues after an error (`errors=continue`). Otherwise a
-    /// checkpoint of an older superblock would remove them from the device.
-    pub(crate) fn log_errors(&self) -> Result<()> {
-        if !self.error_log.take_unlogged() {
-            return Ok(());
-        }
-        let mut handle = self.journal.start(credits::SUPER)?;
-        let r = self.modify_superblock(&mut handle, |_| ());
-        self.end(handle, r)
-    }
-
     /// Writes errors that are due to the superblock on the device. If a commit or checkpoint is writing, it does so
     /// when that ends. The next mount and e2fsck then see them in any case. Only the error fields are written; other
     /// changes of the superblock in memory belong to transactions. A failure is ignored: the device's errors have
@@ -180,6 +179,38 @@ impl Filesystem {
                 on_disk.copy_errors_from(&self.sb.lock());
                 let _ = write_super(&*self.dev, &on_disk, self.sb_place);
             }
+        }
+    }
+}
+
+impl Filesystem {
+    /// Records that an inode is used in spite of this damage.
+    pub(crate) fn doubt(&self, inode: &Inode, e: Error) {
+        if inode.doubt.get().is_none() {
+            self.note_hurt(&e);
+            let _ = inode.doubt.set(Box::new(e));
+        }
+    }
+
+    /// Counts and reports damage or a read error that makes something unavailable to a rescue.
+    pub(crate) fn note_hurt(&self, e: &Error) {
+        if e.is_corruption() || (self.rescues() && matches!(e, Error::Device(_))) {
+            self.record_error(e);
+        }
+    }
+
+    /// Returns `None` for damage in spite of which an eviction continues. The damage is recorded when no lock is held.
+    pub(crate) fn unless_damaged<T>(&self, inode: &Inode, r: Result<T>) -> Result<Option<T>> {
+        match r {
+            Err(Error::Unsupported(what)) => {
+                self.placement.groups.keep_damage(Error::corrupt(Damage::Xattr, what.to_string()).of(inode.ino));
+                Ok(None)
+            }
+            Err(e) if e.is_corruption() => {
+                self.placement.groups.keep_damage(e.of(inode.ino));
+                Ok(None)
+            }
+            r => r.map(Some),
         }
     }
 }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use extant_base::sync::atomic::Ordering;
 use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
-use extant_mballoc::{InodePreallocation, Kind, MetaRequest, MetaRole, Pointers, Request, RequestFlags};
+use extant_mballoc::{InodePreallocation, MetaRequest, MetaRole, Pointers, Request, RequestFlags};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
-use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock, bitmap};
+use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 
 use crate::clusters::ClusterSize;
 use crate::error::{Damage, Error, Result};
@@ -27,7 +27,7 @@ impl Filesystem {
     /// The table block of an inode and the offset of its slot.
     pub(crate) fn inode_slot(&self, ino: InodeNr) -> Result<(Arc<Buffer>, usize)> {
         let place = self.geo.inode_location(ino)?;
-        let table = self.groups.with(place.group, |d| d.inode_table)?;
+        let table = self.placement.groups.with(place.group, |d| d.inode_table)?;
         let block = BlockNr(table.0 + u64::from(place.table_block));
         if self.cache.peek(block).is_none() {
             // As with Linux's inode_readahead_blks: 32 blocks around the wanted one, within the table.
@@ -49,13 +49,12 @@ impl Filesystem {
         self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, generation).raw())
     }
 
-    /// Whether a file may own these blocks: they exist, and none of them belongs to the file system's own structures or
-    /// the journal (Linux: `ext4_inode_block_valid`, fs/ext4/block_validity.c). Takes no lock. This is checked for all
-    /// blocks in a map on disk; the extent status remembers good results.
-    pub(crate) fn may_be_owned(&self, start: BlockNr, len: u64) -> bool {
-        start.0 >= self.geo.first_data_block.max(1)
-            && self.geo.contains_range(start, len)
-            && !self.alloc.is_protected(start, len)
+    /// The root directory.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the inode is damaged; [`Error::Device`] if its block cannot be read.
+    pub fn root(&self) -> Result<InodeRef> {
+        self.iget(InodeNr::ROOT)
     }
 
     /// The inode, from memory or from its inode table.
@@ -79,16 +78,6 @@ impl Filesystem {
             return Err(Error::Stale(ino));
         }
         Ok(inode)
-    }
-
-    /// As [`Filesystem::iget`], for a caller that has seen the inode before: `generation` distinguishes it from other
-    /// inodes with its number.
-    ///
-    /// # Errors
-    /// [`Error::Stale`], also if the number now belongs to another inode.
-    pub fn iget_again(&self, ino: InodeNr, generation: u32) -> Result<InodeRef> {
-        let inode = self.watch(self.iget(ino))?;
-        if inode.generation == generation { Ok(inode) } else { Err(Error::Stale(ino)) }
     }
 
     /// The inode with this number, for tools. This includes the file system's own inodes, and under rescue deleted
@@ -219,7 +208,7 @@ impl Filesystem {
         if mapped && self.own_inodes.journal != Some(ino) && !self.rescues() {
             map.check_root(&MapView::new(self, ino, desc.is_regular()))?;
         }
-        if desc.file_acl.0 != 0 && !self.may_be_owned(desc.file_acl, 1) && !self.rescues() {
+        if desc.file_acl.0 != 0 && !self.placement.may_be_owned(desc.file_acl, 1) && !self.rescues() {
             return Err(Error::corrupt(Damage::Xattr, "their block cannot be a file's").of(ino).at(desc.file_acl));
         }
         // A transaction that changed the inode may still be uncommitted, and fsync must wait for it.
@@ -255,6 +244,25 @@ impl Filesystem {
     pub(crate) fn write_inode_data(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         self.write_inode(handle, inode)?;
         inode.datasync_tid.store(handle.tid().0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Zeroes the slot of a new inode. If the slot shows that the bitmap was wrong and the inode exists, returns an
+    /// error. 1 credit.
+    pub(crate) fn clear_inode_slot(&self, handle: &mut Handle, ino: InodeNr, fresh: bool) -> Result<()> {
+        let (buffer, offset) = self.inode_slot(ino)?;
+        let size = self.geo.inode_size;
+        let taken = self.inodes.find(ino).is_some()
+            || !fresh
+                && buffer.read(|b| {
+                    InodeDesc::parse(&b[offset..offset + size], ino, &self.geo)
+                        .is_ok_and(|d| d.links > 0 && d.dtime == 0 && d.file_type().is_some())
+                });
+        if taken {
+            return Err(Error::corrupt(Damage::InodeBitmap, "free, but in use").of(ino));
+        }
+        self.describe_new_slot(handle, &buffer, offset);
+        handle.modify(&buffer, BufKind::Table, |b| b[offset..offset + size].fill(0));
         Ok(())
     }
 
@@ -326,7 +334,7 @@ impl MapStore for MapView<'_> {
     }
 
     fn cluster_size(&self) -> ClusterSize {
-        self.fs.alloc.cluster_size()
+        self.fs.placement.alloc.cluster_size()
     }
 
     fn group_of(&self, block: BlockNr) -> GroupNr {
@@ -334,7 +342,7 @@ impl MapStore for MapView<'_> {
     }
 
     fn block_range_valid(&self, start: BlockNr, len: u32) -> bool {
-        self.fs.may_be_owned(start, u64::from(len))
+        self.fs.placement.may_be_owned(start, u64::from(len))
     }
 
     fn read<R>(
@@ -392,7 +400,7 @@ impl MapStore for MapView<'_> {
         let flags = RequestFlags::USE_RESERVED;
         let blocks = node.pointers.as_slice();
         let pointers = self.aside.map(|owner| Pointers { owner, blocks, end: 0 });
-        self.fs.allocate_meta_with(handle, Request { flags, pointers, ..Request::meta(meta, 1) })
+        self.fs.placement.allocate_meta(handle, Request { flags, pointers, ..Request::meta(meta, 1) })
     }
 
     fn init<R>(&self, handle: &mut Handle, block: BlockNr, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
@@ -402,7 +410,7 @@ impl MapStore for MapView<'_> {
 
     fn free_meta(&self, handle: &mut Handle, block: BlockNr) -> Result<()> {
         // The order matters: a block that cannot be freed must stay in the log.
-        if !self.fs.free_blocks(handle, self.ino, block, 1)?.is_empty() {
+        if !self.fs.placement.free_blocks(handle, self.ino, block, 1)?.is_empty() {
             handle.forget(block);
         }
         Ok(())
@@ -414,13 +422,13 @@ impl MapStore for MapView<'_> {
         let mut freed = Vec::new();
         if !clusters.is_empty() {
             let (first, end) = (size.first_block(clusters.start), size.first_block(clusters.end));
-            freed = self.fs.free_blocks(handle, self.ino, BlockNr(first), (end - first) as u32)?;
+            freed = self.fs.placement.free_blocks(handle, self.ino, BlockNr(first), (end - first) as u32)?;
         }
         let blocks = start.0..start.0 + u64::from(len);
         if !self.journalled {
             let durable = || self.fs.journal.committed_tid();
             let stay = size.around(blocks).filter(|cluster| !clusters.contains(cluster));
-            stay.for_each(|cluster| self.fs.alloc.vacate(cluster, handle.tid(), durable()));
+            stay.for_each(|cluster| self.fs.placement.alloc.vacate(cluster, handle.tid(), durable()));
         } else {
             // Blocks in clusters that remain in use must be revoked as well.
             let stays = |block: u64| !clusters.contains(&size.of(block));
@@ -434,17 +442,17 @@ impl MapStore for MapView<'_> {
         let in_bitmap = match self.fs.geo.group_of_block(block).filter(|_| self.gives_up) {
             // A damaged map may contain any block. If the bitmap is damaged as well, it proves nothing, and the
             // operation that needs it will report it.
-            Some((group, index)) => match self.fs.groups.block_bitmap(group) {
+            Some((group, index)) => match self.fs.placement.groups.block_bitmap(group) {
                 Ok(bitmap) => {
                     let bit = index >> self.fs.geo.cluster_bits;
                     bitmap.read(|bytes| !bitmap::is_clear(bytes, bit..bit + 1)) || {
                         // This call finds out whether the group is damaged.
-                        if let Err(e) = self.fs.alloc.next_freeable(block, 1)
+                        if let Err(e) = self.fs.placement.alloc.next_freeable(block, 1)
                             && !Error::is_corruption(&e)
                         {
                             return Err(e);
                         }
-                        self.fs.alloc.is_bad(group)
+                        self.fs.placement.alloc.is_bad(group)
                     }
                 }
                 Err(e) if e.is_corruption() => true,
@@ -452,7 +460,7 @@ impl MapStore for MapView<'_> {
             },
             None => true,
         };
-        if !in_bitmap || self.fs.alloc.is_known_free(block) {
+        if !in_bitmap || self.fs.placement.alloc.is_known_free(block) {
             let detail = "a block of the map is free";
             return Err(Error::corrupt(Damage::Map, detail).of(self.ino).at(block));
         }
@@ -466,7 +474,7 @@ impl MapStore for MapView<'_> {
     fn passes(&self, e: &Error) -> bool {
         let passes = self.gives_up && e.is_corruption();
         if passes {
-            self.fs.groups.keep_damage(e.clone().of(self.ino));
+            self.fs.placement.groups.keep_damage(e.clone().of(self.ino));
         }
         passes
     }
@@ -490,17 +498,18 @@ impl Filesystem {
         }
         let most = neighbours::WINDOW * u64::from(self.geo.block_size);
         // Do not read blocks that no file may own, which a damaged map may contain.
-        if !self.may_be_owned(block, 1) || !self.budget.has_room_for(most) {
+        if !self.placement.may_be_owned(block, 1) || !self.budget.has_room_for(most) {
             return;
         }
         let window = neighbours::window(block, self.geo.first_data_block);
         let zone = self
+            .placement
             .alloc
             .zone_around(block)
             .map_or(0..0, |(start, len)| start.0.max(window.start)..(start.0 + u64::from(len)).min(window.end));
-        let of_zone = zone.map(BlockNr).filter(|b| !self.alloc.is_known_free(*b));
+        let of_zone = zone.map(BlockNr).filter(|b| !self.placement.alloc.is_known_free(*b));
         // Blocks that are being read, or that failed to be read with others, already have a buffer.
-        let wanted = |b: BlockNr| !self.cache.has_buffer(b) && self.may_be_owned(b, 1);
+        let wanted = |b: BlockNr| !self.cache.has_buffer(b) && self.placement.may_be_owned(b, 1);
         let together = neighbours::around(block, &window, siblings().into_iter().chain(of_zone), wanted);
         if together.len() > 1 {
             self.cache.read_together(&together);
@@ -524,141 +533,21 @@ impl MapView<'_> {
     }
 }
 
+impl Filesystem {}
+
 impl Filesystem {
-    /// Allocates a block for a directory, a symbolic link or attributes of `owner`. It is placed near the inode `home`,
-    /// or after `parent`, the directory's previous block.
-    pub(crate) fn allocate_meta_block(
-        &self,
-        handle: &mut Handle,
-        role: MetaRole,
-        owner: InodeNr,
-        home: &Inode,
-        parent: Option<BlockNr>,
-    ) -> Result<BlockNr> {
-        let meta = MetaRequest { role, owner, home: Some(self.inode_goal(home)), parent, data: None };
-        self.allocate_meta_with(handle, Request { flags: self.caller_flags(), ..Request::meta(meta, 1) })
+    /// The largest size that a map of this form and the block count field allow.
+    pub(crate) fn size_limit(&self, extents: bool) -> u64 {
+        if extents { self.geo.max_extent_file_size() } else { self.geo.max_indirect_file_size() }
     }
 
-    /// Allocates and maps the block `lblk` of a file of metadata: a directory, or quotas. It goes to the place of its
-    /// cluster; otherwise `before` is the file's previous block. A failure either has undone its changes or aborts the
-    /// journal.
-    pub(crate) fn append_meta_block(
-        &self,
-        handle: &mut Handle,
-        view: &MapView<'_>,
-        inode: &Inode,
-        lblk: LogicalBlock,
-        before: Option<BlockNr>,
-    ) -> Result<BlockNr> {
-        self.check_form(inode)?;
-        // In its replay, e2fsck 1.47.0 may put the block where a later record has data of a file.
-        handle.set_opaque();
-        // No other thread appends.
-        let place = inode.map.read().place_in_cluster(view, lblk)?;
-        let block = match place {
-            Some(block) => {
-                self.check_unused(block)?;
-                block
-            }
-            None => {
-                let block = self.allocate_meta_block(handle, MetaRole::Directory, inode.ino, inode, before)?;
-                BlockNr(block.0 + u64::from(view.cluster_size().offset(lblk.0.into())))
-            }
-        };
-        let mut map = inode.map.write();
-        if let Err(e) = map.insert(view, handle, lblk, block, 1, false) {
-            drop(map);
-            if place.is_none() {
-                let freed = self.free_blocks(handle, inode.ino, block, 1);
-                self.whole(handle, freed)?;
-            }
-            return Err(e);
+    /// Refuses to change the map of a file without extents if clusters have several blocks. Such a map does not show
+    /// where the rest of a cluster lies, and e2fsck treats it as damage.
+    pub(crate) fn check_form(&self, inode: &Inode) -> Result<()> {
+        match self.placement.alloc.cluster_size().is_one() || inode.map.read().extents {
+            true => Ok(()),
+            false => Err(Error::corrupt(Damage::Map, "no extents, which bigalloc requires").of(inode.ino)),
         }
-        // The map has counted its own nodes; add this block.
-        inode.absorb_map(&mut map, self.geo.block_size);
-        Ok(block)
-    }
-
-    fn allocate_meta_with(&self, handle: &mut Handle, request: Request<'_>) -> Result<BlockNr> {
-        // A block pointer has only 32 bits.
-        let indirect = matches!(request.kind, Kind::Metadata(meta) if meta.role == MetaRole::Indirect);
-        let request = Request { max_block: indirect.then_some(BlockNr(u64::from(u32::MAX))), ..request };
-        let block = self.alloc.allocate(handle, &request)?.start;
-        self.check_unused(block)?;
-        Ok(block)
-    }
-
-    /// Checks that a newly allocated block is not in use. Freeing a block also removes it from the cache. So a verified
-    /// block in the cache has an owner, and the bitmap that marked it as free is wrong. Its bit then remains set, and
-    /// its content is not overwritten.
-    fn check_unused(&self, block: BlockNr) -> Result<()> {
-        if self.cache.peek(block).is_some_and(|b| b.verified()) {
-            return Err(Error::corrupt(Damage::BlockBitmap, "free, but in use as metadata").at(block));
-        }
-        Ok(())
-    }
-
-    /// Frees blocks of `owner` under `handle`, with the rest of their clusters. They can be allocated again once the
-    /// transaction is durable. Returns the freed blocks.
-    ///
-    /// Some blocks cannot be freed: those outside the file system, those of its own metadata, free ones, and those in a
-    /// group with a damaged bitmap. They do not change, and the damage is recorded when no lock is held. The owner
-    /// drops them, and e2fsck finds blocks without an owner (Linux: `ext4_free_blocks`, `mb_free_blocks`).
-    pub(crate) fn free_blocks(
-        &self,
-        handle: &mut Handle,
-        owner: InodeNr,
-        start: BlockNr,
-        len: u32,
-    ) -> Result<Vec<(BlockNr, u32)>> {
-        let freed = match self.alloc.free(handle, start, u64::from(len)) {
-            Err(e) if Error::is_corruption(&e) => self.free_some(handle, owner, start, len, e),
-            freed => freed?,
-        };
-        for (s, l) in &freed {
-            handle.freed(*s, *l);
-        }
-        Ok(freed)
-    }
-
-    /// Frees the blocks that can be freed, if some cannot.
-    fn free_some(
-        &self,
-        handle: &mut Handle,
-        owner: InodeNr,
-        start: BlockNr,
-        len: u32,
-        why: Error,
-    ) -> Vec<(BlockNr, u32)> {
-        let mut freed = Vec::new();
-        if !self.may_be_owned(start, u64::from(len)) {
-            self.groups.keep_damage(why.of(owner));
-            return freed;
-        }
-        let (mut at, end) = (start.0, start.0 + u64::from(len));
-        while let Some((_, index)) = self.geo.group_of_block(BlockNr(at)).filter(|_| at < end) {
-            // Treat each group separately, run by run, because a damaged map may contain very many blocks that do not
-            // belong to it.
-            let stop = end.min(at - u64::from(index) + u64::from(self.geo.blocks_per_group));
-            let run = self.alloc.next_freeable(BlockNr(at), (stop - at) as u32);
-            let more = run.and_then(|run| match run {
-                Some((from, n)) => Ok(Some((from.0 + u64::from(n), self.alloc.free(handle, from, u64::from(n))?))),
-                None => Ok(None),
-            });
-            at = match more {
-                Ok(Some((next, more))) => {
-                    freed.extend(more);
-                    next
-                }
-                Ok(None) => stop,
-                Err(e) => {
-                    self.groups.keep_damage(Error::of(e, owner));
-                    stop
-                }
-            };
-        }
-        self.groups.keep_damage(why.of(owner));
-        freed
     }
 }
 

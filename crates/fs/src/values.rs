@@ -44,7 +44,8 @@ use crate::ops::mapping::Want;
 use crate::orphan::Over;
 use crate::writeback::batch::WritebackReason;
 use crate::xattr::{self, Reference};
-use crate::xattr_store::{Values, XattrView};
+use crate::xattr_store::Values;
+use crate::xattr_view::XattrView;
 
 /// The maximum number of blocks of a value that one handle writes, because a small log limits its handles.
 const BLOCKS_PER_HANDLE: u32 = 16;
@@ -123,7 +124,7 @@ impl Filesystem {
             let rest = (len - bytes.len()).div_ceil(bs) as u32;
             let (n, state) = self.status(value, at, rest)?;
             let EsState::Written(start) = state else { return Err(bad(format!("no block {at}"))) };
-            if !self.may_be_owned(start, n.into()) {
+            if !self.placement.may_be_owned(start, n.into()) {
                 return Err(bad(format!("its block {at} cannot be a file's")));
             }
             self.cache.readahead(start, n);
@@ -139,20 +140,6 @@ impl Filesystem {
     /// owner.
     fn is_lustre_value(&self, owner: &Inode, value: &Inode) -> bool {
         value.meta.read().desc.is_lustre_value_of(owner.ino, owner.generation)
-    }
-
-    /// The number of values that the attributes of a newly read inode refer to, for the quotas of its owners. It is 0
-    /// if quotas do not count the inode, or if the attributes are damaged.
-    pub(crate) fn count_values(&self, inode: &Arc<Inode>) -> Result<u32> {
-        let counts = self.geo.ea_inode && !inode.of_value.load(Ordering::Acquire) && self.counts_owners(inode.ino);
-        if !counts {
-            return Ok(0);
-        }
-        match xattr::outside(&XattrView { fs: self, inode }).map_err(Error::from) {
-            Ok(values) => Ok(values.len() as u32),
-            Err(e) if e.is_corruption() => Ok(0),
-            Err(e) => Err(e),
-        }
     }
 }
 
@@ -347,7 +334,7 @@ impl Filesystem {
         let Some(next) = next else {
             // The count is wrong, perhaps crafted. The value remains, or is already gone; e2fsck corrects the count.
             let detail = format_args!("the value in {} has a wrong count of references, {count}", value.ino);
-            self.groups.keep_damage(damaged(owner.ino, detail));
+            self.placement.groups.keep_damage(damaged(owner.ino, detail));
             return Ok(());
         };
         {

@@ -1,7 +1,7 @@
 //! The attributes of an inode, as the attribute layer (`xattr/`) accesses them.
 //!
-//! Main types: [`XattrView`] (reading), [`XattrEdit`] (changing, under a handle), [`Values`] (the values in inodes of
-//! their own that a change may need).
+//! Main types: [`XattrEdit`] (changing, under a handle; [`XattrView`] reads), [`Values`] (the values in inodes of their
+//! own that a change may need).
 //!
 //! # Locking
 //! The caller holds the inode's `inode` lock, and for changes of the block `shared attributes` (77). This takes inode
@@ -19,81 +19,9 @@ use extant_ondisk::{BlockNr, InodeNr};
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
+use crate::reserve::Caller;
 use crate::xattr::{Joinable, Reference, SharedBlocks, XattrError, XattrSource, XattrStore};
-
-pub(crate) struct XattrView<'a> {
-    pub fs: &'a Filesystem,
-    pub inode: &'a Arc<Inode>,
-}
-
-fn not_theirs(inode: &Inode, nr: BlockNr) -> Error {
-    Error::corrupt(Damage::Xattr, "their block cannot be a file's").of(inode.ino).at(nr)
-}
-
-impl XattrSource for XattrView<'_> {
-    type Error = Error;
-
-    fn ino(&self) -> InodeNr {
-        self.inode.ino
-    }
-
-    fn mode(&self) -> u16 {
-        self.inode.mode()
-    }
-
-    fn inode_area(&self) -> Result<Vec<u8>> {
-        let area = self.inode.meta.read().desc.xattr_area(&self.fs.geo);
-        match area {
-            Some(range) => self.fs.inode_bytes(self.inode.ino, |b| b[range].to_vec()),
-            None => Ok(Vec::new()),
-        }
-    }
-
-    fn block_nr(&self) -> Option<BlockNr> {
-        let block = self.inode.meta.read().desc.file_acl;
-        (block.0 != 0).then_some(block)
-    }
-
-    fn read_block(&self, nr: BlockNr) -> Result<Vec<u8>> {
-        if !self.fs.may_be_owned(nr, 1) {
-            return Err(not_theirs(self.inode, nr));
-        }
-        Ok(self.fs.cache.get(nr)?.read(<[u8]>::to_vec))
-    }
-
-    fn block_size(&self) -> usize {
-        self.fs.geo.block_size as usize
-    }
-
-    fn checksum_seed(&self) -> Option<u32> {
-        self.fs.geo.metadata_csum.then(|| self.fs.geo.seed.raw())
-    }
-
-    fn shared(&self) -> &Arc<SharedBlocks> {
-        &self.fs.shared_xattr
-    }
-
-    fn pass(&self, e: XattrError<Error>) -> std::result::Result<(), XattrError<Error>> {
-        if !self.fs.rescues() {
-            return Err(e);
-        }
-        match Error::from(e) {
-            e if e.is_corruption() || matches!(e, Error::Device(_)) => {
-                self.fs.doubt(self.inode, e.of(self.inode.ino));
-                Ok(())
-            }
-            e => Err(XattrError::Store(e)),
-        }
-    }
-
-    fn may_go_outside(&self) -> bool {
-        self.fs.geo.ea_inode
-    }
-
-    fn value(&self, name: Name<'_>, there: Outside) -> Result<Vec<u8>> {
-        self.fs.value_of(self.inode, name, there)
-    }
-}
+use crate::xattr_view::{XattrView, not_theirs};
 
 /// The values that a change of attributes may add or drop. As long as this exists, their inodes and table blocks stay
 /// in memory.
@@ -240,7 +168,9 @@ impl XattrStore for XattrEdit<'_> {
         }
         let inode = self.view.inode;
         fs.blocks_within_quota(inode, 1)?;
-        let block = fs.allocate_meta_block(self.handle, MetaRole::Xattr, inode.ino, inode, None)?;
+        let home = fs.placement.inode_goal(inode.ino, inode.file_type());
+        let owner = (MetaRole::Xattr, inode.ino);
+        let block = fs.placement.allocate_meta_block(self.handle, owner, home, None, Caller::current())?;
         self.changed = true;
         Ok(block)
     }
@@ -253,7 +183,7 @@ impl XattrStore for XattrEdit<'_> {
     }
 
     fn update_block(&mut self, nr: BlockNr, _held: &Joinable, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<()> {
-        if !self.view.fs.may_be_owned(nr, 1) {
+        if !self.view.fs.placement.may_be_owned(nr, 1) {
             return Err(not_theirs(self.view.inode, nr));
         }
         let buffer = self.view.fs.cache.get(nr)?;
@@ -268,7 +198,7 @@ impl XattrStore for XattrEdit<'_> {
 
     fn free_block(&mut self, nr: BlockNr) -> Result<()> {
         // The order matters: a block that cannot be freed must stay in the log.
-        let freed = self.view.fs.free_blocks(self.handle, self.view.inode.ino, nr, 1)?;
+        let freed = self.view.fs.placement.free_blocks(self.handle, self.view.inode.ino, nr, 1)?;
         self.changed = true;
         if !freed.is_empty() {
             self.handle.forget(nr);

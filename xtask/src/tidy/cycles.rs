@@ -7,6 +7,8 @@
 //! Cycles are counted a second time with calls of methods: a type whose methods stand in many files ties those files
 //! together, although none imports another. The type of a receiver is taken from declarations: `self`, a parameter, or
 //! a field whose name means one type in the whole crate. These knots are larger; [`WITH_CALLS`] lets none grow.
+//! [`METHODS`] lets the types with the most methods get no more: what hangs on them knows everything, and a new
+//! method belongs to the part that owns its data.
 //!
 //! What it does not do: infer types, or see names made by macros. Dependencies between crates are checked by
 //! [`super::floors`].
@@ -25,7 +27,10 @@ const MOST: usize = 6;
 
 /// The same with calls of methods, for crates where it is more than [`MOST`]. When a knot becomes smaller, so does its
 /// number here.
-const WITH_CALLS: [(&str, usize); 3] = [("crates/fs", 38), ("crates/mballoc", 7), ("crates/testkit", 9)];
+const WITH_CALLS: [(&str, usize); 3] = [("crates/fs", 11), ("crates/mballoc", 7), ("crates/testkit", 9)];
+
+/// The maximum number of inherent methods of a type. When it loses some, so does its number here.
+const METHODS: [(&str, &str, usize); 1] = [("crates/fs", "Filesystem", 413)];
 
 /// The path of a module in its crate: `["ops", "sync"]`; empty for the root.
 type Module = Vec<String>;
@@ -361,8 +366,15 @@ fn calls_between(all: &[(String, Names)]) -> Arrows {
     all.iter().map(|(file, names)| (file.clone(), called(names))).collect()
 }
 
-/// The arrows between the files of each crate: by path, and those of calls.
-fn arrows_of(files: &[SourceFile]) -> Result<BTreeMap<String, [Arrows; 2]>, Finding> {
+/// The dependencies inside a crate.
+struct Inside {
+    /// The arrows between its files: by path, and those of calls.
+    arrows: [Arrows; 2],
+    /// The number of inherent methods of each type.
+    methods: BTreeMap<String, usize>,
+}
+
+fn inside_of(files: &[SourceFile]) -> Result<BTreeMap<String, Inside>, Finding> {
     let mut crates: BTreeMap<String, (Crate, Vec<(String, Names)>)> = BTreeMap::new();
     for file in files.iter().filter(|file| file.is_rust() && !file.is_test()) {
         let Some((dir, module)) = module_of(&file.path) else { continue };
@@ -375,26 +387,43 @@ fn arrows_of(files: &[SourceFile]) -> Result<BTreeMap<String, [Arrows; 2]>, Find
         krate.imports.insert(module, std::mem::take(&mut names.imports));
         all.push((file.path.clone(), names));
     }
-    let arrows = crates.iter().map(|(dir, (krate, all))| {
+    let inside = crates.iter().map(|(dir, (krate, all))| {
         let by_path = |(file, names): &(String, Names)| {
             let to = names.used.iter().filter_map(|path| krate.file_of(path, 0));
             (file.clone(), to.filter(|to| is_arrow(file, to)).cloned().collect::<BTreeSet<_>>())
         };
         let mut calls = calls_between(all);
         calls.iter_mut().for_each(|(file, to)| to.retain(|to| is_arrow(file, to)));
-        (dir.clone(), [all.iter().map(by_path).collect(), calls])
+        let mut methods = BTreeMap::new();
+        for (of, _) in all.iter().flat_map(|(_, names)| &names.methods) {
+            *methods.entry(of.clone()).or_insert(0) += 1;
+        }
+        (dir.clone(), Inside { arrows: [all.iter().map(by_path).collect(), calls], methods })
     });
-    Ok(arrows.collect())
+    Ok(inside.collect())
 }
 
-/// Cycles of more than [`MOST`] files; with calls of methods, of more than [`WITH_CALLS`] says.
+/// Cycles of more than [`MOST`] files; with calls of methods, of more than [`WITH_CALLS`] says; types with more methods
+/// than [`METHODS`] says.
 pub fn check(files: &[SourceFile]) -> Vec<Finding> {
-    let arrows = match arrows_of(files) {
-        Ok(arrows) => arrows,
+    check_with(files, &METHODS)
+}
+
+fn check_with(files: &[SourceFile], most_methods: &[(&str, &str, usize)]) -> Vec<Finding> {
+    let crates = match inside_of(files) {
+        Ok(crates) => crates,
         Err(finding) => return vec![finding],
     };
     let mut findings = Vec::new();
-    for (dir, [by_path, calls]) in &arrows {
+    for (dir, Inside { arrows: [by_path, calls], methods }) in &crates {
+        for (_, of, most) in most_methods.iter().filter(|(krate, ..)| krate == dir) {
+            let found = methods.get(*of).copied().unwrap_or(0);
+            if found > *most {
+                let message =
+                    format!("`{of}` has {found} methods, at most {most} are allowed: give them to a part of it");
+                findings.push(Finding::new(dir, 0, message));
+            }
+        }
         let mut both = by_path.clone();
         calls.iter().for_each(|(file, to)| both.entry(file.clone()).or_default().extend(to.iter().cloned()));
         let with_calls = WITH_CALLS.iter().find(|(of, _)| of == dir).map_or(MOST, |(_, most)| *most);
@@ -441,7 +470,7 @@ mod tests {
         let one = source("crates/x/src/a.rs", "pub fn f() { crate::b::g(); }\n");
         let back = source("crates/x/src/b.rs", "pub fn g() { super::a::f(); }\n");
         let tests = source("crates/x/src/b.rs", "pub fn g() {}\n#[cfg(test)]\nmod tests { use crate::a::f; }\n");
-        let knots_of = |files: &[SourceFile]| knots(&arrows_of(files).expect("parsed")["crates/x"][0]).len();
+        let knots_of = |files: &[SourceFile]| knots(&inside_of(files).expect("parsed")["crates/x"].arrows[0]).len();
         assert_eq!(knots_of(&[one.clone(), back]), 1);
         assert_eq!(knots_of(&[one, tests]), 0);
     }
@@ -465,6 +494,26 @@ mod tests {
         assert!(findings[0].message.starts_with("a knot of calls of 9 files"), "{}", findings[0]);
     }
 
+    /// Methods in all files of the crate count, but neither functions without a receiver nor those of traits and tests.
+    #[test]
+    fn a_type_with_too_many_methods_is_found() {
+        let files = [
+            source(
+                "crates/x/src/a.rs",
+                "pub struct Whole;\nimpl Whole { fn new() -> Whole { Whole } fn a(&self) {} }\n",
+            ),
+            source(
+                "crates/x/src/b.rs",
+                "impl Whole { fn b(&self) {} }\nimpl Drop for Whole { fn drop(&mut self) {} }\n",
+            ),
+            source("crates/x/src/c.rs", "#[cfg(test)]\nimpl Whole { fn c(&self) {} }\n"),
+        ];
+        assert!(check_with(&files, &[("crates/x", "Whole", 2)]).is_empty());
+        let findings = check_with(&files, &[("crates/x", "Whole", 1)]);
+        assert_eq!(findings.len(), 1);
+        assert!(findings[0].message.starts_with("`Whole` has 2 methods"), "{}", findings[0]);
+    }
+
     /// A name that the root re-exports leads to the file that defines it, and re-exporting it is no arrow.
     #[test]
     fn a_reexported_name_leads_to_its_definition() {
@@ -473,8 +522,8 @@ mod tests {
             source("crates/x/src/a.rs", "use crate::b::U;\npub struct T;\n"),
             source("crates/x/src/b.rs", "use crate::T;\npub struct U;\n"),
         ];
-        let arrows = arrows_of(&files).expect("parsed");
-        let knots = knots(&arrows["crates/x"][0]);
+        let inside = inside_of(&files).expect("parsed");
+        let knots = knots(&inside["crates/x"].arrows[0]);
         assert_eq!(knots, [["crates/x/src/a.rs".to_owned(), "crates/x/src/b.rs".to_owned()]]);
     }
 }

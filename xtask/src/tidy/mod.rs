@@ -3,7 +3,7 @@
 //! Main types: [`Finding`] (one broken rule, with its place), [`SourceFile`]. There is one module per kind of rule:
 //! - [`floors`]: which crate may depend on which;
 //! - [`layers`]: which module may name what;
-//! - [`cycles`]: files that import each other;
+//! - [`cycles`]: files that import or call each other, and types with too many methods;
 //! - [`dependencies`]: none is unused;
 //! - [`source`]: single files;
 //! - [`prose`]: subjects of sentences;

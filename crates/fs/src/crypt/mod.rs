@@ -50,7 +50,7 @@ use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::xattr;
-use crate::xattr_store::XattrView;
+use crate::xattr_view::XattrView;
 
 /// Reading.
 impl Filesystem {

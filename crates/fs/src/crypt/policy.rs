@@ -79,7 +79,7 @@ impl Filesystem {
 
     fn encrypt_empty(&self, dir: &InodeRef, context: Context) -> Result<()> {
         let _table = self.hold_slots([dir])?;
-        let credits = credits::create(&DirView::new(self, dir));
+        let credits = credits::create(DirView::new(self, dir).add_credits());
         self.transact_whole(credits, |handle| {
             // Names stored in the inode are never encrypted.
             if self.is_inline(dir) {

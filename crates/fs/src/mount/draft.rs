@@ -147,7 +147,7 @@ impl Draft {
             let per_group = u64::from(geo.blocks_per_group);
             let group = GroupNr((index / per_group) as u32);
             if bitmap.as_ref().is_none_or(|(of, _)| *of != group) {
-                bitmap = Some((group, before.groups.block_bitmap(group)?.read(<[u8]>::to_vec)));
+                bitmap = Some((group, before.placement.groups.block_bitmap(group)?.read(<[u8]>::to_vec)));
             }
             let bit = (index % per_group) as usize;
             let is_used = bitmap.as_ref().is_none_or(|(_, bits)| bits[bit / 8] & (1 << (bit % 8)) != 0);

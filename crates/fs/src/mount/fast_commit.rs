@@ -58,7 +58,7 @@ pub(crate) fn replay(draft: &Arc<Draft>, commits: &[FastCommit], options: &Mount
     let mut claimed = Runs::default();
     each(commits, |record| match record {
         FastCommitRecord::AddRange { ino, extent: Extent { pblk, len, .. } } => {
-            if !fs.may_be_owned(*pblk, u64::from(*len)) {
+            if !fs.placement.may_be_owned(*pblk, u64::from(*len)) {
                 let detail = format!("{len} blocks from {pblk} for {ino}, which no file can own");
                 return Err(Error::corrupt(Damage::Map, detail));
             }
@@ -238,7 +238,7 @@ impl<'a> Applier<'a> {
         }
         let inode = match fs.inodes.find(ino) {
             Some(inode) => inode,
-            None if !fs.is_inode_marked(ino)? => return Ok(None),
+            None if !fs.placement.is_inode_marked(ino)? => return Ok(None),
             None => match fs.read_inode(ino) {
                 Ok(desc) if desc.links == 0 && !self.orphans.contains_key(&ino) => return Ok(None),
                 Ok(desc) => fs.adopt_inode(ino, desc)?,
@@ -373,7 +373,7 @@ impl<'a> Applier<'a> {
         self.unlinked.remove(&ino);
         drop(inode);
         fs.drain_evictions();
-        if fs.inodes.find(ino).is_some() || fs.is_inode_marked(ino)? {
+        if fs.inodes.find(ino).is_some() || fs.placement.is_inode_marked(ino)? {
             return Err(Error::corrupt(Damage::Inode, "it cannot be freed").of(ino));
         }
         Ok(())
@@ -512,7 +512,7 @@ impl<'a> Applier<'a> {
         }
         if is_dir && inode.size() == 0 {
             let view = DirView::new(fs, &inode);
-            fs.transact(credits::create(&view), |handle| {
+            fs.transact(credits::create(view.add_credits()), |handle| {
                 dir::init(&view, handle, &view.params, *ino, *parent)?;
                 fs.write_inode_data(handle, &inode)
             })?;
@@ -522,7 +522,7 @@ impl<'a> Applier<'a> {
         let view = DirView::new(fs, &dir);
         // An earlier, interrupted replay may have added this entry, or a later one of the same name.
         let is_there = view.lookup(name)?.is_some();
-        fs.transact(credits::create(&view), |handle| {
+        fs.transact(credits::create(view.add_credits()), |handle| {
             if !is_there {
                 view.add(handle, name, *ino, inode.file_type())?;
                 if is_dir {
@@ -685,9 +685,9 @@ impl Filesystem {
                 let outside = || Error::corrupt(Damage::Map, "outside the file system").at(at);
                 let (group, first) = self.geo.group_of_block(at).ok_or_else(outside)?;
                 let len = (self.geo.blocks_in_group(group) - first).min((to - at.0).min(u64::from(u32::MAX)) as u32);
-                let buffer = self.groups.block_bitmap(group)?;
+                let buffer = self.placement.groups.block_bitmap(group)?;
                 self.transact(2, |handle| {
-                    self.groups.update_bitmap(handle, group, &buffer, |desc, bytes| {
+                    self.placement.groups.update_bitmap(handle, group, &buffer, |desc, bytes| {
                         let (mut from, end) = (first, first + len);
                         // Go from one run that differs to the next.
                         loop {
@@ -716,5 +716,22 @@ impl Filesystem {
             }
         }
         Ok(changed)
+    }
+}
+
+impl Filesystem {
+    /// Marks this inode number as used, unless it is already. Zeroes never-used slots that come into use with it
+    /// (Linux: `ext4_mark_inode_used`).
+    fn mark_inode_used(&self, ino: InodeNr, is_dir: bool) -> Result<()> {
+        let fresh = self.transact(2, |handle| self.placement.mark_inode(handle, ino, is_dir))?;
+        let (first, size) = (ino.0 - self.geo.inode_location(ino)?.index, self.geo.inode_size);
+        for index in fresh {
+            let (buffer, offset) = self.inode_slot(InodeNr(first + index))?;
+            self.transact(1, |handle| {
+                handle.modify(&buffer, BufKind::Table, |b| b[offset..offset + size].fill(0));
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 }

@@ -21,14 +21,13 @@ mod recover;
 pub mod super_block;
 pub mod unmount;
 
-use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::rng::Rng;
-use extant_base::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use extant_base::sync::{Condvar, Mutex};
+use extant_base::sync::Mutex;
+use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_block::BlockDevice;
-use extant_cache::{Budget, BufferCache, BulkWindow, Flusher, FlusherOptions, LossLedger, Shrinker};
+use extant_cache::{Budget, BufferCache, Shrinker};
 use extant_journal::Journal;
 use extant_mballoc::Allocator;
 use extant_ondisk::features::{Compat, Incompat, MountMode, RoCompat};
@@ -40,29 +39,30 @@ use extant_recovery::JournalFile;
 use crate::clusters::{BlockAllocator, ClusterSize};
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::error_log::ErrorLog;
+use crate::evictions::Evictions;
 use crate::fast_commit::suits;
-use crate::filesystem::{self, Filesystem, JournalHooks};
+use crate::filesystem::{self, Filesystem};
 use crate::groups::{Groups, journal_zones};
 use crate::hash_settings::HashSettings;
 use crate::inode::InodeRef;
 use crate::inode_table::{InodeTable, OwnInodes};
+use crate::journal_hooks::JournalHooks;
 use crate::lifecycle::Lifecycle;
 use crate::mount::copies::Copies;
 use crate::mount::recover::{Use, clean_orphans, lend_journal, log_of, recover};
 use crate::mount::super_block::{check_after_replay, read_super_at};
 use crate::mount::unmount::Mounted;
-use crate::options::{CACHE_BYTES_MIN, COMMIT_INTERVAL_S, DIRTY_BYTES_MIN, MountOptions, OnError};
+use crate::options::{CACHE_BYTES_MIN, COMMIT_INTERVAL_S, MountOptions, OnError};
 use crate::orphan::Orphans;
+use crate::placement::Placement;
 use crate::rescue::state::Rescue;
 use crate::reserve::Reserve;
 use crate::threads::Threads;
 use crate::writeback::asks::ASKS_CLASS;
 use crate::writeback::batch::COMPLETED_CLASS;
-use crate::writeback::work::WorkQueue;
+use crate::writeback::state::Writeback;
 use extant_es::EsCache;
 
-/// How long data may stay dirty (Linux: `dirty_expire_interval`, 30 seconds).
-const DIRTY_EXPIRE_NS: u64 = 5_000_000_000;
 /// Distinguishes the random numbers of a borrowed journal from those of the mount: "jbd2".
 const BORROW_SEED: u64 = 0x6a62_6432;
 
@@ -336,24 +336,10 @@ fn gather(
     let is_inside = !borrowed && journal_file.as_ref().is_some_and(|j| !j.is_external());
     let journal_blocks = journal_super.filter(|_| is_inside).map_or(0, |j| j.max_len);
     let overhead = geo.overhead_blocks() + u64::from(journal_blocks);
+    let placement = Arc::new(Placement::new(groups, alloc, reserve, overhead, cache.clone(), budget.clone()));
 
     let rescue = None;
-    let parts = Parts {
-        dev,
-        sb,
-        options,
-        read_only,
-        budget,
-        cache,
-        groups,
-        reserve,
-        alloc,
-        journal,
-        has_log,
-        lent,
-        overhead,
-        rescue,
-    };
+    let parts = Parts { dev, sb, options, read_only, budget, cache, placement, journal, has_log, lent, rescue };
     Ok((parts, hooks))
 }
 
@@ -440,29 +426,29 @@ struct Parts {
     read_only: bool,
     budget: Arc<Budget>,
     cache: Arc<BufferCache>,
-    groups: Arc<Groups>,
-    reserve: Reserve,
-    alloc: BlockAllocator,
+    placement: Arc<Placement>,
     journal: Arc<Journal>,
     has_log: bool,
     lent: bool,
-    overhead: u64,
     rescue: Option<Rescue<InodeRef>>,
 }
 
 impl Parts {
     /// Creates the file system, idle and with empty caches, and registers it with the journal and the budget.
     fn assemble(self, hooks: &JournalHooks) -> Arc<Filesystem> {
-        let Parts { sb, options, budget, groups, .. } = self;
+        let Parts { sb, options, budget, placement, .. } = self;
         let geo = sb.geometry().clone();
-        let (_, free_inodes) = groups.totals();
         let on_error = options.errors.unwrap_or(match sb.error_behaviour() {
             ErrorBehaviour::Continue => OnError::Continue,
             _ => OnError::RemountReadOnly,
         });
-        let limit_bytes = options.dirty_bytes.unwrap_or(budget.limit() / 2).max(DIRTY_BYTES_MIN);
-        let flusher_options =
-            FlusherOptions { background_bytes: limit_bytes / 2, limit_bytes, expire_ns: DIRTY_EXPIRE_NS };
+        let writeback = Writeback::new(
+            &options,
+            budget.clone(),
+            self.dev.clone(),
+            geo.inodes_per_group,
+            [&ASKS_CLASS, &COMPLETED_CLASS],
+        );
         let fs = Arc::new_cyclic(|me: &Weak<Filesystem>| Filesystem {
             me: me.clone(),
             sb_place: sb.primary_location(),
@@ -474,42 +460,25 @@ impl Parts {
             sb: Mutex::new(&filesystem::SUPER_CLASS, sb),
             inodes: InodeTable::new(budget.clone()),
             es: Arc::new(EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()))),
-            sync_policy: options.sync_policy.state(geo.inodes_per_group),
-            inode_hints: (0..geo.group_count()).map(|_| AtomicU32::new(0)).collect(),
-            free_inodes: AtomicI64::new(free_inodes as i64),
-            bulk: BulkWindow::new(options.clock.clone(), self.dev.clone()),
             dev: self.dev,
-            geo: groups.geo.clone(),
+            geo: placement.geo.clone(),
             budget,
             cache: self.cache,
-            groups,
-            alloc: self.alloc,
-            reserve: self.reserve,
+            placement,
             journal: self.journal,
             has_log: self.has_log,
             borrowed: self.lent,
-            flusher: Flusher::new(options.clock.clone(), flusher_options),
             orphans: Orphans::new(),
             renames: Mutex::new(&filesystem::RENAME_CLASS, ()),
             lifecycle: Lifecycle::new(self.read_only),
             error_log: ErrorLog::new(),
             on_error,
-            evictions: Mutex::new(&filesystem::EVICT_CLASS, VecDeque::new()),
-            evict_work: Condvar::new(),
-            evict_idle: Condvar::new(),
-            evicting: AtomicU32::new(0),
-            evicted: AtomicU64::new(0),
-            nameless: OnceLock::new(),
-            unlinked_ns: AtomicU64::new(0),
-            losses: LossLedger::default(),
-            completed: WorkQueue::new(&COMPLETED_CLASS),
-            asks: WorkQueue::new(&ASKS_CLASS),
+            evictions: Evictions::new(),
+            writeback,
             threads: Threads::new(),
             random: AtomicU64::new(options.seed.unwrap_or_default()),
-            overhead: AtomicU64::new(self.overhead),
             growth: Mutex::new(&filesystem::GROWTH_CLASS, ()),
             rescue: self.rescue,
-            buddy_bytes: AtomicUsize::new(0),
             charged: AtomicU64::new(0),
             shared_xattr: Arc::default(),
             shared_values: Default::default(),
@@ -521,10 +490,11 @@ impl Parts {
         let _ = hooks.fs.set(fs.me.clone());
         // Structures that grow with the disk are always in memory. The caches get the rest, but at least half of the
         // budget.
-        let fixed = fs.fixed_bytes().min(fs.budget.limit() / 2);
+        let fixed = fs.placement.fixed_bytes().min(fs.budget.limit() / 2);
         fs.budget.charge(fixed);
         fs.charged.fetch_add(fixed, Ordering::Relaxed);
-        let buddies: Weak<dyn Shrinker> = fs.me.clone();
+        let buddies = Arc::downgrade(&fs.placement);
+        let buddies: Weak<dyn Shrinker> = buddies;
         fs.budget.register(buddies);
         fs.inodes.set_data_owner(fs.me.clone());
         let es = Arc::downgrade(&fs.es);

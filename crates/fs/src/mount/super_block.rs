@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 use extant_base::sync::MutexGuard;
 use extant_block::{AlignedBuf, BioFlags, BlockDevice};
+use extant_cache::BufKind;
+use extant_journal::Handle;
 use extant_ondisk::BlockNr;
 use extant_ondisk::features::{self, MountMode};
 use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock};
@@ -71,7 +73,7 @@ fn write_super_with(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usi
 impl Filesystem {
     /// Updates the superblock's totals. No change may be in progress.
     pub(crate) fn note_totals(&self) -> MutexGuard<'_, SuperBlock> {
-        let (blocks, inodes) = self.groups.totals();
+        let (blocks, inodes) = self.placement.groups.totals();
         let orphans = self.orphans.len();
         // Without a log, the device has no record of the unlinked files that must be freed.
         let whole = || !self.inodes.all().iter().any(|inode| inode.links() == 0);
@@ -123,6 +125,19 @@ impl Filesystem {
         let at = self.sb_place.1;
         let mut inner = buffer.lock();
         sb.encode_into(&mut Arc::make_mut(&mut inner.data)[at..at + SUPERBLOCK_SIZE]);
+        Ok(())
+    }
+}
+
+impl Filesystem {
+    /// Changes the superblock under `handle`. 1 credit.
+    pub(crate) fn modify_superblock(&self, handle: &mut Handle, f: impl FnOnce(&mut SuperBlock)) -> Result<()> {
+        let buffer = self.cache.get(self.sb_place.0)?;
+        handle.set_opaque();
+        let mut sb = self.sb.lock();
+        f(&mut sb);
+        let at = self.sb_place.1;
+        handle.modify(&buffer, BufKind::Table, |b| sb.encode_into(&mut b[at..at + 1024]));
         Ok(())
     }
 }

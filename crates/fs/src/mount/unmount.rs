@@ -70,8 +70,7 @@ impl Drop for Filesystem {
     fn drop(&mut self) {
         self.cut_off();
         // Other mounts may share the budget.
-        let buddies = self.buddy_bytes.load(Ordering::Relaxed) as u64;
-        self.budget.uncharge(self.charged.load(Ordering::Relaxed) + buddies);
+        self.budget.uncharge(self.charged.load(Ordering::Relaxed));
     }
 }
 
@@ -149,14 +148,14 @@ impl Filesystem {
         self.drain_evictions();
         let written = self.wait_for(|done| self.barrier(Barrier::ALL, done));
         for inode in self.inodes.all() {
-            self.alloc.discard_preallocations(&inode.prealloc);
+            self.placement.alloc.discard_preallocations(&inode.prealloc);
         }
         self.drain_evictions();
         written.and(self.drop_idle_owners())
     }
 
     fn end_flusher(&self) {
-        self.flusher.stop();
+        self.writeback.flusher.stop();
         self.threads.end("extant-flush");
     }
 
@@ -164,11 +163,11 @@ impl Filesystem {
     fn end_threads(&self) {
         self.budget.wake_thread();
         self.threads.end("extant-reclaim");
-        self.evict_work.notify_all();
+        self.evictions.stop();
         self.threads.end("extant-evict");
-        self.asks.stop();
+        self.writeback.asks.stop();
         self.threads.end("extant-fsync");
-        self.completed.stop();
+        self.writeback.completed.stop();
         self.threads.end("extant-retire");
         self.journal.stop();
         self.threads.end("extant-journal");

@@ -15,7 +15,8 @@ use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::ops::names::privileges;
 use crate::xattr;
-use crate::xattr_store::{Values, XattrView};
+use crate::xattr_store::Values;
+use crate::xattr_view::XattrView;
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +125,7 @@ impl Filesystem {
                 m.desc.links > 0
             };
             if linked {
-                self.note_dirty(inode, 0);
+                self.writeback.note_dirty(inode.ino, inode, 0);
             }
             return Ok(());
         }

@@ -84,7 +84,7 @@ impl Filesystem {
         // With flex groups, the bitmaps and the inode table of a group may lie in another group.
         for group in self.geo.groups() {
             let (blocks, inodes, table) =
-                self.groups.with(group, |desc| (desc.block_bitmap, desc.inode_bitmap, desc.inode_table))?;
+                self.placement.groups.with(group, |desc| (desc.block_bitmap, desc.inode_bitmap, desc.inode_table))?;
             if block == blocks {
                 return Ok(BlockUse::BlockBitmap(group));
             }
@@ -103,7 +103,7 @@ impl Filesystem {
             return Ok(BlockUse::Journal);
         }
         let cluster = (at >> self.geo.cluster_bits) as usize;
-        let used = self.groups.block_bitmap(group)?.read(|bits| bits[cluster / 8] & 1 << (cluster % 8) != 0);
+        let used = self.placement.groups.block_bitmap(group)?.read(|bits| bits[cluster / 8] & 1 << (cluster % 8) != 0);
         if !used {
             return Ok(BlockUse::Free);
         }

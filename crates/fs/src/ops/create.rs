@@ -17,14 +17,14 @@ use std::sync::Arc;
 use extant_base::sync::atomic::Ordering;
 use extant_journal::Handle;
 use extant_mballoc::MetaRole;
+use extant_ondisk::LogicalBlock;
 use extant_ondisk::acl::{self, Acl};
 use extant_ondisk::inode::{DeviceNr, FileType, InodeDesc, InodeFlags};
-use extant_ondisk::{InodeNr, LogicalBlock};
 
 use crate::crypt::CONTEXT;
 use crate::dir;
 use crate::dir_store::DirView;
-use crate::error::{Damage, Error, Result};
+use crate::error::{Error, Result};
 use crate::fast_commit::{NameChange, describe_name};
 use crate::filesystem::Filesystem;
 use crate::inode::{Attr, Inode, InodeRef};
@@ -33,9 +33,11 @@ use crate::operation::Operation;
 use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::ops::names::{S_ISGID, add_dir_link, check_name};
-use crate::quota::{Charge, NewInode};
+use crate::quota::NewInode;
+use crate::reserve::Caller;
 use crate::xattr::{self, AclKind};
-use crate::xattr_store::{Values, XattrView};
+use crate::xattr_store::Values;
+use crate::xattr_view::XattrView;
 
 /// The creator's credentials. The caller checks permissions (under FUSE, the kernel does).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -207,7 +209,7 @@ impl Operation<'_> {
         let _table = self.hold_slots([dir])?;
         let _new = self.admit_new(dir, node, cred)?;
         let values = self.inherited_values(dir, node, cred)?;
-        self.transact_whole(credits::create(&view) + values.credits, |handle| {
+        self.transact_whole(credits::create(view.add_credits()) + values.credits, |handle| {
             let inode = self.new_inode(handle, dir, name, node, cred, &values)?;
             // The directory's flags may have changed meanwhile, so take a new snapshot.
             let view = DirView::new(self, dir);
@@ -284,7 +286,7 @@ impl Operation<'_> {
         };
         let parent = self.parent(&dir.meta.read().desc, default_acl.as_ref());
         let Inherited { acl, gid, mut flags, projid } = inherit(&parent, node.mode, cred);
-        let (ino, fresh) = self.allocate_inode(handle, dir, is_dir, name)?;
+        let (ino, fresh) = self.new_number(handle, dir, is_dir, name)?;
         let extents = self.new_extents && matches!(kind, FileType::Regular | FileType::Directory);
         flags.set(InodeFlags::EXTENTS, extents);
         let mut desc = InodeDesc::new(acl.mode, &self.geo);
@@ -326,67 +328,6 @@ impl Operation<'_> {
         Ok(inode)
     }
 
-    /// Creates an inode for an attribute's value: empty, without a name, near `owner`, and with the same owners.
-    /// [`credits::NEW_INODE`]. The caller has charged it to their quotas.
-    pub(crate) fn new_value_inode(&self, handle: &mut Handle, owner: &Arc<Inode>, hash: u32) -> Result<InodeRef> {
-        let (ino, fresh) = self.allocate_inode(handle, owner, false, b"")?;
-        let mut desc = InodeDesc::new(FileType::Regular.mode_bits() | 0o600, &self.geo);
-        {
-            let of = &owner.meta.read().desc;
-            (desc.uid, desc.gid, desc.projid) = (of.uid, of.gid, of.projid);
-        }
-        desc.flags.set(InodeFlags::EXTENTS, self.new_extents);
-        desc.generation = self.random_u32();
-        let now = self.now();
-        desc.mtime = now;
-        if desc.crtime.is_some() {
-            desc.crtime = Some(now);
-        }
-        desc.set_value_hash(hash);
-        desc.links = 1;
-        let inode = self.place_new(handle, ino, fresh, desc)?;
-        inode.of_value.store(true, Ordering::Release);
-        self.take_back(handle, &inode)?;
-        Ok(inode)
-    }
-
-    /// Adds a new inode to the table of inodes in memory. Its number has just been allocated.
-    fn place_new(&self, handle: &mut Handle, ino: InodeNr, fresh: bool, desc: InodeDesc) -> Result<InodeRef> {
-        let kind = desc.file_type();
-        let (is_dir, extents) = (kind == Some(FileType::Directory), desc.has_extents());
-        let seed = self.inode_seed(ino, desc.generation);
-        let map = if matches!(kind, Some(FileType::Regular | FileType::Directory)) {
-            MapRoot::empty(ino, extents, seed)
-        } else {
-            MapRoot::new(ino, desc.i_block, false, seed)
-        };
-        if let Err(e) = self.clear_inode_slot(handle, ino, fresh) {
-            if !e.is_corruption() {
-                // Only the bitmap has changed so far, and this handle will be committed in any case.
-                let freed = self.free_inode_number(handle, ino, is_dir);
-                self.whole(handle, freed)?;
-            }
-            // After corruption, the number belongs to another file, and its bit, which was missing, remains set.
-            return Err(e);
-        }
-        let (es, tid) = (self.es.attach(ino), handle.tid().0);
-        let inode = Inode::new(&self.arc(), ino, desc, map, es, tid, Charge::default());
-        inode.absorb_map(&mut inode.map.write(), self.geo.block_size);
-        let made = Arc::as_ptr(&inode);
-        let inode = self.inodes.insert(inode);
-        if !std::ptr::eq(Arc::as_ptr(&inode), made) {
-            let found = Err(Error::corrupt(Damage::InodeBitmap, "free, but in use").of(ino));
-            return self.whole(handle, found);
-        }
-        Ok(inode)
-    }
-
-    /// Takes back a new inode that could not be completed; its eviction frees it.
-    pub(crate) fn take_back(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
-        self.taken_back.set(self.taken_back.get() + 1);
-        self.unname(handle, inode)
-    }
-
     /// Writes the first content of a new inode.
     fn fill_new(&self, handle: &mut Handle, inode: &InodeRef, dir: &Arc<Inode>, target: Option<&[u8]>) -> Result<()> {
         let key = self.file_key(inode)?;
@@ -415,13 +356,15 @@ impl Operation<'_> {
         let extents = self.new_extents;
         let view = self.map_view(inode);
         self.blocks_within_quota(inode, 1)?;
-        let block = self.allocate_meta_block(handle, MetaRole::Symlink, inode.ino, dir, None)?;
+        let home = self.placement.inode_goal(dir.ino, dir.file_type());
+        let owner = (MetaRole::Symlink, inode.ino);
+        let block = self.placement.allocate_meta_block(handle, owner, home, None, Caller::current())?;
         let mut map = inode.map.write();
         *map = MapRoot::empty(inode.ino, extents, self.inode_seed(inode.ino, inode.generation));
         inode.meta.write().desc.flags.set(InodeFlags::EXTENTS, extents);
         if let Err(e) = map.insert(&view, handle, LogicalBlock(0), block, 1, false) {
             drop(map);
-            let freed = self.free_blocks(handle, inode.ino, block, 1);
+            let freed = self.placement.free_blocks(handle, inode.ino, block, 1);
             self.whole(handle, freed)?;
             return Err(e);
         }
@@ -430,14 +373,6 @@ impl Operation<'_> {
         view.init(handle, block, |b| b[..target.len()].copy_from_slice(target))?;
         inode.meta.write().desc.size = target.len() as u64;
         Ok(())
-    }
-
-    /// Removes the link of a new inode without a name, and records the inode as an orphan, so that a crash does not
-    /// leak it.
-    fn unname(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
-        inode.meta.write().desc.links = 0;
-        let recorded = self.orphan_add(handle, inode).and_then(|()| self.write_inode(handle, inode));
-        self.whole(handle, recorded)
     }
 }
 

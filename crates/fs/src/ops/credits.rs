@@ -29,8 +29,6 @@
 //! # Locking
 //! The functions that consult a map take its lock (50), shared, while they do.
 
-use crate::dir::{self, DirStore};
-use crate::dir_store::DirView;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::xattr;
@@ -72,32 +70,21 @@ pub(crate) const EXCHANGE: u32 = 2 * ENTRY + 2 * ENTRY + 4 * INODE + SUPER + 12;
 /// Evicting an inode without attributes; with attributes, add [`XATTR`].
 pub(crate) const EVICT: u32 = ORPHAN + INODE + GROUP + 3;
 
-/// Adding a name to the directory of `view`.
-fn add_name(view: &DirView<'_>) -> u32 {
-    let add = dir::credits_for_add(&view.params, view.blocks());
-    let map = view.dir.map.read().credits_for_insert(view.fs.geo.block_size, 1);
-    // If names leave the inode, the directory needs a first block, and may then grow like any other.
-    let first = u32::from(view.fs.is_inline(view.dir));
-    // Each new block needs a bitmap, a descriptor, itself, and the map's nodes (whose first split makes the next one
-    // cheap).
-    add.blocks + (first + add.appended) * (GROUP + 1) + map + INODE
-}
-
-/// For create, mkdir, symlink and mknod.
-pub(crate) fn create(view: &DirView<'_>) -> u32 {
-    add_name(view) + NEW_INODE
+/// For create, mkdir, symlink and mknod. `add`: [`crate::dir_store::DirView::add_credits`], here and below.
+pub(crate) fn create(add: u32) -> u32 {
+    add + NEW_INODE
 }
 
 /// A new name, the directory, and the inode, which may leave the orphans and join them again.
-pub(crate) fn link(view: &DirView<'_>) -> u32 {
-    add_name(view) + INODE + INODE + 2 * ORPHAN + 4
+pub(crate) fn link(add: u32) -> u32 {
+    add + INODE + INODE + 2 * ORPHAN + 4
 }
 
 /// The old entry, the `..` of a moved directory, both directories, the moved inode, and the replaced one, which may
 /// become an orphan; the superblock for `dir_nlink`; and the whiteout in the old place, if there is one.
-pub(crate) fn rename(new: &DirView<'_>, leaves_whiteout: bool) -> u32 {
+pub(crate) fn rename(add: u32, leaves_whiteout: bool) -> u32 {
     let whiteout = if leaves_whiteout { NEW_INODE } else { 0 };
-    add_name(new) + 2 * ENTRY + 2 * INODE + 2 * INODE + ORPHAN + SUPER + 7 + whiteout
+    add + 2 * ENTRY + 2 * INODE + 2 * INODE + ORPHAN + SUPER + 7 + whiteout
 }
 
 impl Filesystem {

@@ -1,52 +1,51 @@
 //! Evictions: freeing an unlinked inode when its last user is gone (Linux: `ext4_evict_inode`).
 //!
-//! Dropping the last reference only queues the inode. The eviction thread, or an earlier call of [`Filesystem::reap`],
-//! frees its blocks, attributes, orphan record and number. Without threads, the next operation that waits does so.
-//! Until the last handle of the eviction is durable, the orphan record allows a cleanup after a crash.
+//! Dropping the last reference only queues the inode ([`crate::evictions`]). The eviction thread, or an earlier call of
+//! [`Filesystem::reap`], frees its blocks, attributes, orphan record and number. Without threads, the next operation
+//! that waits does so. Until the last handle of the eviction is durable, the orphan record allows a cleanup after a
+//! crash.
 //!
 //! # Locking
-//! `evictions` (98) guards the queue; it is not held while an inode is freed.
+//! Frees an inode under its `inode` and `inode writeback` locks; none is held between two inodes.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use extant_base::sync::atomic::Ordering;
 use extant_cache::Buffer;
 use extant_journal::Handle;
 use extant_ondisk::BlockNr;
 
-use crate::error::{Damage, Error, Result};
+use crate::error::{Error, Result};
+use crate::evictions::Evictee;
 use crate::filesystem::Filesystem;
 use crate::groups::Prepared;
-use crate::inode::Inode;
-use crate::lifecycle::{Right, Transition};
+use crate::inode::{Inode, InodeRef};
+use crate::lifecycle::Right;
 use crate::ops::credits;
 use crate::orphan::Over;
 use crate::xattr;
 use crate::xattr::XattrSource;
-use crate::xattr_store::{Values, XattrView};
+use crate::xattr_store::Values;
+use crate::xattr_view::XattrView;
 
 /// The maximum number of inodes that one call of [`Filesystem::reap`] frees.
 const REAP_MAX: u32 = 8;
 /// Only the eviction thread frees inodes with more 512-byte units than this (64 MiB).
 const LARGE_UNITS: u64 = 128 << 10;
 
-fn is_large(inode: &Inode) -> bool {
-    inode.meta.try_read().is_none_or(|m| m.desc.blocks > LARGE_UNITS)
+impl Evictee for Arc<Inode> {
+    type Reference = InodeRef;
+
+    fn is_large(&self) -> bool {
+        self.meta.try_read().is_none_or(|m| m.desc.blocks > LARGE_UNITS)
+    }
 }
 
 impl Filesystem {
     /// Queues an inode without links after its last user is gone.
     pub(crate) fn queue_eviction(&self, inode: Arc<Inode>) {
-        if self.is_read_only() {
-            return;
-        }
-        let large = is_large(&inode);
-        self.evictions.lock().push_back(inode);
-        self.evict_idle.notify_all();
-        if large {
-            self.evict_work.notify_one();
+        if !self.is_read_only() {
+            self.evictions.push(inode);
         }
     }
 
@@ -62,10 +61,7 @@ impl Filesystem {
     /// would have to wait for a handle.
     pub(crate) fn hold_evictions(&self) {
         self.drain_evictions();
-        {
-            let _q = self.evictions.lock();
-            self.lifecycle.go(Transition::Freeze);
-        }
+        self.evictions.freeze(&self.lifecycle);
         self.drain_evictions();
     }
 
@@ -73,74 +69,19 @@ impl Filesystem {
     /// without a switch to the eviction thread, at the cost of the thread that unlinks. Large ones are left to the
     /// eviction thread.
     pub fn reap(&self) {
-        self.evict_queued(REAP_MAX, true);
+        self.evictions.run(&self.lifecycle, REAP_MAX, true, |inode| self.evict(inode));
     }
 
-    /// Frees up to `max` inodes from the head of the queue; with `small`, only up to the first large one. The queue is
-    /// locked once for each inode, and once more at the end.
-    fn evict_queued(&self, max: u32, small: bool) {
-        for round in 0.. {
-            let next = {
-                let mut q = self.evictions.lock();
-                if round > 0 {
-                    // The counts change together under the lock. A thread that counts the eviction neither as in
-                    // progress nor as ended has seen the space that it freed.
-                    self.evicted.fetch_add(1, Ordering::AcqRel);
-                    if self.evicting.fetch_sub(1, Ordering::AcqRel) == 1 && q.is_empty() {
-                        self.evict_idle.notify_all();
-                    }
-                }
-                match q.front().filter(|_| self.lifecycle.allows(Right::Evict)) {
-                    Some(inode) if round < max && small && is_large(inode) => {
-                        self.evict_work.notify_one();
-                        None
-                    }
-                    Some(_) if round < max => {
-                        self.evicting.fetch_add(1, Ordering::AcqRel);
-                        q.pop_front()
-                    }
-                    _ => None,
-                }
-            };
-            let Some(inode) = next else { return };
-            self.evict(&inode);
-        }
-    }
-
-    /// The number of evictions that have ended since their count was `evicted`, are in progress, or are queued. The
-    /// queue's lock covers all three, because an inode moves from one state to the next under it.
-    pub(crate) fn evictions_since(&self, q: &VecDeque<Arc<Inode>>, evicted: u64) -> u64 {
-        let under_way = u64::from(self.evicting.load(Ordering::Acquire));
-        self.evicted.load(Ordering::Acquire) - evicted + under_way + q.len() as u64
-    }
-
-    /// Waits until [`Filesystem::evictions_since`] exceeds `own`, which means that another inode has lost its last
-    /// user. Returns false if that does not happen for the time `longest`.
-    pub(crate) fn await_eviction(&self, evicted: u64, own: u64, longest: Duration) -> bool {
-        let mut q = self.evictions.lock();
-        while self.evictions_since(&q, evicted) <= own {
-            if self.evict_idle.wait_for(&mut q, longest) {
-                // A virtual clock does not advance during the wait, so the eviction would seem imminent forever.
-                self.options.clock.advance(longest);
-                return false;
-            }
-        }
-        true
+    fn evict_queued(&self) {
+        self.evictions.run(&self.lifecycle, u32::MAX, false, |inode| self.evict(inode));
     }
 
     /// One round of the eviction thread. Returns false if the thread must end.
     pub(crate) fn eviction_step(&self, wait: Duration) -> bool {
-        {
-            let mut q = self.evictions.lock();
-            let state = self.lifecycle.now();
-            if !state.allows(Right::Work) {
-                return false;
-            }
-            if q.is_empty() || !state.allows(Right::Evict) {
-                self.evict_work.wait_for(&mut q, wait);
-            }
+        if !self.evictions.wait_for_work(&self.lifecycle, wait) {
+            return false;
         }
-        self.evict_queued(u32::MAX, false);
+        self.evict_queued();
         // Write errors that were not due when they occurred.
         self.write_errors();
         self.lifecycle.allows(Right::Work)
@@ -148,12 +89,8 @@ impl Filesystem {
 
     /// Frees all queued inodes, together with the eviction thread, and waits for those that it is freeing.
     pub(crate) fn drain_evictions(&self) {
-        self.evict_queued(u32::MAX, false);
-        let mut q = self.evictions.lock();
-        // A failed thread may have left an eviction unfinished, so do not wait for it.
-        while self.evicting.load(Ordering::Acquire) > 0 && !self.lifecycle.has_failed() {
-            self.evict_idle.wait_for(&mut q, Duration::from_millis(50));
-        }
+        self.evict_queued();
+        self.evictions.wait_until_idle(&self.lifecycle);
     }
 
     fn evict(&self, inode: &Arc<Inode>) {
@@ -166,7 +103,7 @@ impl Filesystem {
         if !self.inodes.remove_unused(inode) {
             return;
         }
-        self.flusher.forget(u64::from(inode.ino.0));
+        self.writeback.flusher.forget(u64::from(inode.ino.0));
         self.stats.evictions.inc();
         if let Err(e) = self.free_inode(inode) {
             // The orphan record remains, so the next mount tries again.
@@ -184,35 +121,20 @@ impl Filesystem {
     /// `ext4_free_inode`). Damaged attributes are dropped with the inode, and their block is left to e2fsck if it
     /// cannot be freed. The result keeps the blocks in memory.
     fn check_eviction(&self, inode: &Arc<Inode>) -> Result<(Prepared, Option<Prepared>, Arc<Buffer>)> {
-        let number = self.check_free_inode_number(inode.ino)?;
+        let number = self.placement.check_free_inode_number(inode.ino)?;
         let view = XattrView { fs: self, inode };
         let known = self.unless_damaged(inode, xattr::check(&view).map_err(Error::from))?;
         let group = known.unwrap_or_else(|| view.block_nr()).and_then(|nr| self.geo.group_of_block(nr));
-        let attributes = group.map(|(group, _)| self.groups.hold_blocks(group));
+        let attributes = group.map(|(group, _)| self.placement.groups.hold_blocks(group));
         let attributes = attributes.map(|held| self.unless_damaged(inode, held)).transpose()?;
         let (table, _) = self.inode_slot(inode.ino)?;
         Ok((number, attributes.flatten(), table))
     }
 
-    /// Returns `None` for damage in spite of which an eviction continues. The damage is recorded when no lock is held.
-    pub(crate) fn unless_damaged<T>(&self, inode: &Inode, r: Result<T>) -> Result<Option<T>> {
-        match r {
-            Err(Error::Unsupported(what)) => {
-                self.groups.keep_damage(Error::corrupt(Damage::Xattr, what.to_string()).of(inode.ino));
-                Ok(None)
-            }
-            Err(e) if e.is_corruption() => {
-                self.groups.keep_damage(e.of(inode.ino));
-                Ok(None)
-            }
-            r => r.map(Some),
-        }
-    }
-
     fn free_inode(&self, inode: &Arc<Inode>) -> Result<()> {
         let _exclusive = inode.rw.write();
         let _wb = inode.wb.lock();
-        self.drop_pages(inode, 0);
+        self.writeback.drop_pages(&inode.writes, &inode.pages, 0);
         let is_inline = self.is_inline(inode);
         let (is_dir, has_map, has_xattr) = {
             let m = inode.meta.read();
@@ -262,6 +184,6 @@ impl Filesystem {
         }
         inode.set_size(0);
         self.write_inode(handle, inode)?;
-        self.free_inode_number(handle, inode.ino, is_dir)
+        self.placement.free_inode_number(handle, inode.ino, is_dir)
     }
 }

@@ -180,7 +180,7 @@ impl Filesystem {
         self.end(handle, r)
     }
 
-    /// As [`Filesystem::drop_pages`], for blocks whose content an operation removes. If the operation failed half-way
+    /// As `Writeback::drop_pages`, for blocks whose content an operation removes. If the operation failed half-way
     /// (not `all`), blocks that are still written keep their content in memory, because the device may have older
     /// content.
     pub(super) fn drop_unwritten_pages(&self, inode: &Arc<Inode>, from: u64, to: u64, all: bool) {
@@ -197,7 +197,7 @@ impl Filesystem {
                 }
                 u64::from(n)
             };
-            self.flusher.dropped(inode.pages.discard(at, at + n));
+            self.writeback.flusher.dropped(inode.pages.discard(at, at + n));
             at += n;
         }
     }

@@ -13,9 +13,8 @@
 use std::sync::Arc;
 
 use extant_journal::Handle;
-use extant_mballoc::{Kind, Pointers, Request, RequestFlags};
-use extant_ondisk::inode::FileType;
-use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
+use extant_mballoc::{Kind, MetaRole, Pointers, Request};
+use extant_ondisk::{BlockNr, LogicalBlock};
 
 use crate::clusters::Chosen;
 use crate::error::{Damage, Error, Result};
@@ -23,6 +22,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapState, MapStore, Mapping, Progress};
 use crate::ops::disk_size::Move;
+use crate::reserve::Caller;
 use crate::store::MapView;
 use crate::writeback::batch::WritebackReason;
 use extant_es::{EsEntry, EsState};
@@ -54,20 +54,6 @@ fn es_state(state: MapState) -> EsState {
 }
 
 impl Filesystem {
-    /// The goal for new blocks of an inode: the start of its group. With flex groups, it is the start of the flex
-    /// group's second group for files, and of its first group for directories (Linux: `ext4_inode_to_goal_block`).
-    pub(crate) fn inode_goal(&self, inode: &Inode) -> BlockNr {
-        let mut group = (inode.ino.0 - 1) / self.geo.inodes_per_group;
-        let flex = self.geo.groups_per_flex;
-        if flex >= 4 {
-            group -= group % flex;
-            if inode.file_type() == Some(FileType::Regular) && group + 1 < self.groups.count() {
-                group += 1;
-            }
-        }
-        self.geo.first_block_of_group(GroupNr(group))
-    }
-
     /// The map's state of `lblk`; a delayed block counts as a hole.
     pub(crate) fn map_lookup(&self, inode: &Arc<Inode>, lblk: LogicalBlock) -> Result<MapState> {
         let (_, state) = self.status(inode, lblk, 1)?;
@@ -120,11 +106,6 @@ impl Filesystem {
         self.size_limit(inode.map.read().extents)
     }
 
-    /// The same for any map of this form.
-    pub(crate) fn size_limit(&self, extents: bool) -> u64 {
-        if extents { self.geo.max_extent_file_size() } else { self.geo.max_indirect_file_size() }
-    }
-
     /// Chooses blocks for a hole: at least 1, at most `len`. `after` is the block before `lblk`, if the caller knows it
     /// better than the map. Also returns the following blocks for [`Want::Promised::more`]. Needs no handle.
     pub(crate) fn choose_blocks(
@@ -152,7 +133,7 @@ impl Filesystem {
         });
         let (goal, flags) = self.goal_behind(inode, before, reserved, why);
         let extents = inode.map.read().extents;
-        let missing = if !extents && self.alloc.puts_pointers_in_front() {
+        let missing = if !extents && self.placement.alloc.puts_pointers_in_front() {
             Some(inode.map.read().missing(&self.map_view(inode), lblk)?)
         } else {
             None
@@ -173,32 +154,7 @@ impl Filesystem {
             max_block: (!extents).then_some(BlockNr(u64::from(u32::MAX))),
             pointers,
         };
-        self.alloc.choose_with(&request, more)
-    }
-
-    /// The goal of data that follows the block `before`, and the flags of its request.
-    pub(super) fn goal_behind(
-        &self,
-        inode: &Inode,
-        before: Option<BlockNr>,
-        reserved: bool,
-        why: WritebackReason,
-    ) -> (BlockNr, RequestFlags) {
-        let mut flags = self.caller_flags();
-        if before.is_some() {
-            flags = flags | RequestFlags::TRY_GOAL;
-        }
-        if inode.users() == 0 {
-            flags = flags | RequestFlags::CLOSED;
-        }
-        if reserved {
-            // The space is reserved and must be available, so conversions and delayed writes may use the pool.
-            flags = flags | RequestFlags::USE_RESERVED;
-        }
-        if why == WritebackReason::Fsync {
-            flags = flags | RequestFlags::SYNCED;
-        }
-        (before.map_or_else(|| self.inode_goal(inode), |before| BlockNr(before.0 + 1)), flags)
+        self.placement.alloc.choose_with(&request, more)
     }
 
     /// Marks chosen blocks as used and maps them; returns their number. Blocks that exceed the handle's credits remain
@@ -216,6 +172,7 @@ impl Filesystem {
         let view = self.map_view(inode);
         let mut map = inode.map.write();
         let inserted = self
+            .placement
             .alloc
             .prepare(handle, &now)
             .and_then(|held| Ok((map.insert(&view, handle, lblk, now.start, now.len, unwritten)?, held)));
@@ -230,7 +187,7 @@ impl Filesystem {
             }
         };
         *chosen = now.split_off(mapped);
-        self.alloc.mark(handle, &now)?;
+        self.placement.alloc.mark(handle, &now)?;
         self.describe_blocks(handle, inode, &map, &view, (lblk.0, lblk.0 + mapped));
         let state = if unwritten { EsState::Unwritten(now.start) } else { EsState::Written(now.start) };
         inode.es.insert(lblk, mapped, state);
@@ -239,30 +196,8 @@ impl Filesystem {
 
     pub(crate) fn cancel_chosen(&self, chosen: &mut Option<Chosen>) {
         if let Some(chosen) = chosen.take() {
-            self.alloc.cancel(chosen);
+            self.placement.alloc.cancel(chosen);
         }
-    }
-
-    /// Adds chosen blocks whose data is on the device to the file, and moves the size on disk up to `end`. Returns the
-    /// number of added blocks, even if others failed.
-    pub(super) fn map_written(
-        &self,
-        inode: &Arc<Inode>,
-        lblk: LogicalBlock,
-        chosen: Chosen,
-        end: u64,
-    ) -> (u32, Result<()>) {
-        let mut open = None;
-        let len = chosen.len;
-        let mut chosen = Some(chosen);
-        let r = self.settle_chosen(&mut open, inode, lblk, &mut chosen, end);
-        let left = chosen.as_ref().map_or(0, |c| c.len);
-        self.cancel_chosen(&mut chosen);
-        let r = match open {
-            Some(handle) => self.end(handle, r),
-            None => r,
-        };
-        (len - left, r)
     }
 
     /// Chooses blocks for a hole and maps them as unwritten, under one handle. Returns their number from `lblk` on (at
@@ -274,7 +209,7 @@ impl Filesystem {
         lblk: LogicalBlock,
         len: u32,
     ) -> Result<u32> {
-        if !self.alloc.cluster_size().is_one() {
+        if !self.placement.alloc.cluster_size().is_one() {
             return self.fill_hole(handle, inode, lblk, len, WritebackReason::Background);
         }
         let mut chosen =
@@ -337,7 +272,7 @@ impl Filesystem {
     }
 
     fn unmap(&self, view: &MapView<'_>, inode: &Arc<Inode>, from: LogicalBlock, to: LogicalBlock) -> Result<Handle> {
-        self.alloc.discard_preallocations(&inode.prealloc);
+        self.placement.alloc.discard_preallocations(&inode.prealloc);
         let credits = self.remove_credits(inode);
         match self.check_form(inode) {
             // Blocks that are mapped without extents may share clusters in any way, so none of them is freed.
@@ -416,7 +351,51 @@ impl Filesystem {
 
     pub(crate) fn release_preallocations(&self, inode: &Inode) {
         if inode.es.counts().delayed_blocks == 0 {
-            self.alloc.discard_preallocations(&inode.prealloc);
+            self.placement.alloc.discard_preallocations(&inode.prealloc);
         }
+    }
+}
+
+impl Filesystem {
+    /// Allocates and maps the block `lblk` of a file of metadata: a directory, or quotas. It goes to the place of its
+    /// cluster; otherwise `before` is the file's previous block. A failure either has undone its changes or aborts the
+    /// journal.
+    pub(crate) fn append_meta_block(
+        &self,
+        handle: &mut Handle,
+        view: &MapView<'_>,
+        inode: &Inode,
+        lblk: LogicalBlock,
+        before: Option<BlockNr>,
+    ) -> Result<BlockNr> {
+        self.check_form(inode)?;
+        // In its replay, e2fsck 1.47.0 may put the block where a later record has data of a file.
+        handle.set_opaque();
+        // No other thread appends.
+        let place = inode.map.read().place_in_cluster(view, lblk)?;
+        let block = match place {
+            Some(block) => {
+                self.placement.check_unused(block)?;
+                block
+            }
+            None => {
+                let home = self.placement.inode_goal(inode.ino, inode.file_type());
+                let owner = (MetaRole::Directory, inode.ino);
+                let block = self.placement.allocate_meta_block(handle, owner, home, before, Caller::current())?;
+                BlockNr(block.0 + u64::from(view.cluster_size().offset(lblk.0.into())))
+            }
+        };
+        let mut map = inode.map.write();
+        if let Err(e) = map.insert(view, handle, lblk, block, 1, false) {
+            drop(map);
+            if place.is_none() {
+                let freed = self.placement.free_blocks(handle, inode.ino, block, 1);
+                self.whole(handle, freed)?;
+            }
+            return Err(e);
+        }
+        // The map has counted its own nodes; add this block.
+        inode.absorb_map(&mut map, self.geo.block_size);
+        Ok(block)
     }
 }

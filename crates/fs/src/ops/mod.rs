@@ -2,11 +2,12 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `data.rs` | read, write, delayed blocks |
-//! | `mapping.rs`, `disk_size.rs` | the blocks of a file: finding and choosing them; the size on disk |
+//! | `data.rs`, `pages.rs` | read and write; the content of a locked file: folios, delayed blocks, the device |
+//! | `mapping.rs`, `goal.rs` | the blocks of a file: finding and choosing them; where they should go |
+//! | `disk_size.rs`, `tail.rs` | the size on disk; the end of a file before a size moves over it |
 //! | `truncate.rs`, `fallocate.rs`, `seek.rs` | size changes; preallocation, holes, zeros; finding data and holes |
 //! | `names.rs` | lookup, link, unlink |
-//! | `create.rs` | new inodes, and what they inherit |
+//! | `create.rs`, `new_inode.rs` | new files, and what they inherit; numbers and slots of new inodes |
 //! | `rename.rs` | rename |
 //! | `listing.rs` | readdir |
 //! | `attr.rs` | getattr, setattr |
@@ -33,15 +34,19 @@ pub(crate) mod disk_size;
 pub(crate) mod evict;
 mod fallocate;
 pub(crate) mod flags;
+mod goal;
 pub mod growth;
 mod listing;
 pub(crate) mod mapping;
 pub(crate) mod names;
+mod new_inode;
 pub(crate) mod no_space;
+mod pages;
 mod promises;
 mod rename;
 mod seek;
 pub(crate) mod sync;
+mod tail;
 mod truncate;
 mod verified;
 pub mod volume;

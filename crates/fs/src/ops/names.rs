@@ -25,7 +25,8 @@ use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::orphan::Over;
 use crate::xattr;
-use crate::xattr_store::{Values, XattrView};
+use crate::xattr_store::Values;
+use crate::xattr_view::XattrView;
 
 const S_ISUID: u16 = 0o4000;
 pub(super) const S_ISGID: u16 = 0o2000;
@@ -158,7 +159,7 @@ impl Filesystem {
             self.check_project(dir, inode)?;
             self.may_change(inode, Change::Link)?;
             let _tables = self.hold_slots([inode, dir])?;
-            self.transact_whole(credits::link(&view), |handle| {
+            self.transact_whole(credits::link(view.add_credits()), |handle| {
                 let now = self.now();
                 let from_nothing = {
                     let mut m = inode.meta.write();
@@ -311,10 +312,7 @@ impl Filesystem {
     }
 
     fn lost_last_name(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
-        self.unlinked_ns.store(self.options.clock.now_ns().max(1), Ordering::Relaxed);
-        if let Some(tell) = self.nameless.get() {
-            tell(inode);
-        }
+        self.evictions.lost_last_name(inode, self.options.clock.now_ns());
         self.orphan_add(handle, inode)?;
         self.write_inode(handle, inode)
     }
@@ -436,5 +434,17 @@ pub(crate) fn add_dir_link(desc: &mut InodeDesc) {
 pub(crate) fn drop_dir_link(desc: &mut InodeDesc) {
     if desc.links > 2 {
         desc.links -= 1;
+    }
+}
+
+impl Filesystem {
+    /// As [`Filesystem::iget`], for a caller that has seen the inode before: `generation` distinguishes it from other
+    /// inodes with its number.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], also if the number now belongs to another inode.
+    pub fn iget_again(&self, ino: InodeNr, generation: u32) -> Result<InodeRef> {
+        let inode = self.watch(self.iget(ino))?;
+        if inode.generation == generation { Ok(inode) } else { Err(Error::Stale(ino)) }
     }
 }

@@ -17,14 +17,12 @@
 
 use std::time::Duration;
 
-use extant_base::sync::atomic::Ordering;
 use extant_journal::Handle;
-use extant_mballoc::RequestFlags;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
+use crate::handles::finish_open;
 use crate::operation::Operation;
-use crate::reserve::Caller;
 
 /// How often an operation without space is tried while some may become free. A try can fail because another thread took
 /// the space first, so one eviction and one commit may not be enough.
@@ -89,14 +87,14 @@ impl Operation<'_> {
         let (mut tries, mut hope) = (0, true);
         loop {
             // Read before the try, so that inodes freed between its failure and the check are not missed.
-            let (evicted, before) = (self.evicted.load(Ordering::Acquire), self.taken_back.get());
+            let (evicted, before) = (self.evictions.ended(), self.taken_back.get());
             let e = match op() {
                 Err(e) if e.is_no_space() || matches!(e, Error::NoInodes) => e,
                 other => return self.watch(other),
             };
             // An inode that this try took back frees only the space that the try itself had allocated.
             let own = self.taken_back.get() - before;
-            let evicting = self.evictions_since(&self.evictions.lock(), evicted) > own;
+            let evicting = self.evictions.since(evicted) > own;
             let leaving = hope && self.is_leaving();
             match remedy(&e, Who::Operation { evicting, leaving }, tries) {
                 Some(Remedy::Commit) => {
@@ -108,7 +106,9 @@ impl Operation<'_> {
                     self.journal.commit_running()?;
                 }
                 Some(Remedy::Evictions) => self.drain_evictions(),
-                Some(Remedy::Release) => hope = self.await_eviction(evicted, own, RELEASE_WAIT),
+                Some(Remedy::Release) => {
+                    hope = self.evictions.wait_for_another(&self.options.clock, evicted, own, RELEASE_WAIT);
+                }
                 None if matches!(e, Error::NoSpaceUntilCommit) => break,
                 None => return Err(e),
             }
@@ -119,9 +119,8 @@ impl Operation<'_> {
 
     /// Whether an inode without a name may be about to lose its last user.
     fn is_leaving(&self) -> bool {
-        let unlinked_ns = self.unlinked_ns.load(Ordering::Relaxed);
-        let since = self.options.clock.now_ns().saturating_sub(unlinked_ns);
-        unlinked_ns > 0 && since < LEAVING_NS && self.orphans.len() > 0
+        let since = self.evictions.since_unlinked_ns(self.options.clock.now_ns());
+        since.is_some_and(|since| since < LEAVING_NS) && self.orphans.len() > 0
     }
 }
 
@@ -141,19 +140,9 @@ impl Filesystem {
             // It failed within a change.
             handle.set_opaque();
         }
-        self.finish_open(open);
-        self.alloc.discard_all_under_pressure();
+        finish_open(open);
+        self.placement.alloc.discard_all_under_pressure();
         Ok(self.journal.commit_running()?)
-    }
-
-    /// Whether the thread's caller may use the blocks that are reserved for root.
-    pub(crate) fn may_use_reserve(&self) -> bool {
-        self.reserve.open_to(Caller::current())
-    }
-
-    /// The flags of a request for blocks that describe its caller.
-    pub(crate) fn caller_flags(&self) -> RequestFlags {
-        if self.may_use_reserve() { RequestFlags::USE_ROOT_RESERVE } else { RequestFlags::NONE }
     }
 }
 
@@ -170,7 +159,7 @@ pub(crate) mod tests {
         loop {
             let mut handle = fs.start(8).expect("handle");
             let request = Request { flags: RequestFlags::USE_RESERVED, ..Request::metadata(None, 4096) };
-            match fs.alloc.allocate(&mut handle, &request) {
+            match fs.placement.alloc.allocate(&mut handle, &request) {
                 Ok(got) => {
                     taken.push((got.start, got.len));
                     handle.finish();

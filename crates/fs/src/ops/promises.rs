@@ -24,10 +24,11 @@ use extant_mballoc::{Kind, Request};
 use extant_ondisk::LogicalBlock;
 
 use crate::clusters::Promises;
-use crate::error::{Damage, Error, Result};
+use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::{MapRoot, MapState};
+use crate::reserve::Caller;
 use crate::store::MapView;
 use crate::writeback::batch::WritebackReason;
 
@@ -36,15 +37,6 @@ use crate::writeback::batch::WritebackReason;
 const FILL_BLOCKS_MAX: u32 = 1 << 14;
 
 impl Filesystem {
-    /// Refuses to change the map of a file without extents if clusters have several blocks. Such a map does not show
-    /// where the rest of a cluster lies, and e2fsck treats it as damage.
-    pub(crate) fn check_form(&self, inode: &Inode) -> Result<()> {
-        match self.alloc.cluster_size().is_one() || inode.map.read().extents {
-            true => Ok(()),
-            false => Err(Error::corrupt(Damage::Map, "no extents, which bigalloc requires").of(inode.ino)),
-        }
-    }
-
     /// Reserves space for the hole of `len` blocks at `lblk`, from the start on, as long as there is space. Returns the
     /// number of blocks that are now delayed.
     pub(super) fn promise(&self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32) -> Result<u32> {
@@ -52,7 +44,11 @@ impl Filesystem {
             Some(promises) => self.promise_clusters(inode, promises, lblk, len),
             None => {
                 let allowed = self.promise_quota(inode, len)?;
-                let got = self.alloc.reserve_clusters_up_to(u64::from(allowed), self.may_use_reserve()) as u32;
+                let got = self
+                    .placement
+                    .alloc
+                    .reserve_clusters_up_to(u64::from(allowed), self.placement.may_use_reserve(Caller::current()))
+                    as u32;
                 if got > 0 {
                     // Every change of the extent-status cache needs the map lock.
                     let _map = inode.map.read();
@@ -67,7 +63,7 @@ impl Filesystem {
 
     fn promise_clusters(&self, inode: &Arc<Inode>, promises: &Promises, lblk: LogicalBlock, len: u32) -> Result<u32> {
         self.check_form(inode)?;
-        let size = self.alloc.cluster_size();
+        let size = self.placement.alloc.cluster_size();
         let view = self.map_view(inode);
         let map = inode.map.write();
         let end = u64::from(lblk.0) + u64::from(len);
@@ -84,7 +80,9 @@ impl Filesystem {
         }
         let blocks = size.first_block(wanted.len() as u64).min(u64::from(u32::MAX)) as u32;
         let allowed = if blocks == 0 { 0 } else { size.of(self.promise_quota(inode, blocks)?.into()) };
-        let got = self.alloc.reserve_clusters_up_to(allowed, self.may_use_reserve()) as usize;
+        let got =
+            self.placement.alloc.reserve_clusters_up_to(allowed, self.placement.may_use_reserve(Caller::current()))
+                as usize;
         promises.lock().extend(&wanted[..got]);
         let stop = wanted.get(got).map_or(end, |cluster| size.first_block((*cluster).into()).max(lblk.0.into()));
         let delayed = (stop - u64::from(lblk.0)) as u32;
@@ -103,13 +101,13 @@ impl Filesystem {
             Some(promises) => self.end_promises(inode, promises, u64::from(lblk.0)..u64::from(lblk.0) + len),
             None => delayed,
         };
-        self.alloc.unreserve_clusters(returned);
+        self.placement.alloc.unreserve_clusters(returned);
         self.settle_promises(inode);
     }
 
     /// Removes the clusters of these blocks that have no delayed block any more from the set, and returns their number.
     fn end_promises(&self, inode: &Inode, promises: &Promises, blocks: Range<u64>) -> u64 {
-        let size = self.alloc.cluster_size();
+        let size = self.placement.alloc.cluster_size();
         let mut set = promises.lock();
         let clusters = size.around(blocks);
         let clusters = clusters.start as u32..clusters.end.min(u32::MAX.into()) as u32;
@@ -119,7 +117,7 @@ impl Filesystem {
     }
 
     fn has_delayed(&self, inode: &Inode, cluster: u32) -> bool {
-        let size = self.alloc.cluster_size();
+        let size = self.placement.alloc.cluster_size();
         let (first, last) = (size.first_block(cluster.into()), size.first_block(u64::from(cluster) + 1) - 1);
         let last = last.min(u32::MAX.into());
         inode.es.find_delayed(LogicalBlock(first as u32), LogicalBlock(last as u32)).is_some()
@@ -136,13 +134,13 @@ impl Filesystem {
         to: LogicalBlock,
     ) -> Result<()> {
         let Some(promises) = &inode.promises else { return Ok(()) };
-        let size = self.alloc.cluster_size();
+        let size = self.placement.alloc.cluster_size();
         for at in [from, to] {
             let cluster = size.of(at.0.into()) as u32;
             let is_new = self.has_delayed(inode, cluster) && !promises.lock().contains(&cluster);
             if is_new && map.place_in_cluster(view, at)?.is_none() {
                 promises.lock().insert(cluster);
-                self.alloc.reserve_freed_clusters(1);
+                self.placement.alloc.reserve_freed_clusters(1);
             }
         }
         self.settle_promises(inode);
@@ -159,7 +157,7 @@ impl Filesystem {
         view: &MapView<'_>,
         blocks: Range<u64>,
     ) -> Result<(u64, bool)> {
-        let size = self.alloc.cluster_size();
+        let size = self.placement.alloc.cluster_size();
         let Range { start: first, mut end } = blocks;
         let tail = size.of(end - 1);
         let is_cut = size.offset(end) != 0 && tail > size.of(first);
@@ -203,7 +201,7 @@ impl Filesystem {
         why: WritebackReason,
     ) -> Result<u32> {
         self.check_form(inode)?;
-        let size = self.alloc.cluster_size();
+        let size = self.placement.alloc.cluster_size();
         let view = self.map_view(inode);
         let mut map = inode.map.write();
         let found = map.lookup(&view, lblk, len)?;
@@ -213,7 +211,7 @@ impl Filesystem {
         let first = u64::from(lblk.0);
         let mut end = first + u64::from(found.len.min(FILL_BLOCKS_MAX));
         if let Some(block) = map.place_in_cluster(&view, lblk)? {
-            if self.alloc.is_vacated(block, || self.journal.committed_tid()) {
+            if self.placement.alloc.is_vacated(block, || self.journal.committed_tid()) {
                 return Err(Error::NoSpaceUntilCommit);
             }
             let len = (end - first).min(u64::from(size.blocks() - size.offset(first))) as u32;
@@ -242,8 +240,8 @@ impl Filesystem {
         };
         let request =
             Request { goal: Some(goal), len: (end - first) as u32, kind, flags, max_block: None, pointers: None };
-        let (chosen, _) = self.alloc.choose_with(&request, 0)?;
-        let inserted = self.alloc.prepare(handle, &chosen).and_then(|held| {
+        let (chosen, _) = self.placement.alloc.choose_with(&request, 0)?;
+        let inserted = self.placement.alloc.prepare(handle, &chosen).and_then(|held| {
             let mapped = map.insert(&view, handle, lblk, chosen.start, chosen.len, true)?;
             Ok((mapped, held))
         });
@@ -251,12 +249,12 @@ impl Filesystem {
         let (mapped, _held) = match inserted {
             Ok(mapped) => mapped,
             Err(e) => {
-                self.alloc.cancel(chosen);
+                self.placement.alloc.cancel(chosen);
                 return Err(e);
             }
         };
         debug_assert_eq!(mapped, chosen.len, "an extent holds as many");
-        self.alloc.mark(handle, &chosen)?;
+        self.placement.alloc.mark(handle, &chosen)?;
         inode.es.insert(lblk, mapped, EsState::Unwritten(chosen.start));
         if is_promised && let Some(promises) = &inode.promises {
             let mut set = promises.lock();

@@ -194,7 +194,7 @@ impl Operation<'_> {
         self.may_change(inode, Change::Unlink)?;
         let _tables = self.hold_slots([dir, inode])?;
         let _entry = view.hold_found(place)?;
-        self.transact_whole(credits::rename(view, false), |handle| {
+        self.transact_whole(credits::rename(view.add_credits(), false), |handle| {
             view.respell(handle, place, name, inode.file_type())?;
             let now = self.now();
             inode.meta.write().desc.ctime = now;
@@ -309,7 +309,7 @@ impl Operation<'_> {
         let _new = whiteout.map(|cred| self.admit_new(old_dir, NewNode::whiteout(), cred)).transpose()?;
         let inherited = whiteout.map(|cred| self.inherited_values(old_dir, NewNode::whiteout(), cred)).transpose()?;
         let values = inherited.unwrap_or_default();
-        self.transact_whole(credits::rename(new_view, whiteout.is_some()) + values.credits, |handle| {
+        self.transact_whole(credits::rename(new_view.add_credits(), whiteout.is_some()) + values.credits, |handle| {
             let now = self.now();
             // First the steps that may find no space: the whiteout, then the new name.
             let whiteout = match whiteout {

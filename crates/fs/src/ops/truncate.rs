@@ -54,7 +54,7 @@ impl Filesystem {
             // (Linux: `ext4_setattr` does the same).
             self.move_size(handle, inode, new, Move::Exactly)
         })?;
-        self.drop_pages(inode, new.div_ceil(bs));
+        self.writeback.drop_pages(&inode.writes, &inode.pages, new.div_ceil(bs));
         self.finish_truncate(inode)
     }
 
@@ -81,14 +81,6 @@ impl Filesystem {
             self.start(credits::TRUNCATE_END)?
         };
         self.end_truncate(handle, inode)
-    }
-
-    /// Drops cached blocks from `from` on; the caller holds the inode's writeback lock.
-    pub(crate) fn drop_pages(&self, inode: &Inode, from: u64) {
-        // Pages under writeback must not be written to blocks that are freed next.
-        inode.writes.wait();
-        let gone = inode.pages.discard(from, u64::MAX);
-        self.flusher.dropped(gone);
     }
 
     /// Whether the block may contain anything except zeros. Clean pages of a hole or of unwritten blocks contain zeros.

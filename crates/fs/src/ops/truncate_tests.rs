@@ -68,7 +68,7 @@ fn a_range_that_cannot_be_zeroed_or_punched_shows_no_old_content() {
             // Later writes and reads do not change that.
             for (start, len) in taken {
                 let mut handle = fs.start(8).expect("handle");
-                fs.free_blocks(&mut handle, InodeNr::ROOT, start, len).expect("freed");
+                fs.placement.free_blocks(&mut handle, InodeNr::ROOT, start, len).expect("freed");
                 handle.finish();
             }
             fs.fsync(&f, false).expect("the delayed data is written");
@@ -147,13 +147,13 @@ fn a_cached_hole_can_be_punched_on_a_full_disk() {
     fs.fsync(&f, false).expect("fsync");
     let before = content(&fs, &f);
     take_all(&fs);
-    let promised = fs.alloc.reserved_blocks();
+    let promised = fs.placement.alloc.reserved_blocks();
     fs.fallocate(&f, FallocateMode::PunchHole, 10 * BLOCK + 100, 5 * BLOCK).expect("a hole in a hole");
     assert_eq!(content(&fs, &f), before);
     let half = 20 * BLOCK + BLOCK / 2;
     fs.setattr(&f, &crate::SetAttr { size: Some(half), ..crate::SetAttr::default() }).expect("less");
     assert_eq!(content(&fs, &f), vec![0; half as usize]);
-    assert_eq!(fs.alloc.reserved_blocks(), promised, "nothing was reserved");
+    assert_eq!(fs.placement.alloc.reserved_blocks(), promised, "nothing was reserved");
 }
 
 /// The data has blocks, but there is no space for the node of the map that would contain the last of them.

@@ -60,11 +60,11 @@ impl Filesystem {
 
     /// Writes everything home and empties the log.
     fn write_all_home(&self) -> Result<()> {
-        let cursor = self.losses.open();
+        let cursor = self.writeback.losses.open();
         self.drain_evictions();
         self.wait_for(|done| self.barrier(Barrier::ALL, done))?;
         // This reports data that was lost meanwhile, and earlier losses that no party has seen.
-        self.losses.check(&cursor)?;
+        self.writeback.losses.check(&cursor)?;
         self.hold_evictions();
         Ok(self.journal.freeze()?)
     }
@@ -108,7 +108,7 @@ impl Filesystem {
         self.lifecycle.go(Transition::Resume);
         self.write_errors();
         self.abort_if_failed();
-        self.evict_work.notify_one();
+        self.evictions.resume();
     }
 
     /// Makes the mount read-only, with the device in the state of an unmounted file system, or makes it writable again.
@@ -188,7 +188,7 @@ impl Filesystem {
         let min_len = u32::try_from(min_len.div_ceil(block)).unwrap_or(u32::MAX);
         let mut trimmed = 0;
         if first < end {
-            let visited = self.alloc.visit_free(BlockNr(first), end - first, min_len, |at, n| {
+            let visited = self.placement.alloc.visit_free(BlockNr(first), end - first, min_len, |at, n| {
                 let bytes = u64::from(n) * block;
                 trimmed += bytes;
                 self.dev.discard(at.0 * block, bytes)

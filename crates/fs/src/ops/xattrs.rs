@@ -9,7 +9,8 @@ use crate::inode::InodeRef;
 use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::xattr::{self, SetMode, XattrError};
-use crate::xattr_store::{XattrEdit, XattrView};
+use crate::xattr_store::XattrEdit;
+use crate::xattr_view::XattrView;
 
 /// The prefix of the names of ACLs.
 const ACLS: &[u8] = b"system.posix_acl_";

@@ -36,7 +36,7 @@ type Blocks = Vec<(BlockNr, u32)>;
 fn leave(fs: &Filesystem, blocks: u64) -> Blocks {
     let mut taken = take_all(fs);
     fs.sync().expect("sync");
-    let kept = if blocks == 0 { 0 } else { fs.reserve.pool_blocks() };
+    let kept = if blocks == 0 { 0 } else { fs.placement.reserve.pool_blocks() };
     give_back(fs, &mut taken, kept + blocks);
     fs.sync().expect("sync");
     taken
@@ -47,7 +47,7 @@ fn give_back(fs: &Filesystem, taken: &mut Blocks, mut blocks: u64) {
         let now = blocks.min(u64::from(*len)) as u32;
         if now > 0 {
             let mut handle = fs.start(8).expect("handle");
-            fs.free_blocks(&mut handle, InodeNr::ROOT, *start, now).expect("freed");
+            fs.placement.free_blocks(&mut handle, InodeNr::ROOT, *start, now).expect("freed");
             handle.finish();
         }
         (*start, *len, blocks) = (BlockNr(start.0 + u64::from(now)), *len - now, blocks - u64::from(now));
@@ -143,7 +143,7 @@ fn chmod_fails_if_the_changed_acl_finds_no_block() {
     assert_eq!((fs.getattr(&g).mode, fs.getattr(&g).uid), (mode, 0));
     assert_eq!(fs.get_xattr(&g, ACCESS).expect("list"), before);
     // Enough blocks become free with the next commit.
-    let enough = fs.reserve.pool_blocks() + 1;
+    let enough = fs.placement.reserve.pool_blocks() + 1;
     give_back(&fs, &mut taken, enough);
     let after = fs.setattr(&g, &chmod).expect("waits for the commit");
     assert_eq!((after.mode & 0o7777, after.uid), (0o700, 7));

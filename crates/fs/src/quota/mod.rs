@@ -2,8 +2,8 @@
 //! `ext4_enable_quotas`).
 //!
 //! Main types: [`Quotas`] (the quota files of a mount), [`Charge`] (the usage of one inode that its owners are charged
-//! for), and for callers [`QuotaLimits`]. `count.rs` counts and checks limits. `owners.rs` adds and removes entries,
-//! reports usage and sets limits.
+//! for), and for callers [`QuotaLimits`]. `load.rs` reads the files. `count.rs` counts and checks limits. `owners.rs`
+//! adds and removes entries, reports usage and sets limits.
 //!
 //! The usage on disk is the sum over the inodes in the inode tables. So only one function changes it.
 //! `Filesystem::write_inode` charges the difference between the inode's former and new state in its table, under the
@@ -27,6 +27,7 @@
 //! blocks are read.
 
 mod count;
+mod load;
 mod owners;
 
 use std::collections::BTreeSet;

@@ -68,25 +68,10 @@ impl Rescue<InodeRef> {
 }
 
 impl Filesystem {
-    /// Records that an inode is used in spite of this damage.
-    pub(crate) fn doubt(&self, inode: &Inode, e: Error) {
-        if inode.doubt.get().is_none() {
-            self.note_hurt(&e);
-            let _ = inode.doubt.set(Box::new(e));
-        }
-    }
-
     /// The damage in spite of which a rescue uses the inode, so that its content may be wrong. For a directory, this
     /// includes the damage that its listings have found.
     pub fn doubt_of<'i>(&self, inode: &'i InodeRef) -> Option<&'i Error> {
         inode.doubt.get().map(|e| &**e).or_else(|| inode.listings.damage())
-    }
-
-    /// Counts and reports damage or a read error that makes something unavailable to a rescue.
-    pub(crate) fn note_hurt(&self, e: &Error) {
-        if e.is_corruption() || (self.rescues() && matches!(e, Error::Device(_))) {
-            self.record_error(e);
-        }
     }
 
     /// Creates a directory that the image lacks, for a rescue. It has no blocks and is never written.
@@ -140,7 +125,7 @@ pub(super) fn judge(bytes: &[u8], ino: InodeNr, fs: &Filesystem) -> Result<Judge
 /// The numbers of intact and of damaged entries in the root of a map.
 fn count_entries(desc: &InodeDesc, fs: &Filesystem) -> (usize, usize) {
     let form = if desc.has_extents() { Form::Extents } else { Form::Indirect };
-    let valid = |start, len: u32| fs.may_be_owned(start, len.into());
+    let valid = |start, len: u32| fs.placement.may_be_owned(start, len.into());
     let context = NodeContext { seed: None, is_dir: desc.is_dir(), cluster_bits: 0, valid };
     let (mut sound, mut damaged) = (0, 0);
     map::root(form, &desc.i_block, fs.geo.block_size, &context, &mut |found| match found {

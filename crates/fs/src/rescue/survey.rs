@@ -94,7 +94,7 @@ impl Work<'_> {
         let step = (PIECE_BYTES >> geo.block_bits).max(1);
         let mut buf = AlignedBuf::zeroed((step << geo.block_bits) as usize);
         for group in geo.groups() {
-            let found = fs.groups.with(group, |desc| {
+            let found = fs.placement.groups.with(group, |desc| {
                 let unused = if desc.flags.contains(GroupFlags::INODE_UNINIT) { u32::MAX } else { desc.itable_unused };
                 (desc.inode_table, geo.inodes_per_group.saturating_sub(unused))
             });

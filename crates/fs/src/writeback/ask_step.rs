@@ -20,7 +20,7 @@ impl Filesystem {
     /// Starts writing all dirty data of the inode once the obstacle is gone. When the data can be read from the device,
     /// `closed` is decremented.
     pub(crate) fn ask(&self, inode: &Arc<Inode>, why: WritebackReason, obstacle: Obstacle, closed: &Arc<Countdown>) {
-        if !self.asks.announce() {
+        if !self.writeback.asks.announce() {
             return;
         }
         closed.one_more();
@@ -34,19 +34,19 @@ impl Filesystem {
             Obstacle::Locked => inode.wb.ask(ask),
             Obstacle::InFlight(epoch) => {
                 let fs = self.arc();
-                inode.writes.when_closed(epoch, move || drop(fs.asks.push(vec![ask])));
+                inode.writes.when_closed(epoch, move || drop(fs.writeback.asks.push(vec![ask])));
             }
             Obstacle::NoSpace => {
                 ask.again = true;
-                drop(self.asks.push(vec![ask]));
+                drop(self.writeback.asks.push(vec![ask]));
             }
         }
     }
 
     /// One round of the thread that continues asks. Returns false if the thread must end.
     pub(crate) fn ask_step(&self, wait: Duration) -> bool {
-        let Some(mut asks) = self.asks.take(usize::MAX, wait) else { return false };
-        let _end = EndOnPanic(&self.asks);
+        let Some(mut asks) = self.writeback.asks.take(usize::MAX, wait) else { return false };
+        let _end = EndOnPanic(&self.writeback.asks);
         asks.sort_by_key(|ask| ask.inode.ino);
         let (patient, quick): (Vec<_>, Vec<_>) = asks.into_iter().partition(|ask| ask.again);
         let (mut begun, mut left) = (Vec::new(), Vec::new());
@@ -68,7 +68,7 @@ impl Filesystem {
             self.writeback_plug(ask.why, Patience::Sends).write_pages(&ask.inode);
         }
         begun.extend(patient);
-        self.asks.finish(begun.len());
+        self.writeback.asks.finish(begun.len());
         begun.iter().for_each(|ask| ask.closed.add_inode(&ask.inode));
         true
     }

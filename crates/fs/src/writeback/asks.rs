@@ -134,7 +134,7 @@ impl Drop for WritebackGuard<'_> {
         if self.of.asked.swap(false, Ordering::Relaxed) {
             let asks = std::mem::take(&mut *self.of.asks.lock());
             if let Some(fs) = asks.first().and_then(|ask| ask.inode.fs.upgrade()) {
-                drop(fs.asks.push(asks));
+                drop(fs.writeback.asks.push(asks));
             }
         }
     }

@@ -9,7 +9,8 @@
 //!
 //! Main types: [`plug::WritebackPlug`] (inodes that are written together, so that requests for adjacent blocks merge),
 //! [`batch::Batch`] (data on its way from the folios to the device), [`together`] (adjacent blocks for small files),
-//! [`asks`] (fsyncs that occupy no thread), [`work`] (the queues of the two threads that continue the work of others).
+//! [`asks`] (fsyncs that occupy no thread), [`work`] (the queues of the two threads that continue the work of others),
+//! [`state::Writeback`] (the mount's part that owns these queues and the list of dirty inodes).
 //!
 //! The thread that wrote a batch retires it, if it waits for its requests or if all of them have already completed (an
 //! image file that the kernel caches). Otherwise a separate thread retires it, because that takes a handle; completions
@@ -28,6 +29,7 @@ pub(crate) mod asks;
 pub(crate) mod batch;
 pub(crate) mod patience;
 mod plug;
+pub(crate) mod state;
 mod together;
 pub(crate) mod work;
 
@@ -43,6 +45,7 @@ use extant_ondisk::{BlockNr, LogicalBlock};
 use crate::clusters::Chosen;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
+use crate::handles::finish_open;
 use crate::inode::Inode;
 use crate::map::Progress;
 use crate::ops::credits;
@@ -121,7 +124,7 @@ impl Filesystem {
     /// inode's own.
     fn note_loss(&self, inode: &Inode, blocks: Option<Range<u64>>, e: &Error) {
         self.note_error(e);
-        self.losses.record(inode.ino, blocks, e.clone());
+        self.writeback.losses.record(inode.ino, blocks, e.clone());
     }
 
     /// Adds the requests for a piece at `block`, with the bytes of `run` from its block `skip` on.
@@ -172,7 +175,7 @@ impl Filesystem {
             any = true;
         }
         if any {
-            self.flusher.settled(u64::from(inode.ino.0), &**inode);
+            self.writeback.flusher.settled(u64::from(inode.ino.0), &**inode);
         }
     }
 
@@ -222,7 +225,7 @@ impl Filesystem {
             let settled = match failed.iter().find(|(at, _)| *at == index) {
                 Some((_, e)) => {
                     if let Then::Map(chosen) = std::mem::replace(&mut piece.then, Then::Nothing) {
-                        self.alloc.cancel(chosen);
+                        self.placement.alloc.cancel(chosen);
                     }
                     Err(Error::Device(e.clone()))
                 }
@@ -236,13 +239,12 @@ impl Filesystem {
                 Ok(()) => {
                     inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Written);
                     inode.losses.written();
-                    self.losses.written();
-                    self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
+                    self.writeback.written(u64::from(piece.len) << self.geo.block_bits);
                 }
                 Err(e) => self.lose(inode, &piece, e),
             }
         }
-        self.finish_open(open);
+        finish_open(open);
     }
 
     /// Retires one piece whose data is on the device. `open` is a handle from the previous piece, and for the next one.
@@ -263,7 +265,7 @@ impl Filesystem {
                         Ok(Progress::Done) => return Ok(()),
                         Ok(Progress::Stopped { at }) => {
                             from = at;
-                            self.finish_open(open);
+                            finish_open(open);
                         }
                         // A split needs another node. The next try skips the blocks that have been converted.
                         Err(e) => self.bring_space(e, &mut tries, open)?,
@@ -298,7 +300,7 @@ impl Filesystem {
                     let end = end.min(u64::from(at.0) << self.geo.block_bits);
                     self.move_size(handle, inode, end, Move::AtLeast)?;
                     if chosen.is_some() {
-                        self.finish_open(open);
+                        finish_open(open);
                     }
                 }
                 // There is no space for a node of the map, but a commit may free some.
@@ -312,7 +314,7 @@ impl Filesystem {
     fn handle_for<'a>(&self, open: &'a mut Option<Handle>, credits: u32) -> Result<&'a mut Handle> {
         let enough = open.as_mut().is_some_and(|h| h.has_credits(self.with_quota_credits(credits)));
         if !enough {
-            self.finish_open(open);
+            finish_open(open);
             let handle = open.insert(self.start(credits)?);
             // Mapping, conversion and sizes list their changes.
             handle.set_described();
@@ -323,16 +325,11 @@ impl Filesystem {
         }
     }
 
-    pub(super) fn finish_open(&self, open: &mut Option<Handle>) {
-        if let Some(handle) = open.take() {
-            handle.finish();
-        }
-    }
-
     /// Makes blocks dirty again that were taken but not sent.
     fn put_back(&self, inode: &Arc<Inode>, start: u64, blocks: u32) {
         let again = inode.pages.finish(start, blocks, RunCompletion::Redirty);
-        self.flusher.put_back(u64::from(inode.ino.0), u64::from(blocks) << self.geo.block_bits, again, inode);
+        let bytes = u64::from(blocks) << self.geo.block_bits;
+        self.writeback.flusher.put_back(u64::from(inode.ino.0), bytes, again, inode);
     }
 
     /// Records that the data of a piece is lost: in the ledgers, by dropping it from the pages, and by releasing its
@@ -344,18 +341,18 @@ impl Filesystem {
             let _map = inode.map.write();
             self.forget_status(inode, LogicalBlock(start as u32), blocks.into());
         });
-        self.flusher.written(u64::from(piece.len) << self.geo.block_bits);
+        self.writeback.flusher.written(u64::from(piece.len) << self.geo.block_bits);
     }
 
     /// Leaves the inode to the thread that may wait. If that thread has ended, this thread retires the batches: the
     /// journal then refuses handles immediately, and the tokens of the inode close.
     fn retire_later(&self, work: Completed) {
-        self.completed.push(vec![work]).into_iter().for_each(|work| self.retire_now(work));
+        self.writeback.completed.push(vec![work]).into_iter().for_each(|work| self.retire_now(work));
     }
 
     /// One round of the thread that retires batches. Returns false if the thread must end.
     pub(crate) fn retire_step(&self, wait: Duration) -> bool {
-        let work = self.completed.take(1, wait);
+        let work = self.writeback.completed.take(1, wait);
         let goes_on = work.is_some();
         work.into_iter().flatten().for_each(|work| self.retire_now(work));
         goes_on
@@ -368,7 +365,7 @@ impl Filesystem {
                 self.write_times(&inode, None);
             }
             drop(token);
-            self.flusher.settled(u64::from(inode.ino.0), &*inode);
+            self.writeback.flusher.settled(u64::from(inode.ino.0), &*inode);
         }
     }
 }
@@ -399,4 +396,28 @@ fn split_vecs(vecs: Vec<BioVec>, max: usize) -> (Vec<BioVec>, Vec<BioVec>) {
         return (vecs, Vec::new());
     }
     (slice_vecs(&vecs, 0, max), slice_vecs(&vecs, max, total - max))
+}
+
+impl Filesystem {
+    /// Adds chosen blocks whose data is on the device to the file, and moves the size on disk up to `end`. Returns the
+    /// number of added blocks, even if others failed.
+    pub(crate) fn map_written(
+        &self,
+        inode: &Arc<Inode>,
+        lblk: LogicalBlock,
+        chosen: Chosen,
+        end: u64,
+    ) -> (u32, Result<()>) {
+        let mut open = None;
+        let len = chosen.len;
+        let mut chosen = Some(chosen);
+        let r = self.settle_chosen(&mut open, inode, lblk, &mut chosen, end);
+        let left = chosen.as_ref().map_or(0, |c| c.len);
+        self.cancel_chosen(&mut chosen);
+        let r = match open {
+            Some(handle) => self.end(handle, r),
+            None => r,
+        };
+        (len - left, r)
+    }
 }

@@ -184,7 +184,7 @@ impl<'f> WritebackPlug<'f> {
         let token = inode.writes.open();
         let taken = inode.pages.take_dirty(from, to, max, inode.size_cell());
         let blocks: u64 = taken.runs.iter().map(|r| u64::from(r.blocks)).sum();
-        self.fs.flusher.taken(blocks << bits);
+        self.fs.writeback.flusher.taken(blocks << bits);
         let next = match taken.runs.last() {
             Some(last) => last.start + u64::from(last.blocks),
             None if taken.blocked => {
@@ -245,7 +245,7 @@ impl<'f> WritebackPlug<'f> {
     fn batch_bytes(&self) -> u64 {
         match self.patience {
             Patience::Inline => BATCH_BYTES_MAX,
-            _ => self.fs.bulk.batch_bytes().min(BATCH_BYTES_MAX),
+            _ => self.fs.writeback.bulk.batch_bytes().min(BATCH_BYTES_MAX),
         }
     }
 
@@ -253,7 +253,7 @@ impl<'f> WritebackPlug<'f> {
     /// would be idle.
     fn is_full(&self) -> bool {
         let full = self.batches.len() >= PLUG_INODES_MAX || self.bios.len() >= PLUG_BIOS_MAX;
-        full || self.bytes >= self.fs.bulk.unit_bytes()
+        full || self.bytes >= self.fs.writeback.bulk.unit_bytes()
     }
 
     /// Chooses blocks, and adds the requests to the plug.
@@ -330,7 +330,7 @@ impl<'f> WritebackPlug<'f> {
                 if batch.bulk.load(Ordering::Acquire)
                     && let Some(fs) = batch.inode.fs.upgrade()
                 {
-                    fs.bulk.completed(bytes);
+                    fs.writeback.bulk.completed(bytes);
                 }
                 if let Err(e) = c.result {
                     batch.failed.lock().push((piece, e));
@@ -354,7 +354,7 @@ impl<'f> WritebackPlug<'f> {
     ) -> crate::error::Result<(Piece, BlockNr)> {
         let fs = self.fs;
         let (mut len, mut state) = fs.status(inode, lblk, max)?;
-        if matches!(state, EsState::Delayed | EsState::Hole) && !fs.alloc.cluster_size().is_one() {
+        if matches!(state, EsState::Delayed | EsState::Hole) && !fs.placement.alloc.cluster_size().is_one() {
             self.place_in_clusters(inode, lblk, len)?;
             (len, state) = fs.status(inode, lblk, max)?;
         }
@@ -372,7 +372,7 @@ impl<'f> WritebackPlug<'f> {
                     let block = chosen.start;
                     return Ok((Piece { lblk, len, then: Then::Map(chosen) }, block));
                 }
-                let most = fs.bulk.unit_bytes().saturating_sub(self.bytes) >> fs.geo.block_bits;
+                let most = fs.writeback.bulk.unit_bytes().saturating_sub(self.bytes) >> fs.geo.block_bits;
                 Want::Promised { more: self.together.wanted_beside(fs, inode, len, most) }
             }
             EsState::Hole => Want::Written,
@@ -431,7 +431,7 @@ impl<'f> WritebackPlug<'f> {
     /// device. The caller holds no lock.
     fn send_and_wait_for_room(&mut self) {
         if let Some(sent) = self.send_at(Moment::Full) {
-            self.fs.bulk.wait_for(sent);
+            self.fs.writeback.bulk.wait_for(sent);
         }
     }
 
@@ -450,7 +450,7 @@ impl<'f> WritebackPlug<'f> {
             (false, false) => fs.dev.submit_all(bios),
             (_, true) => {
                 self.batches.iter().for_each(|batch| batch.bulk.store(true, Ordering::Release));
-                return Some(fs.bulk.send(bios));
+                return Some(fs.writeback.bulk.send(bios));
             }
         }
         None
@@ -484,7 +484,7 @@ impl<'f> WritebackPlug<'f> {
                     fs.write_times(&inode, handle);
                 }
             }
-            fs.flusher.settled(u64::from(inode.ino.0), &*inode);
+            fs.writeback.flusher.settled(u64::from(inode.ino.0), &*inode);
         }
         sent
     }

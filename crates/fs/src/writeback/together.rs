@@ -49,10 +49,10 @@ impl<'f> Together<'f> {
     /// The number of blocks that the following inodes will need, in addition to the `own` blocks of this small new
     /// file. The total is at most `most`.
     pub(crate) fn wanted_beside(&self, fs: &Filesystem, inode: &Inode, own: u32, most: u64) -> u32 {
-        if self.coming.is_empty() || self.gave_up || !fs.alloc.puts_together() || !may_share(fs, inode) {
+        if self.coming.is_empty() || self.gave_up || !fs.placement.alloc.puts_together() || !may_share(fs, inode) {
             return 0;
         }
-        let beside = fs.inodes_beside(inode.ino);
+        let beside = fs.placement.inodes_beside(inode.ino);
         let coming = self.coming.iter().take_while(|next| {
             beside.contains(&u64::from(next.ino.0)) && next.pages.dirty_bytes() > 0 && may_share(fs, next)
         });
@@ -72,11 +72,11 @@ impl<'f> Together<'f> {
         let Run { mut rest, inodes, why: for_why } = self.run.take()?;
         let fits = rest.len >= len && for_why == why && inodes.contains(&u64::from(inode.ino.0));
         if !fits || !may_share(fs, inode) {
-            fs.alloc.cancel(rest);
+            fs.placement.alloc.cancel(rest);
             return None;
         }
         self.run = rest.split_off(len).map(|rest| Run { rest, inodes, why });
-        fs.alloc.hand_over(&mut rest);
+        fs.placement.alloc.hand_over(&mut rest);
         Some(rest)
     }
 
@@ -90,12 +90,12 @@ impl<'f> Together<'f> {
         why: WritebackReason,
     ) {
         self.gave_up |= wanted > 0 && rest.is_none();
-        self.run = rest.map(|rest| Run { rest, inodes: fs.inodes_beside(inode.ino), why });
+        self.run = rest.map(|rest| Run { rest, inodes: fs.placement.inodes_beside(inode.ino), why });
     }
 
     pub(crate) fn give_back(&mut self, fs: &Filesystem) {
         if let Some(run) = self.run.take() {
-            fs.alloc.cancel(run.rest);
+            fs.placement.alloc.cancel(run.rest);
         }
     }
 }

@@ -3,7 +3,6 @@
 //! # Locking
 //! `group` (70), within the calls; nothing else.
 
-use extant_base::sync::atomic::Ordering;
 use extant_ondisk::{BlockNr, GroupNr};
 
 use super::step::Step;
@@ -19,23 +18,17 @@ impl Filesystem {
         let longer = extant_mballoc::Geometry {
             blocks_count: geo.blocks_count,
             groups: geo.group_count,
-            ..self.alloc.in_blocks().geometry().clone()
+            ..self.placement.alloc.in_blocks().geometry().clone()
         };
-        self.alloc.in_blocks().append(longer, &Groups::summaries_of_new(&step.descs), step.zones());
+        self.placement.alloc.in_blocks().append(longer, &Groups::summaries_of_new(&step.descs), step.zones());
     }
 
     /// Makes the blocks and groups of the step known to all parts except the allocator.
     pub(super) fn publish(&self, step: &Step) {
         let geo = step.next.geometry();
         self.cache.grow(geo.blocks_count);
-        step.descs.iter().for_each(|_| self.inode_hints.push(Default::default()));
-        self.groups.append(step.descs.clone());
-        self.overhead.fetch_add(step.taken(), Ordering::Relaxed);
-        self.reserve.grow(&step.next);
-        self.alloc.in_blocks().set_reserves(self.reserve.root_blocks(), self.reserve.pool_blocks());
         let (_, inodes) = step.gains();
-        self.geo.publish(geo.clone());
-        self.free_inodes.fetch_add(i64::from(inodes), Ordering::Relaxed);
+        self.placement.join(&step.next, &step.descs, step.taken(), inodes);
     }
 }
 

@@ -77,7 +77,7 @@ impl Filesystem {
         if !self.has_log {
             return Err(Error::CannotGrow(CannotGrow::NoLog));
         }
-        if !self.alloc.cluster_size().is_one() {
+        if !self.placement.alloc.cluster_size().is_one() {
             return Err(Error::CannotGrow(CannotGrow::Clusters));
         }
         let begin = self.superblock();
@@ -97,7 +97,7 @@ impl Filesystem {
         }
         self.check_reserved(&begin)?;
         self.dev.grow(goal.blocks_count << goal.block_bits)?;
-        self.alloc.in_blocks().make_room(goal.group_count);
+        self.placement.alloc.in_blocks().make_room(goal.group_count);
         let mut stepped = Ok(());
         while stepped.is_ok() && self.geo.blocks_count < goal.blocks_count {
             stepped = self.grow_round(&begin, goal.blocks_count);

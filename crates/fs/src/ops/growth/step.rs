@@ -76,7 +76,7 @@ impl Filesystem {
     fn double_of_resize_inode(&self) -> Result<Arc<Buffer>> {
         let (table, offset) = self.inode_slot(InodeNr::RESIZE)?;
         let block = table.read(|bytes| ReservedBlocks::double_of(&bytes[offset..]));
-        if !self.geo.contains(block) || self.alloc.is_protected(block, 1) {
+        if !self.geo.contains(block) || self.placement.alloc.is_protected(block, 1) {
             let e = Error::corrupt(Damage::Map, format!("its double indirect block is {block}"));
             return Err(e.of(InodeNr::RESIZE));
         }
@@ -108,13 +108,13 @@ impl Filesystem {
     fn lengthen(&self, old: &Geometry, begin: &SuperBlock, blocks: u64) -> Result<()> {
         let last = GroupNr(old.group_count - 1);
         let next = step(begin, &self.superblock(), blocks).map_err(refused)?;
-        let prepared = self.groups.hold_blocks(last)?;
+        let prepared = self.placement.groups.hold_blocks(last)?;
         let step = self.prepare_step(old, next)?;
         let mut handle = self.start_alone(step.credits() + credits::GROUP)?;
         let (end, len) = (step.next.blocks_count, step.next.blocks_in_group(last));
-        let changed = self.alloc.in_blocks().lengthen_last(end, || {
+        let changed = self.placement.alloc.in_blocks().lengthen_last(end, || {
             self.change_superblock(&mut handle, &step, begin, blocks)?;
-            self.groups.lengthen_last(&mut handle, &prepared, len)?;
+            self.placement.groups.lengthen_last(&mut handle, &prepared, len)?;
             self.publish(&step);
             Ok(())
         });

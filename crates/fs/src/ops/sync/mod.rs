@@ -123,7 +123,7 @@ impl Filesystem {
         let needs_writing = |inode: &&Arc<Inode>| needs_writing(inode, datasync);
         let (dirty, why): (Vec<_>, _) = match inodes {
             Some(inodes) => (inodes.iter().filter(needs_writing).cloned().collect(), WritebackReason::Fsync),
-            None => (self.flusher.listed(), WritebackReason::Background),
+            None => (self.writeback.flusher.listed(), WritebackReason::Background),
         };
         let others = match (inodes, &dirty[..]) {
             (Some([_]), [inode]) => self.carried(inode),
@@ -164,12 +164,12 @@ impl Filesystem {
     /// New files that are written together with an fsync of this one. Only closed files qualify: a program that has a
     /// file open may still write to it, and call fsync at the end.
     fn carried(&self, inode: &Arc<Inode>) -> Vec<Arc<Inode>> {
-        let mut left = if is_new(inode) { self.sync_policy.carry(inode.ino) } else { 0 };
+        let mut left = if is_new(inode) { self.writeback.sync_policy.carry(inode.ino) } else { 0 };
         if left == 0 {
             return Vec::new();
         }
-        let beside = self.inodes_beside(inode.ino);
-        let mut others = self.flusher.dirty_after(u64::from(inode.ino.0), beside, policy::FILES_MAX);
+        let beside = self.placement.inodes_beside(inode.ino);
+        let mut others = self.writeback.flusher.dirty_after(u64::from(inode.ino.0), beside, policy::FILES_MAX);
         others.retain(|other| {
             // Read the size only once, because it may be growing.
             let size = other.size();
@@ -253,7 +253,7 @@ impl Filesystem {
     /// cursor (Linux: the error sequence of the super block, which syncfs(2) reads).
     pub fn sync_async(&self, done: Done) {
         let (fs, cursor) = (self.arc(), LossCursor::thread());
-        let report = move |r| done(fs.losses.check(&cursor).map_err(Error::from).and(r));
+        let report = move |r| done(fs.writeback.losses.check(&cursor).map_err(Error::from).and(r));
         self.barrier(Barrier::ALL, Box::new(report));
     }
 
@@ -261,7 +261,7 @@ impl Filesystem {
     /// a freeze and the end of the mount report it as well.
     pub fn sync_async_hinting(&self, cursor: LossCursor, done: Done) {
         let fs = self.arc();
-        let report = move |r| done(fs.losses.hint(&cursor).map_err(Error::from).and(r));
+        let report = move |r| done(fs.writeback.losses.hint(&cursor).map_err(Error::from).and(r));
         self.barrier(Barrier::ALL, Box::new(report));
     }
 
@@ -277,12 +277,12 @@ impl Filesystem {
 
     /// Reports the newest loss if no party has seen it.
     pub(crate) fn report_lost(&self) -> Result<()> {
-        Ok(self.losses.check(&self.losses.open())?)
+        Ok(self.writeback.losses.check(&self.writeback.losses.open())?)
     }
 
     /// Without background threads: performs one round of their work (tests, tools, simulated time).
     pub fn step(&self) {
-        self.flusher.step();
+        self.writeback.flusher.step();
         self.drain_evictions();
         self.journal.step();
         self.write_errors();

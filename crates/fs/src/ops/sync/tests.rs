@@ -181,11 +181,11 @@ fn not_for_space() {
     let open = fs.start(credits::INODE).expect("handle");
     let answer = fsync_async(&fs, &f);
     assert_open(std::slice::from_ref(&answer), "there is no space");
-    assert!(fs.alloc.pending_blocks() > 0);
+    assert!(fs.placement.alloc.pending_blocks() > 0);
     open.finish();
     answer.wait().expect("nothing is lost");
     assert_written(&fs, &f);
-    assert_eq!(fs.flusher.dirty_bytes(), 0);
+    assert_eq!(fs.writeback.flusher.dirty_bytes(), 0);
 }
 
 /// An fsync during or after the end of the mount gets a result.

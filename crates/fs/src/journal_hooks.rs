@@ -1,0 +1,47 @@
+//! The journal's calls to the file system.
+//!
+//! Main type: [`JournalHooks`].
+//!
+//! What it does not do: decide what an abort means ([`crate::failure`]), or which errors are due ([`crate::reports`]).
+//!
+//! # Locking
+//! None of its own. [`Hooks`] says which locks of the journal its callers hold.
+
+use std::sync::{OnceLock, Weak};
+
+use extant_journal::Hooks;
+use extant_ondisk::BlockNr;
+
+use crate::filesystem::Filesystem;
+
+/// The journal's calls to the file system, held weakly: the journal belongs to the file system.
+pub(crate) struct JournalHooks {
+    pub fs: OnceLock<Weak<Filesystem>>,
+}
+
+impl Hooks for JournalHooks {
+    fn released(&self, freed: Vec<(BlockNr, u32)>) {
+        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
+            if fs.options.discard == Some(true) {
+                let block = u64::from(fs.geo.block_size);
+                for (start, len) in &freed {
+                    // Failure is harmless: the device keeps the blocks.
+                    let _ = fs.dev.discard(start.0 * block, u64::from(*len) * block);
+                }
+            }
+            fs.placement.alloc.release(&freed);
+        }
+    }
+
+    fn log_free(&self) {
+        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
+            fs.write_errors();
+        }
+    }
+
+    fn aborted(&self, error: &extant_journal::Error) {
+        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
+            fs.note_aborted(error.clone());
+        }
+    }
+}

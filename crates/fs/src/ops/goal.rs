@@ -1,0 +1,47 @@
+//! Where data of a file should go.
+//!
+//! Main function: [`Filesystem::goal_behind`]. The allocator's policies start from this goal.
+//!
+//! # Locking
+//! None of its own.
+
+use extant_mballoc::RequestFlags;
+use extant_ondisk::BlockNr;
+
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::reserve::Caller;
+use crate::writeback::batch::WritebackReason;
+
+impl Filesystem {
+    /// The goal of data that follows the block `before`, and the flags of its request.
+    pub(super) fn goal_behind(
+        &self,
+        inode: &Inode,
+        before: Option<BlockNr>,
+        reserved: bool,
+        why: WritebackReason,
+    ) -> (BlockNr, RequestFlags) {
+        let mut flags = self.placement.flags_of(Caller::current());
+        if before.is_some() {
+            flags = flags | RequestFlags::TRY_GOAL;
+        }
+        if inode.users() == 0 {
+            flags = flags | RequestFlags::CLOSED;
+        }
+        if reserved {
+            // The space is reserved and must be available, so conversions and delayed writes may use the pool.
+            flags = flags | RequestFlags::USE_RESERVED;
+        }
+        if why == WritebackReason::Fsync {
+            flags = flags | RequestFlags::SYNCED;
+        }
+        (
+            before.map_or_else(
+                || self.placement.inode_goal(inode.ino, inode.file_type()),
+                |before| BlockNr(before.0 + 1),
+            ),
+            flags,
+        )
+    }
+}
