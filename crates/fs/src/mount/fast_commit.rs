@@ -550,24 +550,22 @@ impl<'a> Applier<'a> {
         check_entry(name)?;
         let (Some(inode), Some(dir)) = (self.get(*ino)?, self.directory(*parent)?) else { return Ok(()) };
         let view = DirView::new(fs, &dir);
-        let Some(found) = view.lookup(name)? else { return Ok(()) };
-        let is_named = found.ino == *ino;
+        // An earlier, interrupted replay may have removed this entry, and added a later one of the same name. Then the
+        // link is no longer counted, and to drop it again might free a file that has another name.
+        let Some(found) = view.lookup(name)?.filter(|found| found.ino == *ino) else { return Ok(()) };
         let is_dir = inode.is_dir();
-        if is_dir && (!is_named || *ino == *parent || *ino == InodeNr::ROOT) {
-            return if is_named { Err(Error::corrupt(Damage::Tree, "it contains itself").of(*ino)) } else { Ok(()) };
+        if is_dir && (*ino == *parent || *ino == InodeNr::ROOT) {
+            return Err(Error::corrupt(Damage::Tree, "it contains itself").of(*ino));
         }
         if is_dir && !DirView::new(fs, &inode).is_empty()? {
             return Err(Error::corrupt(Damage::Tree, "a directory is removed that is not empty").of(*ino));
         }
         fs.transact(12, |handle| {
-            // After an interrupted replay, the entry may be a later one of the same name.
-            if is_named {
-                view.remove(handle, name, Some(&found))?;
-                if is_dir {
-                    drop_dir_link(&mut dir.meta.write().desc);
-                }
-                fs.stamp(handle, &dir, fs.now())?;
+            view.remove(handle, name, Some(&found))?;
+            if is_dir {
+                drop_dir_link(&mut dir.meta.write().desc);
             }
+            fs.stamp(handle, &dir, fs.now())?;
             let links = &mut inode.meta.write().desc.links;
             *links = if is_dir { 0 } else { links.saturating_sub(1) };
             Ok(())
