@@ -603,7 +603,7 @@ fn a_full_area_takes_a_full_commit() {
         }
     }
     let full = costs.iter().filter(|c| **c == FULL).count();
-    // An area of 64 blocks, the first of which Linux leaves unused.
+    // An area of 64 blocks. Linux leaves the first one unused, and reads past the end behind the last one.
     assert_eq!((costs.iter().filter(|c| **c == FAST).count(), full), (138, 2));
     let wanted = wanted(&rig);
     assert!(wanted["/log"].contains("14000 bytes"));
