@@ -10,7 +10,7 @@ use std::sync::Arc;
 use extant_base::rng::Rng;
 use extant_block::device::{CrashDevice, CrashMode, Fault, FaultyDevice, MemDevice};
 use extant_block::{BioFlags, BioOp, BlockDevice};
-use extant_fs::{Cred, Filesystem, MountOptions, NewNode, SetMode, WriteFlags};
+use extant_fs::{Cred, Filesystem, MountOptions, NewNode, RenameFlags, SetMode, WriteFlags};
 use extant_ondisk::csum::crc32c;
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
 use extant_ondisk::jbd2::{FastCommitRecord, IncompatFeatures};
@@ -471,6 +471,35 @@ fn fast_commits_by_hand_are_replayed() {
     }
 }
 
+/// The kernel's replay was complete, and the log still there. A file has got another name, and its old name belongs to
+/// another file.
+#[test]
+fn a_replay_of_changes_that_are_home_changes_nothing() {
+    let dev = Arc::new(pristine());
+    let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
+    let root = fs.root().expect("root");
+    fs.rename(&root, b"file", &root, b"moved", RenameFlags::default()).expect("renamed");
+    let other = fs.create(&root, b"file", NewNode::file(0o600), Cred::default()).expect("file");
+    let new = other.ino.0;
+    drop((root, other));
+    fs.unmount().expect("unmounted");
+    drop(fs);
+    let wanted = tree(dev.clone());
+    let mut image = ByHand::over(&dev);
+    let (moved, other) = (image.desc(FILE), image.desc(new));
+    image.name(4, 2, FILE, b"moved");
+    image.name(5, 2, FILE, b"file");
+    image.inode(new, |desc| *desc = other.clone());
+    image.name(3, 2, new, b"file");
+    image.inode(FILE, |desc| *desc = moved);
+    image.inode(new, |desc| *desc = other);
+    let dev = image.finish();
+    assert_same(&tree(dev.clone()), &wanted, "read-only");
+    Filesystem::mount(dev.clone(), options()).expect("mounted").unmount().expect("unmounted");
+    assert_same(&tree(dev.clone()), &wanted, "replayed");
+    assert_sound(&dev, "replayed");
+}
+
 /// A file without a name is linked and fsynced after the newest full commit: only the records of orphans show that it
 /// is in use. Every request fails, alone and with the two after it: a failed readahead is repeated as a single read.
 #[test]
@@ -599,6 +628,39 @@ fn fast_commits_that_replace_the_root_directory_are_refused_before_anything_is_w
     fs.unmount().expect("unmounted");
 }
 
+/// The processor time of this thread so far, in hundredths of a second: `utime` and `stime` of proc(5).
+fn processor_time() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("proc(5)");
+    let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<u64>().expect("ticks")).sum()
+}
+
+/// An area of 256 KiB has room for ten thousand ranges of 32 MiB. The cost of one must not be that of its blocks.
+#[test]
+fn a_range_that_moves_often_is_replayed_in_bounded_time() {
+    let args = ["-t", "ext4", "-b", "1024", "-O", "fast_commit", "-J", "size=4,fast_commit_size=256"];
+    let dev = Arc::new(memory::made(&args, "64M"));
+    let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
+    let root = fs.root().expect("root");
+    let file = fs.create(&root, b"file", NewNode::file(0o644), Cred::default()).expect("file");
+    let ino = file.ino.0;
+    drop((root, file));
+    fs.unmount().expect("unmounted");
+    drop(fs);
+    let mut image = ByHand::over(&dev);
+    for i in 0..4000 {
+        image.add(ino, 0, 8000, if i % 2 == 0 { 32_800 } else { 49_200 });
+    }
+    let dev = image.finish();
+    let before = processor_time();
+    let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
+    let spent = processor_time() - before;
+    fs.unmount().expect("unmounted");
+    assert!(spent < 400, "{spent} hundredths of a second");
+    assert!(memory::debugfs(&dev, "testb 49200 8000").contains("marked in use"));
+    assert!(!memory::debugfs(&dev, "testb 32800").contains("marked in use"));
+}
+
 /// Any well-formed records: the image can be mounted or not, and nothing panics or hangs.
 #[test]
 fn replay_of_any_well_formed_records_ends() {
@@ -625,8 +687,10 @@ fn replay_of_any_well_formed_records_ends() {
                         u64::from(number(&[15_000, 15_001, 15_300, 14_000])),
                     );
                 }
-                2 => image
-                    .record(2, &[ino, number(&[0, 1, 5]), number(&[0, 1, 9, u32::MAX])].map(u32::to_le_bytes).concat()),
+                2 => {
+                    let (from, len) = (number(&[0, 1, 5, u32::MAX - 1, u32::MAX]), number(&[0, 1, 9, u32::MAX]));
+                    image.record(2, &[ino, from, len].map(u32::to_le_bytes).concat());
+                }
                 6 => {
                     let mode = number(&[0o100_644, 0o100_644, 0o40_755, 0o120_777, 0o20_600]) as u16;
                     let (size, links) = (number(&[0, 5, 5000, 1 << 30]), number(&[0, 1, 2, 9]) as u16);

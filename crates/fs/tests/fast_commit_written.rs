@@ -8,13 +8,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
-use extant_block::device::{CrashDevice, CrashMode, MemDevice};
+use extant_base::{sim, task};
+use extant_block::device::{CrashDevice, CrashMode, Fault, FaultyDevice, MemDevice};
 use extant_block::{BioFlags, BioOp, BlockDevice};
 use extant_fs::{
-    Cred, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, RenameFlags, SetAttr, SetMode,
-    WriteFlags,
+    Cred, FallocateMode, Filesystem, InodeRef, MountOptions, Mounted, NewNode, RenameFlags, SetAttr, SetFlags, SetMode,
+    SetTime, WriteFlags,
 };
+use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::jbd2::FastCommitRecord;
+use extant_ondisk::time::Timestamp;
 use extant_oracle::mount::{LoopMount, Mounted as _, loop_mounts_work};
 use extant_oracle::{e2fsck, memory};
 use extant_recovery::Replay;
@@ -208,6 +211,16 @@ fn an_fsync_of_a_new_file_is_one_block_which_extant_e2fsck_and_the_kernel_replay
     }
 }
 
+/// `u::rw-,u:5:r--,g::r--,m::r--,o::r--`, as setxattr(2) has it.
+const ACL: [u8; 44] = [
+    2, 0, 0, 0, // the version
+    1, 0, 6, 0, 255, 255, 255, 255, //
+    2, 0, 4, 0, 5, 0, 0, 0, //
+    4, 0, 4, 0, 255, 255, 255, 255, //
+    16, 0, 4, 0, 255, 255, 255, 255, //
+    32, 0, 4, 0, 255, 255, 255, 255, //
+];
+
 /// One row for each kind of operation: its name, what it does, and the cost of the fsync after it.
 type Row = (&'static str, fn(&Rig) -> InodeRef, [u64; 3]);
 
@@ -284,6 +297,42 @@ const ROWS: &[Row] = &[
             let f = r.file("old");
             let set = SetAttr { mode: Some(0o600), uid: Some(5), gid: Some(6), ..SetAttr::default() };
             r.fs.setattr(&f, &set).expect("setattr");
+            f
+        },
+        FAST,
+    ),
+    (
+        "times",
+        |r| {
+            let f = r.file("old");
+            let at = Timestamp { seconds: 1_000_000_000, nanos: 5 };
+            r.fs.setattr(&f, &SetAttr { mtime: Some(SetTime::At(at)), ..SetAttr::default() }).expect("setattr");
+            f
+        },
+        FAST,
+    ),
+    (
+        "write into preallocated blocks",
+        |r| {
+            let f = r.file("old");
+            r.fs.fallocate(&f, FallocateMode::Allocate { keep_size: true }, 0, 200_000).expect("preallocated");
+            assert_eq!(r.fsync(&f), FULL);
+            r.write(&f, 50_000, 10_000, 6);
+            f
+        },
+        FAST,
+    ),
+    (
+        "a number that is used again",
+        |r| {
+            let number = r.file("other").ino;
+            r.fs.unlink(&r.file(""), b"other").expect("unlink");
+            r.fs.sync().expect("sync");
+            r.fs.step();
+            r.fs.sync().expect("sync");
+            let f = r.create(&r.file(""), "again", NewNode::file(0o600));
+            assert_eq!(f.ino, number);
+            r.write(&f, 0, 100, 6);
             f
         },
         FAST,
@@ -382,6 +431,48 @@ const ROWS: &[Row] = &[
         |r| {
             let f = r.file("old");
             r.fs.set_xattr(&f, b"user.a", b"value", SetMode::Any).expect("attribute");
+            f
+        },
+        FULL,
+    ),
+    (
+        "attribute, removed",
+        |r| {
+            let f = r.file("old");
+            r.fs.set_xattr(&f, b"user.a", b"value", SetMode::Any).expect("attribute");
+            r.fs.sync().expect("sync");
+            r.fs.remove_xattr(&f, b"user.a").expect("attribute");
+            f
+        },
+        FULL,
+    ),
+    (
+        "chmod with an ACL",
+        |r| {
+            let f = r.file("old");
+            r.fs.set_xattr(&f, b"system.posix_acl_access", &ACL, SetMode::Any).expect("ACL");
+            r.fs.sync().expect("sync");
+            r.fs.setattr(&f, &SetAttr { mode: Some(0o770), ..SetAttr::default() }).expect("setattr");
+            f
+        },
+        FULL,
+    ),
+    (
+        "flags",
+        |r| {
+            let f = r.file("old");
+            let flags = InodeFlags::EXTENTS | InodeFlags::NODUMP;
+            r.fs.set_flags(&f, SetFlags { flags: Some(flags.bits()), ..SetFlags::default() }).expect("flags");
+            f
+        },
+        FULL,
+    ),
+    (
+        "truncate and write behind it",
+        |r| {
+            let f = r.file("long");
+            r.fs.setattr(&f, &SetAttr { size: Some(69_000), ..SetAttr::default() }).expect("truncate");
+            r.write(&f, 69_500, 10_000, 6);
             f
         },
         FULL,
@@ -498,15 +589,161 @@ fn a_full_area_takes_a_full_commit() {
     let rig = Rig::new(&IMAGE);
     let file = rig.new_file("log");
     let mut costs = Vec::new();
+    let mut full_area = None;
     for i in 0..140u64 {
         rig.write(&file, i * 100, 100, i as u8);
         costs.push(rig.fsync(&file));
+        match costs[i as usize] {
+            FULL => {
+                let cut: Arc<MemDevice> = full_area.take().expect("the area was not empty");
+                // The kernel and e2fsck read on as long as the blocks are valid.
+                assert_recovered(&cut, &tree(cut.clone()), "a full area");
+            }
+            _ => full_area = Some(rig.cut()),
+        }
     }
     let full = costs.iter().filter(|c| **c == FULL).count();
-    // An area of 64 blocks, the first of which Linux leaves unused.
+    // An area of 64 blocks. Linux leaves the first one unused, and reads past the end behind the last one.
     assert_eq!((costs.iter().filter(|c| **c == FAST).count(), full), (138, 2));
     let wanted = wanted(&rig);
     assert!(wanted["/log"].contains("14000 bytes"));
+}
+
+/// One thread adds a name of a file while another removes its old one. Replay must not see the file without a name,
+/// because it would free it.
+#[test]
+fn a_name_added_beside_a_removed_one_keeps_the_file() {
+    let mut fast = 0;
+    for seed in 0..60 {
+        let rig = Rig::new(&IMAGE);
+        let file = rig.file("long");
+        // The next fast commit is not the first of its area, which begins with an inode.
+        assert_eq!(rig.fsync(&rig.changed()), FAST);
+        let (fs, dir, root, one) = (Arc::clone(&rig.fs), rig.file(""), rig.root.clone(), file.clone());
+        // One thread is interrupted once, and the other runs to its end.
+        let strategy = sim::Strategy::Priorities { changes: 1, steps: 60 };
+        let outcome = sim::run(&sim::Options { strategy, ..sim::Options::new(seed) }, move || {
+            let other = fs.clone();
+            let unlinks = task::spawn("unlink", move || other.unlink(&dir, b"long")).expect("thread");
+            let linked = fs.link(&one, &root, b"linked");
+            unlinks.join().expect("joined").expect("unlink");
+            linked
+        });
+        // The file may have lost its last name before.
+        let Ok(()) = outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}")) else { continue };
+        fast += rig.fsync(&file)[0];
+        let cut = rig.cut();
+        let wanted = wanted(&rig);
+        assert!(wanted["/linked"].contains("70000 bytes"), "seed {seed}: {wanted:?}");
+        assert_same(&tree(cut), &wanted, &format!("seed {seed}"));
+    }
+    assert!(fast > 10, "{fast} fast commits");
+}
+
+/// e2fsck up to 1.47.4 looks for the rest of a log that wraps around in the area for fast commits.
+#[test]
+fn a_log_that_reaches_its_end_is_replayed_by_e2fsck_too() {
+    let image = memory::made(&SMALL_BLOCKS, "64M");
+    let sb = read_super(&image).expect("superblock");
+    let image = Arc::new(image);
+    let mut journal = open_journal(image.clone(), &sb).expect("journal").expect("journal");
+    let mut jsb = journal.super_block().clone();
+    let range = jsb.log();
+    // The first transaction goes there.
+    jsb.head = range.last - 100;
+    journal.write_super(jsb).expect("written");
+    let rig = Rig::with(Arc::new(CrashDevice::from_image(&image)), options());
+    let mut starts = Vec::new();
+    for i in 0..24u8 {
+        let file = rig.file("old");
+        rig.fs.set_xattr(&file, b"user.a", &[i], SetMode::Any).expect("attribute");
+        assert_eq!(rig.fsync(&file), FULL);
+        rig.write(&file, 10_000 + u64::from(i) * 500, 500, i);
+        assert_eq!(rig.fsync(&file), FAST);
+        let cut = rig.cut();
+        let journal = open_journal(cut.clone(), &sb).expect("journal").expect("journal");
+        starts.push(journal.super_block().start);
+        let wanted = tree(Arc::new(rig.dev.live()));
+        if i % 3 == 0 {
+            assert_recovered(&cut, &wanted, &format!("round {i}, log from {}", starts[i as usize]));
+        } else {
+            assert_same(&tree(cut), &wanted, &format!("round {i}"));
+        }
+    }
+    assert!(starts[0] > range.last - 101 && starts.last() == Some(&range.first), "{starts:?} of {range:?}");
+}
+
+/// A request of a fast commit fails: the fsync reports it, no later one succeeds, and a recovery finds the state before
+/// the fast commit or after it.
+#[test]
+fn a_failed_request_of_a_fast_commit_ends_the_mount() {
+    for op in [BioOp::Write, BioOp::Flush] {
+        let mut failed = 0;
+        for n in 0.. {
+            let dev = Arc::new(CrashDevice::from_image(&memory::made(&IMAGE, "64M")));
+            dev.declare_atomic(1024, 1024);
+            let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+            let fs = Filesystem::mount(faulty.clone(), options()).expect("mounted");
+            let root = fs.root().expect("root");
+            let create = |name: String| fs.create(&root, name.as_bytes(), NewNode::file(0o644), Cred::default());
+            for i in 0..8 {
+                create(format!("first{i}")).expect("create");
+            }
+            fs.sync().expect("sync");
+            let before = tree(Arc::new(dev.durable().expect("state")));
+            // More than a block.
+            for i in 0..40 {
+                create(format!("a-file-with-a-rather-long-name-so-that-it-takes-room-{i}")).expect("create");
+            }
+            let last = create("last".to_owned()).expect("create");
+            faulty.inject(Fault::eio().op(op).after(n));
+            let synced = fs.fsync(&last, false);
+            let found = tree(Arc::new(dev.durable().expect("state")));
+            if faulty.injected() == 0 {
+                synced.expect("no request failed");
+                assert_eq!(fs.journal_stats().fast_commits.get(), 1);
+                assert_eq!(found.len(), before.len() + 41);
+                break;
+            }
+            failed += 1;
+            assert!(synced.is_err() && fs.fsync(&last, false).is_err(), "{op:?} {n}");
+            assert!(create("later".to_owned()).is_err(), "{op:?} {n}");
+            assert!(found == before || found.len() == before.len() + 41, "{op:?} {n}: {found:?}");
+        }
+        assert!(failed > 0, "{op:?}");
+    }
+}
+
+/// e2fsck 1.47.0 refuses a record of an inode without extra fields in a slot that has room for them, and drops the log.
+#[test]
+fn an_inode_without_extra_fields_needs_a_full_commit() {
+    let names: Vec<String> = (0..9).map(|i| format!("write /dev/null bare{i}")).collect();
+    let mut requests: Vec<&str> = names.iter().map(String::as_str).collect();
+    requests.push("sif bare8 extra_isize 0");
+    let image = memory::edited(&memory::made(&IMAGE, "64M"), &requests);
+    let rig = Rig::with(Arc::new(CrashDevice::from_image(&image)), options());
+    let file = rig.fs.walk(b"bare8", false).expect("found");
+    rig.write(&file, 0, 5_000, 3);
+    let cost = rig.fsync(&file);
+    let cut = rig.cut();
+    assert_recovered(&cut, &wanted(&rig), "without extra fields");
+    assert_eq!(cost, FULL);
+}
+
+/// The area is larger than what a recovery reads at most.
+#[test]
+fn a_recovery_accepts_all_fast_commits_of_a_large_area() {
+    let image = IMAGE.map(|arg| if arg.starts_with("size=16") { "size=32,fast_commit_size=16384" } else { arg });
+    let rig = Rig::with(Arc::new(CrashDevice::from_image(&memory::made(&image, "128M"))), options());
+    let file = rig.file("old");
+    let mut fast = 0;
+    for uid in 0..2100 {
+        rig.fs.setattr(&file, &SetAttr { uid: Some(uid), ..SetAttr::default() }).expect("setattr");
+        fast += rig.fsync(&file)[0];
+    }
+    assert!(fast > 2000, "{fast} fast commits");
+    assert_same(&tree(rig.cut()), &tree(Arc::new(rig.dev.live())), "a large area");
+    assert!(tree(rig.cut())["/dir/old"].contains(" 2099:0 "));
 }
 
 /// Full and fast commits in turns, and the power fails at every event, in three ways. The state of the newest

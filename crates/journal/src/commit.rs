@@ -394,6 +394,7 @@ impl Journal {
         let revoke_blocks = revoked.div_ceil(RevokeBuilder::capacity_of(&format));
         let needed = (frozen + descriptors + revoke_blocks + 1) as u32;
         self.make_room_for(log, needed)?;
+        self.turn_at_end(log, needed)?;
         // If the blocks have been home since the last flush, the superblock may say so; the flush of this commit makes
         // that durable.
         let tail = log.homeward.as_ref().filter(|h| h.durable).map(|h| h.last);

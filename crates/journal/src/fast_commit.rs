@@ -20,6 +20,9 @@
 //! Otherwise a power cut could leave a head without a valid tail, and then the kernel refuses the mount
 //! (`ext4_fc_replay_scan`). Readers take a torn later one for the end.
 //!
+//! Other programs misread a log that wraps around in front of the area, and an area that is full. So neither happens
+//! (`turn_at_end`, [`Area::of`]).
+//!
 //! What it does not do: know which changes can be described.
 //!
 //! # Locking
@@ -34,7 +37,8 @@ use extant_block::{AlignedBuf, BioFlags};
 use extant_cache::{Buffer, IoWait};
 use extant_ondisk::InodeNr;
 use extant_ondisk::jbd2::{
-    FastCommitBlocks, FastCommitRecord, FastCommitWriter, IncompatFeatures, JournalSuperBlock, Tid,
+    FAST_COMMIT_BYTES_MAX, FastCommitBlocks, FastCommitRecord, FastCommitWriter, IncompatFeatures, JournalSuperBlock,
+    Tid,
 };
 
 use crate::checkpoint::Keep;
@@ -61,8 +65,11 @@ pub(crate) struct Area {
 impl Area {
     /// `None`: the journal has none.
     pub(crate) fn of(superblock: &JournalSuperBlock) -> Option<Area> {
-        let blocks = superblock.fast_commit_area();
-        let next = blocks.start;
+        let Range { start, end } = superblock.fast_commit_area();
+        // A recovery refuses more records, so the rest of a large area stays unused. So does the last block: behind a
+        // valid one there, Linux and e2fsck read past the end of the journal, and fail (`fc_do_one_pass`).
+        let most = FAST_COMMIT_BYTES_MAX as u32 / superblock.block_size;
+        let (blocks, next) = (start..end.saturating_sub(1).min(start.saturating_add(most)), start);
         let has = superblock.incompat.contains(IncompatFeatures::FAST_COMMIT) && !blocks.is_empty();
         has.then_some(Area { blocks, next, tid: Tid(0) })
     }
@@ -310,6 +317,28 @@ impl Journal {
         disk.device.write_at(at, &[&zeros], BioFlags::META | BioFlags::SYNC)?;
         if let Some(area) = &mut disk.area {
             area.next = area.blocks.start;
+        }
+        Ok(())
+    }
+
+    /// If the next `needed` blocks of a log in front of an area would reach its end, writes all of the log home and
+    /// continues at its start. So no log that a replay finds wraps around there: e2fsck up to 1.47.4 looks for its rest
+    /// in the area (`wrap`, e2fsck/recovery.c), and drops the transactions that it does not find. The last block stays
+    /// unused, so that the end of a log is never the end of the range.
+    pub(crate) fn turn_at_end(&self, log: &mut Log, needed: u32) -> Result<()> {
+        let reaches_end = |disk: &OnDisk| disk.area.is_some() && disk.head.saturating_add(needed) >= disk.range.last;
+        if !log.disk.as_ref().is_some_and(reaches_end) {
+            return Ok(());
+        }
+        self.free_up(log, Keep::NOTHING)?;
+        let next = log.next_tid();
+        let Some(disk) = log.disk.as_mut() else { return Ok(()) };
+        disk.head = disk.range.first;
+        if disk.superblock.start != 0 {
+            // The PREFLUSH of the commit block makes this durable. Until then, a replay finds a live log without a
+            // transaction at either place, and the fast commits.
+            (disk.superblock.start, disk.superblock.sequence) = (disk.head, next);
+            disk.write_superblock(BioFlags::empty())?;
         }
         Ok(())
     }

@@ -34,8 +34,6 @@ const WINDOW_BYTES: usize = 1 << 20;
 const COPIES_MAX: usize = 1 << 20;
 /// The most log blocks that are read: 4 GiB in blocks of 4 KiB. Of a longer log, the rest is left out.
 const BLOCKS_MAX: u32 = 1 << 20;
-/// The most bytes of fast commits.
-const FAST_COMMIT_BYTES_MAX: usize = 8 << 20;
 /// The record at the start of the fast-commit area (Linux: `EXT4_FC_TAG_HEAD`), and the byte of its transaction.
 const FAST_COMMIT_HEAD: u16 = 9;
 const FAST_COMMIT_TID_AT: usize = 8;
@@ -161,12 +159,9 @@ impl History {
         let at = FAST_COMMIT_TID_AT;
         let tid = Tid(u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]));
         let mut scan = FastCommitScan::new(tid);
-        for (n, at) in area.enumerate() {
-            if n * block.len() >= FAST_COMMIT_BYTES_MAX {
-                break;
-            }
+        for at in area {
             journal.read(at, &mut block)?;
-            if !matches!(scan.block(at, &block), Ok(true)) {
+            if !matches!(scan.block(at, &block), Ok(true)) || scan.is_too_long() {
                 break;
             }
         }

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use extant_block::BlockDevice;
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{
-    BlockHeader, BlockKind, CommitBlock, CommitCsum, FastCommit, FastCommitScan, IncompatFeatures, LogCsum, LogFormat,
-    LogRange, Tid, descriptor_tags, revoke_records, unescape, v1_checksum,
+    BlockHeader, BlockKind, CommitBlock, CommitCsum, FAST_COMMIT_BYTES_MAX, FastCommit, FastCommitScan,
+    IncompatFeatures, LogCsum, LogFormat, LogRange, Tid, descriptor_tags, revoke_records, unescape, v1_checksum,
 };
 
 use crate::error::{Damage, Error, Result};
@@ -30,9 +30,6 @@ const SKIPPING_WINDOW_BYTES: usize = 64 << 10;
 const COPIES_MAX: usize = 1 << 20;
 /// The most revoke blocks. Their places are remembered, because they are read a second time when all are known.
 const REVOKE_BLOCKS_MAX: usize = 1 << 20;
-/// The most bytes of fast commits, whose records take five times as much memory. The kernel's area has 1 MiB by
-/// default.
-const FAST_COMMIT_BYTES_MAX: usize = 8 << 20;
 /// The most findings that are recorded. One is enough to refuse a log.
 const DAMAGE_MAX: usize = 1000;
 
@@ -197,13 +194,13 @@ impl Replay {
     fn read_fast_commits(&mut self, journal: &JournalFile) -> Result<()> {
         let mut scan = FastCommitScan::new(self.end);
         let mut block = vec![0; journal.block_size() as usize];
-        for (n, at) in journal.super_block().fast_commit_area().enumerate() {
-            if n * block.len() >= FAST_COMMIT_BYTES_MAX {
-                let what = "bytes of fast commits";
-                return Err(Error::TooMuch { most: FAST_COMMIT_BYTES_MAX, what });
-            }
+        for at in journal.super_block().fast_commit_area() {
             journal.read(at, &mut block)?;
             match scan.block(at, &block) {
+                Ok(true) if scan.is_too_long() => {
+                    let what = "bytes of fast commits";
+                    return Err(Error::TooMuch { most: FAST_COMMIT_BYTES_MAX, what });
+                }
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(e) => {

@@ -161,6 +161,9 @@ impl Filesystem {
             let _tables = self.hold_slots([inode, dir])?;
             self.transact_whole(credits::link(view.add_credits()), |handle| {
                 let now = self.now();
+                // Before the link is counted: an unlink elsewhere that sees it counted, and so leaves the file another
+                // name, must not be listed first. Replay would free the file there.
+                describe_name(handle, NameChange::Link, dir, inode, name);
                 let from_nothing = {
                     let mut m = inode.meta.write();
                     if m.desc.links >= LINK_MAX {
@@ -190,7 +193,6 @@ impl Filesystem {
                     self.write_inode(handle, inode)?;
                     self.stamp(handle, dir, now)
                 })();
-                describe_name(handle, NameChange::Link, dir, inode, name);
                 handle.set_described();
                 self.whole(handle, done)
             })

@@ -35,7 +35,9 @@ pub use damage::{JournalContext, JournalSuperDamage};
 pub use descriptor::{
     DescriptorBuilder, Tag, TagFlags, Tags, descriptor_tags, escape, needs_escape, tag_checksum, unescape,
 };
-pub use fast_commit::{FastCommit, FastCommitName, FastCommitPlace, FastCommitRecord, FastCommitScan};
+pub use fast_commit::{
+    FAST_COMMIT_BYTES_MAX, FastCommit, FastCommitName, FastCommitPlace, FastCommitRecord, FastCommitScan,
+};
 pub use fast_commit_writer::{FastCommitBlocks, FastCommitWriter};
 pub use revoke::{RevokeBuilder, RevokeRecords, revoke_records};
 pub use super_block::{

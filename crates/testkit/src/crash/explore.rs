@@ -27,6 +27,8 @@ use extant_block::{BioFlags, BioOp};
 use extant_fs::{Filesystem, JournalDevice, MountOptions, probe_superblock};
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::superblock::FsState;
+use extant_recovery::Replay;
+use extant_recovery::locate::{open_journal, read_super};
 
 use crate::crash::history::Cut;
 use crate::crash::image::{CrashImage, declare_atomic};
@@ -502,23 +504,35 @@ fn has_values(image: &MemDevice) -> Result<bool, String> {
     Ok(sb.incompat().contains(Incompat::EA_INODE))
 }
 
-/// Whether the log may have fast commits. Such images are recovered only by Extant and the kernel. e2fsck 1.47.0 fails
-/// on logs that wrap around in front of an area for them, and takes an old head there for an error.
-fn has_fast_commits(image: &MemDevice) -> Result<bool, String> {
-    let (sb, _) = probe_superblock(image).map_err(|e| e.to_string())?;
-    Ok(sb.compat().contains(Compat::FAST_COMMIT))
+/// Whether the area for fast commits begins with a head that the newest full commit has made obsolete. Such states are
+/// recovered only by Extant and the kernel: e2fsck 1.47.0 takes that head for an error, and drops the log.
+fn has_old_head(image: &Arc<MemDevice>) -> Result<bool, String> {
+    let text = |e: extant_recovery::Error| e.to_string();
+    let sb = read_super(&**image).map_err(text)?;
+    if !sb.compat().contains(Compat::FAST_COMMIT) {
+        return Ok(false);
+    }
+    let Some(journal) = open_journal(image.clone(), &sb).map_err(text)? else { return Ok(false) };
+    let Some(first) = journal.super_block().fast_commit_area().next() else { return Ok(false) };
+    let mut block = vec![0; sb.block_size as usize];
+    journal.read(first, &mut block).map_err(text)?;
+    let replay = Replay::load(&journal, &**image, &mut |_| {}).map_err(text)?;
+    Ok(replay.live && replay.fast_commits.is_empty() && block.starts_with(&FAST_COMMIT_HEAD))
 }
+
+/// The tag of the record at the start of an area with fast commits (Linux: `EXT4_FC_TAG_HEAD`).
+const FAST_COMMIT_HEAD: [u8; 2] = [9, 0];
 
 /// Recovers copies of `image` with e2fsck and with the kernel, and checks both.
 fn external_recovery(
     recording: &Recording,
     spec: Spec,
-    image: &MemDevice,
+    image: &Arc<MemDevice>,
     by_fsck: &Path,
     by_kernel: &Path,
     dir: &Path,
 ) -> Result<(), String> {
-    let by_fsck_too = !has_values(image)? && !has_fast_commits(image)?;
+    let by_fsck_too = !has_values(image)? && !has_old_head(image)?;
     if by_fsck_too {
         mend(by_fsck)?;
         if let Some(how) = second_run(image)? {
