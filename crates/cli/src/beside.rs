@@ -16,7 +16,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_block::BlockDevice;
 use extant_fs::Mounted;
-use extant_image::{Holder, Opened, probe};
+use extant_image::{Holder, OpenImage, probe};
 use extant_ondisk::jbd2::Tid;
 use extant_recovery::Replay;
 use extant_recovery::locate::open_journal;
@@ -57,7 +57,7 @@ pub fn open_image(spec: &ImageSpec, how: &ImageArgs) -> Result<(Mounted, Option<
 /// Opens the device of an image, even if it is in use; warns about its users.
 pub fn open(spec: &ImageSpec, how: &ImageArgs) -> Result<(Arc<dyn BlockDevice>, Option<Beside>)> {
     let access = Access { claim: Claim::OrBeside, ..how.access(true) };
-    let Opened { device: dev, beside, .. } = image::open(spec, &access)?;
+    let OpenImage { device: dev, beside, .. } = image::open(spec, &access)?;
     let Some(holder) = beside else { return Ok((dev, None)) };
     warn(&format!("{}: {}: uncommitted changes are not shown", dev.name(), holder.who()));
     let log = log_end(&dev);
