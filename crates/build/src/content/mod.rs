@@ -30,7 +30,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use extant_base::sync::{LockClass, Mutex};
-use extant_ondisk::dirent::{DirBlockFormat, DirRule, Whole, WholeFormat};
+use extant_ondisk::dirent::{DirBlockFormat, DirRule, DirectoryLayout, WholeFormat};
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::htree::{HashVersion, Hasher};
 use extant_ondisk::inode::{FAST_SYMLINK_LIMIT, InodeDesc, InodeFlags, LINK_MAX};
@@ -80,7 +80,7 @@ pub struct ContentPlan<'a> {
     placement: Placement<'a>,
     content: &'a dyn Content,
     finished: Finished,
-    last: Mutex<Option<(Id, Arc<Whole>)>>,
+    last: Mutex<Option<(Id, Arc<DirectoryLayout>)>>,
 }
 
 /// The places of everything.
@@ -141,7 +141,7 @@ impl<'a> ContentPlan<'a> {
     }
 
     /// The layout of a directory whose blocks are being created.
-    fn layout_for_blocks(&self, id: Id) -> Result<Arc<Whole>> {
+    fn layout_for_blocks(&self, id: Id) -> Result<Arc<DirectoryLayout>> {
         if self.placement.placed.records[id.0 as usize].blocks > 1
             && let Some((_, whole)) = self.last.lock().as_ref().filter(|(last, _)| *last == id)
         {
@@ -345,7 +345,7 @@ impl<'a> Placement<'a> {
     }
 
     /// The layout of a directory.
-    fn lay_out(&self, id: Id) -> Result<Whole> {
+    fn lay_out(&self, id: Id) -> Result<DirectoryLayout> {
         let block_size = self.geometry().block_size;
         let blocks_min = if self.numbers.is_lost_found(id) { (LOST_FOUND_BYTES / block_size).clamp(2, 12) } else { 0 };
         let entries = self.entries(id);
