@@ -20,7 +20,7 @@ use extant_check::Options;
 use extant_image::probe;
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
-use extant_repair::undelete::{Chance, Deleted, Found, search};
+use extant_repair::undelete::{Chance, Deleted, DeletedFiles, search};
 
 use super::change;
 use crate::args::{ImageArgs, UndeleteArgs};
@@ -87,7 +87,7 @@ fn refuse_full(dir: &Path) -> Result<()> {
     }
 }
 
-fn list(found: &Found) -> Result<()> {
+fn list(found: &DeletedFiles) -> Result<()> {
     let mut out = Output::new();
     for file in &found.files {
         let (word, why) = match &file.chance {
@@ -103,7 +103,7 @@ fn list(found: &Found) -> Result<()> {
     summary(found, None)
 }
 
-fn summary(found: &Found, copied: Option<usize>) -> Result<()> {
+fn summary(found: &DeletedFiles, copied: Option<usize>) -> Result<()> {
     let whole = found.files.iter().filter(|file| file.chance == Chance::Whole).count();
     let partial = found.files.len() - whole;
     let copied = copied.map_or(String::new(), |count| format!("; {count} copied"));
@@ -116,7 +116,7 @@ fn summary(found: &Found, copied: Option<usize>) -> Result<()> {
 struct Copy<'a> {
     dir: &'a Path,
     partial: bool,
-    found: &'a Found,
+    found: &'a DeletedFiles,
     report: Report,
 }
 

@@ -23,7 +23,7 @@ use extant_image::probe;
 use extant_ondisk::features::Compat;
 use extant_ondisk::superblock::SuperBlock;
 use extant_repair::tune::{CannotTune, Change, Feature, tune};
-use extant_repair::{How, Unsound};
+use extant_repair::{Unsound, WriteMethod};
 
 use super::change;
 use super::journal_device::Journal;
@@ -129,7 +129,7 @@ fn work(args: &TuneArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
         writeln!(out, "{name}: {line}")?;
     }
     match (how, record) {
-        (How::Journal { .. }, _) | (_, None) => {}
+        (WriteMethod::Journal { .. }, _) | (_, None) => {}
         (_, Some(record)) if letters.undo_file.is_some() => {
             writeln!(out, "{name}: '{}' undoes it", change::undo_command(&record, spec))?;
         }
