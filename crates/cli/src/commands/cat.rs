@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use extant_fs::Filesystem;
-use extant_transfer::content::{self, Ended};
+use extant_transfer::content::{self, TransferError};
 
 use super::verb::Images;
 use crate::args::CatArgs;
@@ -51,8 +51,8 @@ fn cat(fs: &Filesystem, path: &[u8], out: &mut Output) -> Result<()> {
     });
     let missing = match read {
         Ok(missing) => missing,
-        Err(Ended::Write(e)) => return Err(e),
-        Err(Ended::Read(e)) => return Err(failed(e)),
+        Err(TransferError::Write(e)) => return Err(e),
+        Err(TransferError::Read(e)) => return Err(failed(e)),
     };
     zeroes(out, fs.getattr(&inode).size.saturating_sub(pos))?;
     match (missing, rescued::doubt(fs, &inode)) {
