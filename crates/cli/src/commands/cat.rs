@@ -14,7 +14,7 @@ use crate::args::CatArgs;
 use crate::failure::{Failure, Report, Result};
 use crate::image;
 use crate::place::in_image;
-use crate::rescued::{self, Did, Tally};
+use crate::rescued::{self, AccessKind, Tally};
 use crate::text::Output;
 
 pub fn run(args: &CatArgs, images: &mut Images) -> Result<()> {
@@ -24,7 +24,7 @@ pub fn run(args: &CatArgs, images: &mut Images) -> Result<()> {
     }
     let fs = images.image(&spec)?;
     let mut out = Output::new();
-    let (mut report, mut tally) = (Report::default(), Tally::new(Did::Read));
+    let (mut report, mut tally) = (Report::default(), Tally::new(AccessKind::Read));
     for path in &paths {
         let printed = cat(&fs, path.as_bytes(), &mut out);
         if printed.is_ok() {

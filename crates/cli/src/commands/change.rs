@@ -160,10 +160,10 @@ pub fn write(
     (written, record)
 }
 
-type Made = (PathBuf, Arc<dyn BlockDevice>);
+type RecordFile = (PathBuf, Arc<dyn BlockDevice>);
 
 /// Creates the file of a record; the file and its directory entry are durable.
-fn make_record(wanted: Option<&Path>, spec: &ImageSpec, bytes: u64) -> extant_repair::Result<Made> {
+fn make_record(wanted: Option<&Path>, spec: &ImageSpec, bytes: u64) -> extant_repair::Result<RecordFile> {
     let places: Vec<PathBuf> = match wanted {
         Some(path) => vec![path.to_owned()],
         None => {

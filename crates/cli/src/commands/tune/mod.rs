@@ -167,7 +167,7 @@ fn refusal(spec: &ImageSpec, e: &CannotTune) -> Failure {
 }
 
 /// Opens the journal on another device that is added or removed. An added one becomes a change.
-fn open_journal(asked: &mut Asked, sb: &SuperBlock, forced: bool, spec: &ImageSpec) -> Result<Option<Journal>> {
+fn open_journal(asked: &mut TuneRequest, sb: &SuperBlock, forced: bool, spec: &ImageSpec) -> Result<Option<Journal>> {
     let removes = Change::Feature { feature: HAS_JOURNAL, on: false };
     match (&asked.journal, sb.external_journal()) {
         (JournalAsked::Released(path), Some(uuid)) => Ok(Some(Journal::of(path, uuid, sb.uuid())?)),
@@ -188,7 +188,7 @@ fn open_journal(asked: &mut Asked, sb: &SuperBlock, forced: bool, spec: &ImageSp
 }
 
 /// The changes that a command line requests.
-struct Asked {
+struct TuneRequest {
     changes: Vec<Change>,
     journal: JournalAsked,
 }
