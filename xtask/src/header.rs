@@ -142,7 +142,7 @@ fn declare(ty: &Type, name: &str) -> Result<String, String> {
                 "Source" => return Ok(format!("const void *{name}")),
                 "Target" => return Ok(format!("void *{name}")),
                 "Out" | "Handle" => return pointer_to(inner(&last.arguments), name, "").map_or_else(unknown, Ok),
-                "Given" | "Plain" => {
+                "SizedInput" | "PlainInput" => {
                     return pointer_to(inner(&last.arguments), name, "const ").map_or_else(unknown, Ok);
                 }
                 own if own.starts_with("extant_") => return Ok(format!("{own} {name}")),
@@ -320,7 +320,7 @@ mod tests {
                 "\ntypedef int (*extant_f)(void *user, uint64_t n);",
             ),
             (
-                "export! { fn extant_g(a: Handle<extant_a>, to: Out<Handle<extant_a>>, o: Given<extant_o>) -> i64 { Ok(0) } }",
+                "export! { fn extant_g(a: Handle<extant_a>, to: Out<Handle<extant_a>>, o: SizedInput<extant_o>) -> i64 { Ok(0) } }",
                 "\nint64_t extant_g(extant_a *a, extant_a **to, const extant_o *o, extant_error *error);",
             ),
             ("fn inner() {}\npub struct Own;", ""),

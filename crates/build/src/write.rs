@@ -291,7 +291,7 @@ struct Writer<'a, P: Plan, I> {
 
 impl<P: Plan, I: Iterator<Item = Piece<P::Key>> + Send> Writer<'_, P, I> {
     fn work(&self) {
-        let _ending = Ending(&self.flow);
+        let _guard = ThreadEndGuard(&self.flow);
         let mut parts = Vec::new();
         while let Some(buffer) = self.flow.buffer(CHUNK) {
             let Some(chunk) = self.cutter.lock().next(std::mem::take(&mut parts)) else {
@@ -370,9 +370,9 @@ impl<P: Plan, I: Iterator<Item = Piece<P::Key>> + Send> Writer<'_, P, I> {
 }
 
 /// Its drop records that a thread ends, for any reason.
-struct Ending<'f>(&'f Flow);
+struct ThreadEndGuard<'f>(&'f Flow);
 
-impl Drop for Ending<'_> {
+impl Drop for ThreadEndGuard<'_> {
     fn drop(&mut self) {
         self.0.state.lock().ending = true;
         self.0.flushable.notify_one();

@@ -10,7 +10,7 @@ use extant_block::BlockDevice;
 use extant_block::device::{FileDevice, IoMode, MemDevice, OpenOptions};
 use extant_build::content::{ContentPlan, Spare, add_lost_found, fit};
 use extant_build::options::{Fact, Options, Request, SizeAsked, UuidAsked};
-use extant_build::skeleton::{Owned, Skeleton};
+use extant_build::skeleton::{OwnerUsage, Skeleton};
 use extant_build::source::{self, Source};
 use extant_build::tree::{Attributes, Builder, Content, Id, ReadAt, Tree};
 use extant_build::write::write_with_progress;
@@ -56,7 +56,7 @@ fn options(bytes: u64, args: &str) -> Options {
 
 #[test]
 fn an_image_that_is_too_small_for_itself_says_what_to_do() {
-    let planned = |bytes, args| Skeleton::plan(&options(bytes, args), &Owned::default()).map(|_| ());
+    let planned = |bytes, args| Skeleton::plan(&options(bytes, args), &OwnerUsage::default()).map(|_| ());
     let refused = |bytes, args| planned(bytes, args).expect_err("refused").to_string();
     let said = refused(64 << 10, "-t ext4");
     assert_eq!(

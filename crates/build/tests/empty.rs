@@ -245,10 +245,10 @@ fn read_block(file: &File, number: u64, block: u64) -> Vec<u8> {
 }
 
 /// Bytes that differ in fields that may differ, by field.
-type Known = BTreeMap<&'static str, usize>;
+type Differences = BTreeMap<&'static str, usize>;
 
 /// Counts the bytes of `fields`, from `at` on, that differ, and makes them equal.
-fn set_aside(known: &mut Known, fields: &[(usize, usize, &'static str)], at: usize, a: &mut [u8], b: &[u8]) {
+fn set_aside(known: &mut Differences, fields: &[(usize, usize, &'static str)], at: usize, a: &mut [u8], b: &[u8]) {
     for (field, len, why) in fields {
         let (a, b) = (&mut a[at + field..at + field + len], &b[at + field..at + field + len]);
         let count = a.iter().zip(b).filter(|(a, b)| a != b).count();
@@ -260,7 +260,7 @@ fn set_aside(known: &mut Known, fields: &[(usize, usize, &'static str)], at: usi
 }
 
 /// The known differences; an error with the first other difference, and the structure that it is in.
-fn difference(own: &Path, theirs: &Path, empty: &Empty, bytes: u64) -> Result<Known, String> {
+fn difference(own: &Path, theirs: &Path, empty: &Empty, bytes: u64) -> Result<Differences, String> {
     let block = u64::from(empty.block_size());
     let (own, theirs) = (File::open(own).expect("own"), File::open(theirs).expect("theirs"));
     let mut runs = data(&own, bytes, block);
@@ -273,7 +273,7 @@ fn difference(own: &Path, theirs: &Path, empty: &Empty, bytes: u64) -> Result<Kn
         .map(|(block, at)| (block.0, at))
         .collect();
     let mut next = 0;
-    let mut known = Known::new();
+    let mut known = Differences::new();
     for (start, end) in runs {
         for number in start.max(next)..end {
             let (mut a, b) = (read_block(&own, number, block), read_block(&theirs, number, block));
@@ -300,7 +300,7 @@ fn difference(own: &Path, theirs: &Path, empty: &Empty, bytes: u64) -> Result<Kn
     Ok(known)
 }
 
-fn compare(bytes: u64, line: &str) -> Result<Known, String> {
+fn compare(bytes: u64, line: &str) -> Result<Differences, String> {
     let dir = tempfile::tempdir().expect("a directory");
     let (own, theirs) = (dir.path().join("own"), dir.path().join("theirs"));
     let args: Vec<&str> = line.split_whitespace().collect();
@@ -322,7 +322,7 @@ fn compare(bytes: u64, line: &str) -> Result<Known, String> {
 }
 
 /// A line of the table.
-fn shown(bytes: u64, line: &str, compared: &Result<Known, String>) -> String {
+fn shown(bytes: u64, line: &str, compared: &Result<Differences, String>) -> String {
     let size = format!("{} KiB", bytes >> 10);
     let (count, fields) = match compared {
         Ok(known) => {

@@ -5,7 +5,7 @@ use extant_base::rng::Rng;
 use extant_block::device::{FileDevice, IoMode, OpenOptions};
 use extant_build::options::{Fact, Request, SizeAsked};
 use extant_build::plan::Plan;
-use extant_build::skeleton::{Empty, Owned, Skeleton};
+use extant_build::skeleton::{Empty, OwnerUsage, Skeleton};
 use extant_build::write::write_with_progress;
 use extant_testkit::oracle::expect_clean;
 
@@ -110,7 +110,7 @@ fn every_plan_keeps_its_pieces_apart_and_on_the_device() {
             expect_clean(&image).unwrap_or_else(|e| panic!("seed {seed}: {request:?}: {e}"));
             std::fs::remove_file(&image).expect("the image goes");
         }
-        if let Ok(skeleton) = Skeleton::plan(&options, &Owned::default()) {
+        if let Ok(skeleton) = Skeleton::plan(&options, &OwnerUsage::default()) {
             let mut end = 0;
             for run in skeleton.free_runs() {
                 assert!(run.start >= end && run.start < run.end, "seed {seed}: {run:?}: {request:?}");

@@ -129,7 +129,7 @@ fn compressed_archives_are_recognised_and_all_their_members_are_read() {
 
 #[test]
 fn bytes_behind_a_gzip_are_ignored_with_a_warning_unless_they_are_zeroes() {
-    let plain = archive(&[Made::new("f", b'0', b"content")]);
+    let plain = archive(&[TarMember::new("f", b'0', b"content")]);
     let (first, second) = (packed("gzip", &plain[..700]), packed("gzip", &plain[700..]));
     for zeroes in [1, 10_240, 300_000] {
         let source = read(&[&first[..], &second, &vec![0; zeroes]].concat()).expect("read");
@@ -149,10 +149,10 @@ fn bytes_behind_a_gzip_are_ignored_with_a_warning_unless_they_are_zeroes() {
 
 #[test]
 fn bytes_stored_for_a_directory_are_passed_over() {
-    let smuggled = Made::new("smuggled", b'0', b"").bytes();
-    let deep = Made { size: b"77777777777\0".into(), ..Made::new("dir/", b'0', b"") };
+    let smuggled = TarMember::new("smuggled", b'0', b"").bytes();
+    let deep = TarMember { size: b"77777777777\0".into(), ..TarMember::new("dir/", b'0', b"") };
     for kind in [0, b'0', b'D'] {
-        let members = [Made::new("dir/", kind, &smuggled), Made::new("dir/f", b'0', b"f")];
+        let members = [TarMember::new("dir/", kind, &smuggled), TarMember::new("dir/f", b'0', b"f")];
         let source = read(&archive(&members)).expect("read");
         assert_eq!(find(&source.tree, "smuggled"), None);
         assert!(find(&source.tree, "dir/f").is_some());
@@ -248,7 +248,7 @@ fn ustar_and_v7_archives_are_read() {
 
 /// A header in the format ustar.
 #[derive(Clone)]
-struct Made {
+struct TarMember {
     name: Vec<u8>,
     kind: u8,
     link: Vec<u8>,
@@ -256,20 +256,20 @@ struct Made {
     body: Vec<u8>,
 }
 
-impl Made {
-    fn new(name: &str, kind: u8, body: &[u8]) -> Made {
+impl TarMember {
+    fn new(name: &str, kind: u8, body: &[u8]) -> TarMember {
         let size = format!("{:011o}\0", body.len()).into_bytes();
-        Made { name: name.into(), kind, link: Vec::new(), size, body: body.to_vec() }
+        TarMember { name: name.into(), kind, link: Vec::new(), size, body: body.to_vec() }
     }
 
-    fn link(name: &str, kind: u8, target: &str) -> Made {
-        Made { link: target.into(), ..Made::new(name, kind, b"") }
+    fn link(name: &str, kind: u8, target: &str) -> TarMember {
+        TarMember { link: target.into(), ..TarMember::new(name, kind, b"") }
     }
 
     /// An extended header with one record.
-    fn pax(kind: u8, record: &str) -> Made {
+    fn pax(kind: u8, record: &str) -> TarMember {
         let len = (record.len()..).find(|len| format!("{len} {record}\n").len() == *len).expect("a length");
-        Made::new("x", kind, format!("{len} {record}\n").as_bytes())
+        TarMember::new("x", kind, format!("{len} {record}\n").as_bytes())
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -296,8 +296,8 @@ fn sign(block: &mut [u8]) {
     block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
 }
 
-fn archive(members: &[Made]) -> Vec<u8> {
-    let mut archive: Vec<u8> = members.iter().flat_map(Made::bytes).collect();
+fn archive(members: &[TarMember]) -> Vec<u8> {
+    let mut archive: Vec<u8> = members.iter().flat_map(TarMember::bytes).collect();
     archive.extend_from_slice(&[0; 1024]);
     archive
 }
@@ -305,11 +305,11 @@ fn archive(members: &[Made]) -> Vec<u8> {
 #[test]
 fn parents_without_entries_are_made_and_the_last_of_two_entries_counts() {
     let members = [
-        Made::new("a/b/c", b'0', b"first"),
-        Made::new("./a/b/c", b'0', b"second"),
-        Made::link("same", b'1', "a/b/c"),
-        Made::new("/a/absolute", b'7', b"x"),
-        Made::new("a/dir/", 0, b""),
+        TarMember::new("a/b/c", b'0', b"first"),
+        TarMember::new("./a/b/c", b'0', b"second"),
+        TarMember::link("same", b'1', "a/b/c"),
+        TarMember::new("/a/absolute", b'7', b"x"),
+        TarMember::new("a/dir/", 0, b""),
     ];
     let source = read(&archive(&members)).expect("read");
     let line = |path: &str| {
@@ -325,16 +325,16 @@ fn parents_without_entries_are_made_and_the_last_of_two_entries_counts() {
 #[test]
 fn global_headers_count_until_they_are_overridden() {
     let members = [
-        Made::pax(b'g', "uid=7"),
-        Made::pax(b'g', "comment=whatever"),
-        Made::new("a", b'0', b""),
-        Made::pax(b'x', "uid=8"),
-        Made::new("b", b'0', b""),
-        Made::pax(b'x', "uid="),
-        Made::new("c", b'0', b""),
-        Made::pax(b'x', "size=3"),
-        Made { size: b"00000000000\0".into(), ..Made::new("d", b'0', b"abc") },
-        Made { size: b"\x80\0\0\0\0\0\0\0\0\0\0\x03".into(), ..Made::new("e", b'0', b"abc") },
+        TarMember::pax(b'g', "uid=7"),
+        TarMember::pax(b'g', "comment=whatever"),
+        TarMember::new("a", b'0', b""),
+        TarMember::pax(b'x', "uid=8"),
+        TarMember::new("b", b'0', b""),
+        TarMember::pax(b'x', "uid="),
+        TarMember::new("c", b'0', b""),
+        TarMember::pax(b'x', "size=3"),
+        TarMember { size: b"00000000000\0".into(), ..TarMember::new("d", b'0', b"abc") },
+        TarMember { size: b"\x80\0\0\0\0\0\0\0\0\0\0\x03".into(), ..TarMember::new("e", b'0', b"abc") },
     ];
     let source = read(&archive(&members)).expect("read");
     let uids: Vec<u32> = source.tree.entries(Id(0)).map(|(_, id)| source.tree.node(id).uid).collect();
@@ -343,24 +343,24 @@ fn global_headers_count_until_they_are_overridden() {
 
 #[test]
 fn entries_that_cannot_be_stored_are_named_with_their_place() {
-    let one = |member: Made| refused(&archive(&[Made::new("ok", b'0', b"x"), member]));
+    let one = |member: TarMember| refused(&archive(&[TarMember::new("ok", b'0', b"x"), member]));
     for (member, said) in [
-        (Made::new("../x", b'0', b""), "../x: the name .. leads out of its directory"),
-        (Made::new("/a/../../x", b'5', b""), "/a/../../x: the name .. leads out of its directory"),
-        (Made::new("", b'0', b""), ": an entry without a name"),
-        (Made::link("l", b'1', "../out"), "l: a hard link to ../out: the name .. leads out of its directory"),
-        (Made::link("l", b'1', "no"), "l: a hard link to no, which is not there"),
-        (Made::link("l", b'1', "l"), "l: a hard link that leads back to itself"),
-        (Made::link("l", b'2', ""), "l: a symbolic link that leads nowhere"),
-        (Made::new("odd", b'Q', b""), "odd: an entry of the unknown type 'Q'"),
-        (Made::new("odd", b'M', b""), "odd: the rest of a file that begins on another volume"),
-        (Made::new("\x1b[2J", b'Q', b""), "?[2J: an entry of the unknown type 'Q'"),
+        (TarMember::new("../x", b'0', b""), "../x: the name .. leads out of its directory"),
+        (TarMember::new("/a/../../x", b'5', b""), "/a/../../x: the name .. leads out of its directory"),
+        (TarMember::new("", b'0', b""), ": an entry without a name"),
+        (TarMember::link("l", b'1', "../out"), "l: a hard link to ../out: the name .. leads out of its directory"),
+        (TarMember::link("l", b'1', "no"), "l: a hard link to no, which is not there"),
+        (TarMember::link("l", b'1', "l"), "l: a hard link that leads back to itself"),
+        (TarMember::link("l", b'2', ""), "l: a symbolic link that leads nowhere"),
+        (TarMember::new("odd", b'Q', b""), "odd: an entry of the unknown type 'Q'"),
+        (TarMember::new("odd", b'M', b""), "odd: the rest of a file that begins on another volume"),
+        (TarMember::new("\x1b[2J", b'Q', b""), "?[2J: an entry of the unknown type 'Q'"),
         (
-            Made { size: b"0000000000x\0".into(), ..Made::new("s", b'0', b"") },
+            TarMember { size: b"0000000000x\0".into(), ..TarMember::new("s", b'0', b"") },
             "s: its size is no number: 0000000000x\\x00",
         ),
-        (Made { size: [255; 12].into(), ..Made::new("s", b'0', b"") }, "s: its size is -1"),
-        (Made::new("ok/below", b'0', b""), "ok/below: ok is not a directory"),
+        (TarMember { size: [255; 12].into(), ..TarMember::new("s", b'0', b"") }, "s: its size is -1"),
+        (TarMember::new("ok/below", b'0', b""), "ok/below: ok is not a directory"),
     ] {
         assert_eq!(one(member), format!("f.tar: {said} (at byte 1024)"));
     }
@@ -378,9 +378,9 @@ fn entries_that_cannot_be_stored_are_named_with_their_place() {
         ),
     ] {
         let name = if record == "path=" { "" } else { "e" };
-        assert_eq!(refused(&archive(&[Made::pax(b'x', record), Made::new(name, b'0', b"")])), said);
+        assert_eq!(refused(&archive(&[TarMember::pax(b'x', record), TarMember::new(name, b'0', b"")])), said);
     }
-    let link = [Made::link("up", b'2', ".."), Made::new("up/x", b'0', b"")];
+    let link = [TarMember::link("up", b'2', ".."), TarMember::new("up/x", b'0', b"")];
     assert_eq!(refused(&archive(&link)), "f.tar: up/x: up is not a directory (at byte 512)");
 }
 
@@ -392,7 +392,7 @@ fn sparse_maps_that_lie_are_refused() {
             format!("{len} {text}\n")
         };
         let records = record(format!("GNU.sparse.map={map}")) + &record(format!("GNU.sparse.size={size}"));
-        archive(&[Made::new("x", b'x', records.as_bytes()), Made::new("s", b'0', body)])
+        archive(&[TarMember::new("x", b'x', records.as_bytes()), TarMember::new("s", b'0', body)])
     };
     for (map, size, said) in [
         ("0,512", "1000", "its sparse map has 512 bytes, but 600 are stored"),
@@ -415,10 +415,10 @@ fn sparse_maps_that_lie_are_refused() {
 #[test]
 fn an_archive_that_is_cut_off_anywhere_but_between_entries_is_refused() {
     let members = [
-        Made::new("a", b'0', &[7; 700]),
-        Made::pax(b'x', &format!("path={}p", "p/".repeat(300))),
-        Made::new("b", b'0', b"b"),
-        Made::new("dir", b'5', b""),
+        TarMember::new("a", b'0', &[7; 700]),
+        TarMember::pax(b'x', &format!("path={}p", "p/".repeat(300))),
+        TarMember::new("b", b'0', b"b"),
+        TarMember::new("dir", b'5', b""),
     ];
     let whole = archive(&members);
     assert!(read(&whole).expect("read").warnings.is_empty());
@@ -450,18 +450,18 @@ fn an_archive_that_is_cut_off_anywhere_but_between_entries_is_refused() {
 
 #[test]
 fn a_size_beyond_the_end_and_a_wrong_checksum_are_refused() {
-    let huge = Made { size: b"77777777777\0".into(), ..Made::new("huge", b'0', b"little") };
+    let huge = TarMember { size: b"77777777777\0".into(), ..TarMember::new("huge", b'0', b"little") };
     let said = refused(&archive(std::slice::from_ref(&huge)));
     assert_eq!(said, "f.tar: huge: its size is 8589934591 bytes, but the archive is cut off (at byte 0)");
-    let most = Made { size: b"\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff".into(), ..huge };
+    let most = TarMember { size: b"\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff".into(), ..huge };
     let said = refused(&archive(&[most]));
     assert!(said.starts_with("f.tar: "), "{said}");
-    let long = Made { size: b"77777777777\0".into(), ..Made::new("x", b'x', b"") };
+    let long = TarMember { size: b"77777777777\0".into(), ..TarMember::new("x", b'x', b"") };
     assert_eq!(
         refused(&archive(&[long])),
         "f.tar: the extended headers of an entry, and those of all, have at most 16777216 bytes (at byte 0)"
     );
-    let mut wrong = archive(&[Made::new("a", b'0', b""), Made::new("b", b'0', b"")]);
+    let mut wrong = archive(&[TarMember::new("a", b'0', b""), TarMember::new("b", b'0', b"")]);
     wrong[512] = b'c';
     assert_eq!(refused(&wrong), "f.tar: the checksum of a header is wrong (at byte 512)");
 }
@@ -504,9 +504,9 @@ fn a_file_of_zeroes_is_no_empty_archive() {
 
 #[test]
 fn attributes_and_flags_without_a_place_in_an_image_are_named() {
-    let pax = |records: &[&str]| -> Vec<Made> {
-        let all = records.iter().map(|record| Made::pax(b'x', record));
-        all.chain([Made::new(&format!("f{}", records.len()), b'0', b"")]).collect()
+    let pax = |records: &[&str]| -> Vec<TarMember> {
+        let all = records.iter().map(|record| TarMember::pax(b'x', record));
+        all.chain([TarMember::new(&format!("f{}", records.len()), b'0', b"")]).collect()
     };
     let some = pax(&["SCHILY.xattr.com.apple.quarantine=q", "SCHILY.fflags=uchg,nodump"]);
     let more = pax(&["SCHILY.xattr.com.apple.quarantine=q", "SCHILY.xattr.gnu.translator=/hurd/null\0", "comment=x"]);
@@ -527,7 +527,7 @@ fn messages_are_short_however_long_the_values_of_an_archive_are() {
     let keys = ["path", "linkpath", "uid", "mtime", "size", "SCHILY.acl.access", "SCHILY.devmajor", "GNU.sparse.map"];
     for record in keys.iter().map(|key| format!("{key}={long}")).chain([format!("{long}=x"), long.clone()]) {
         for kind in [b'0', b'1', b'2', b'3'] {
-            let members = [Made::pax(b'x', &record), Made::new("f", kind, b"")];
+            let members = [TarMember::pax(b'x', &record), TarMember::new("f", kind, b"")];
             let said = match read(&archive(&members)) {
                 Err(error) => error.to_string(),
                 Ok(source) => source.warnings.concat(),
@@ -536,7 +536,7 @@ fn messages_are_short_however_long_the_values_of_an_archive_are() {
         }
     }
     let records = ["SCHILY.fflags", "SCHILY.xattr.com.unknown"].map(|key| format!("{key}.{long}={long}"));
-    let members = records.iter().map(|record| Made::pax(b'x', record)).chain([Made::new("f", b'0', b"")]);
+    let members = records.iter().map(|record| TarMember::pax(b'x', record)).chain([TarMember::new("f", b'0', b"")]);
     let source = read(&archive(&members.collect::<Vec<_>>())).expect("read");
     assert!(source.warnings.concat().len() < 1000, "{:?}", source.warnings);
 }
@@ -544,9 +544,9 @@ fn messages_are_short_however_long_the_values_of_an_archive_are() {
 #[test]
 fn memory_of_entries_is_bounded_by_the_bytes_stored() {
     let large = "x".repeat(1 << 20);
-    let entries = (0..100).map(|n| Made::new(&format!("f{n}"), b'0', b""));
-    let members: Vec<Made> =
-        std::iter::once(Made::pax(b'g', &format!("SCHILY.xattr.user.x={large}"))).chain(entries).collect();
+    let entries = (0..100).map(|n| TarMember::new(&format!("f{n}"), b'0', b""));
+    let members: Vec<TarMember> =
+        std::iter::once(TarMember::pax(b'g', &format!("SCHILY.xattr.user.x={large}"))).chain(entries).collect();
     let said = refused(&packed("gzip", &archive(&members)));
     let start = "f.tar: f64: names, attributes and sparse maps up to here take ";
     assert!(said.starts_with(start) && said.ends_with(" (at byte 1082368)"), "{said}");
@@ -554,10 +554,10 @@ fn memory_of_entries_is_bounded_by_the_bytes_stored() {
     let comment = format!("comment={}", "x".repeat(9 << 20));
     for kind in [b'x', b'g', b'L', b'K'] {
         let one = match kind {
-            b'x' | b'g' => Made::pax(kind, &comment),
-            _ => Made::new("long", kind, comment.as_bytes()),
+            b'x' | b'g' => TarMember::pax(kind, &comment),
+            _ => TarMember::new("long", kind, comment.as_bytes()),
         };
-        let said = refused(&archive(&[one.clone(), one, Made::new("f", b'0', b"")]));
+        let said = refused(&archive(&[one.clone(), one, TarMember::new("f", b'0', b"")]));
         let start = "f.tar: the extended headers of an entry, and those of all, have at most 16777216 bytes (at byte ";
         assert!(said.starts_with(start), "{said}");
     }
@@ -567,7 +567,7 @@ fn memory_of_entries_is_bounded_by_the_bytes_stored() {
 #[test]
 fn entries_that_are_stored_in_full_may_take_their_size_in_memory() {
     let comment = format!("SCHILY.xattr.user.x={}", "x".repeat(1 << 20));
-    let entries = (0..70).flat_map(|n| [Made::pax(b'x', &comment), Made::new(&format!("f{n}"), b'0', b"")]);
+    let entries = (0..70).flat_map(|n| [TarMember::pax(b'x', &comment), TarMember::new(&format!("f{n}"), b'0', b"")]);
     assert_eq!(read(&archive(&entries.collect::<Vec<_>>())).expect("read").tree.len(), 71);
 }
 
@@ -575,13 +575,14 @@ fn entries_that_are_stored_in_full_may_take_their_size_in_memory() {
 fn the_map_of_a_sparse_file_counts_as_memory() {
     let comment = format!("SCHILY.xattr.user.x={}", "x".repeat(1 << 20));
     let with_ranges = |count: usize| {
-        let entries = (0..63).flat_map(|n| [Made::pax(b'x', &comment), Made::new(&format!("f{n}"), b'0', b"")]);
+        let entries =
+            (0..63).flat_map(|n| [TarMember::pax(b'x', &comment), TarMember::new(&format!("f{n}"), b'0', b"")]);
         let records = ["GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.realsize=999999999"];
-        let records: Vec<u8> = records.iter().flat_map(|record| Made::pax(b'x', record).body).collect();
+        let records: Vec<u8> = records.iter().flat_map(|record| TarMember::pax(b'x', record).body).collect();
         let ranges: String = (0..count).map(|n| format!("{}\n512\n", n * 1024)).collect();
         let mut body = format!("{count}\n{ranges}").into_bytes();
         body.resize(body.len().next_multiple_of(512) + count * 512, 0);
-        let sparse = [Made::new("x", b'x', &records), Made::new("sparse", b'0', &body)];
+        let sparse = [TarMember::new("x", b'x', &records), TarMember::new("sparse", b'0', &body)];
         packed("gzip", &archive(&entries.chain(sparse).collect::<Vec<_>>()))
     };
     assert_eq!(read(&with_ranges(10)).expect("read").tree.len(), 65);
@@ -594,7 +595,7 @@ fn the_map_of_a_sparse_file_counts_as_memory() {
 fn an_archive_that_changes_is_refused() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("f.tar");
-    std::fs::write(&path, archive(&[Made::new("a", b'0', &[7; 700])])).expect("written");
+    std::fs::write(&path, archive(&[TarMember::new("a", b'0', &[7; 700])])).expect("written");
     let source = Source::tar(&path, Options::default()).expect("read");
     let Body::File { content, .. } = source.tree.node(Id(1)).body else { panic!("a file") };
     let file = source.content.open(content).expect("opened");
@@ -609,7 +610,7 @@ fn an_archive_that_changes_is_refused() {
 #[test]
 fn a_spool_that_cannot_be_made_is_named() {
     let options = Options { spool: "/nonexistent/place".into(), ..Options::default() };
-    let archive = archive(&[Made::new("a", b'0', b"x")]);
+    let archive = archive(&[TarMember::new("a", b'0', b"x")]);
     let error = Source::tar_stream("-".into(), Box::new(&archive[..]), options).err().expect("refused");
     let expected = "/nonexistent/place: the contents of the archive cannot be stored here: No such file or directory; \
                     name another directory in TMPDIR";

@@ -109,7 +109,7 @@ fn shown(device: Arc<dyn BlockDevice>, superblock: Option<u64>) -> Option<Files>
 
 /// How often a state showed the new file system, the old one, and none.
 #[derive(Debug, Default)]
-struct Seen {
+struct StateCounts {
     new: u32,
     old: u32,
     none: u32,
@@ -127,7 +127,7 @@ impl Place {
     }
 
     /// Each way to find a file system in a state of the disk finds a whole one, or none.
-    fn judge(&self, state: MemDevice, new: &Files, old: Option<&Files>, seen: &mut Seen, what: &str) {
+    fn judge(&self, state: MemDevice, new: &Files, old: Option<&Files>, seen: &mut StateCounts, what: &str) {
         let disk: Arc<dyn BlockDevice> = Arc::new(state);
         let window = self.window(disk.clone());
         let mut found = Vec::new();
@@ -165,7 +165,7 @@ fn stop_everywhere(kind: (&str, u64), place: &Place, has_old: bool, threads: usi
     let crash = CrashDevice::from_image(&disk);
     let crash = Arc::new(if threads > 1 { crash.deferring().expect("a thread") } else { crash });
     write(&*place.window(crash.clone()), NEW, kind, &new_tree, threads);
-    let (mut seen, mut rng) = (Seen::default(), Rng::new(7));
+    let (mut seen, mut rng) = (StateCounts::default(), Rng::new(7));
     let old = has_old.then_some(&old_files);
     let events = crash.write_log();
     for stop in 0..=events {

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use extant::{FileType, Metadata};
 
-use crate::border::{Out, Plain, Source, Target, Text};
+use crate::border::{Out, PlainInput, Source, Target, Text};
 use crate::fault::{EINVAL, Fault, Result};
 use crate::handles::Handle;
 use crate::names::answer;
@@ -40,7 +40,7 @@ fn time_of(time: SystemTime) -> extant_time {
 }
 
 /// The time that C passes; `None` for NULL.
-fn system_time(time: Plain<extant_time>) -> Result<Option<SystemTime>> {
+fn system_time(time: PlainInput<extant_time>) -> Result<Option<SystemTime>> {
     let Some(extant_time { seconds, nanoseconds }) = time.get() else { return Ok(None) };
     let wrong = || Fault::new(EINVAL, format!("{seconds} s and {nanoseconds} ns are no time"));
     if nanoseconds >= 1_000_000_000 {
@@ -107,7 +107,7 @@ export! {
 
     /// Sets the times of the last access and the last change; NULL leaves one as it is.
     fn extant_utimes(
-        fs: Handle<extant_fs>, path: Text, accessed: Plain<extant_time>, modified: Plain<extant_time>
+        fs: Handle<extant_fs>, path: Text, accessed: PlainInput<extant_time>, modified: PlainInput<extant_time>
     ) -> c_int {
         fs.get()?.set_times(path.path()?, system_time(accessed)?, system_time(modified)?)?;
         Ok(0)

@@ -1,9 +1,9 @@
 //! The border to C: arguments that C passes become values of Rust, and results go back.
 //!
-//! Main types: [`Text`], [`Source`], [`Target`], [`Given`], [`Plain`], [`Out`], [`ErrorOut`]. Each is a pointer of C.
-//! None can be made in Rust: a value comes from C alone, and extant.h says what C promises about it. So their methods
-//! may rely on that promise, and the rest of the crate is safe. `export!` makes functions of the header; [`guard`] is
-//! around each.
+//! Main types: [`Text`], [`Source`], [`Target`], [`SizedInput`], [`PlainInput`], [`Out`], [`ErrorOut`]. Each is a
+//! pointer of C. None can be made in Rust: a value comes from C alone, and extant.h says what C promises about it. So
+//! their methods may rely on that promise, and the rest of the crate is safe. `export!` makes functions of the header;
+//! [`guard`] is around each.
 //!
 //! What it does not do: handles, which are looked up and never followed ([`crate::handles`]).
 //!
@@ -185,9 +185,9 @@ const STRUCTURE_MAX: usize = 4096;
 /// passes a smaller one, whose missing fields are zero.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub struct Given<T>(*const T);
+pub struct SizedInput<T>(*const T);
 
-impl<T: SizeFirst> Given<T> {
+impl<T: SizeFirst> SizedInput<T> {
     pub fn get(self) -> Result<Option<T>> {
         if self.0.is_null() {
             return Ok(None);
@@ -216,9 +216,9 @@ impl<T: SizeFirst> Given<T> {
 /// `const T *` or NULL, of a structure that will not grow.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub struct Plain<T>(*const T);
+pub struct PlainInput<T>(*const T);
 
-impl Plain<extant_time> {
+impl PlainInput<extant_time> {
     pub fn get(self) -> Option<extant_time> {
         // SAFETY: C passes NULL or a pointer to a structure of its own, of integers.
         (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })

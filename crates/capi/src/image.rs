@@ -7,7 +7,7 @@ use std::ffi::{CString, c_int, c_void};
 
 use extant::{Image, Severity};
 
-use crate::border::{Given, Out, Text, User};
+use crate::border::{Out, SizedInput, Text, User};
 use crate::device::Callbacks;
 use crate::fault::{EINVAL, Fault, Result};
 use crate::handles::{Handle, Object};
@@ -17,7 +17,7 @@ use crate::types::{
 };
 
 /// The image as the options want it.
-fn configured(image: Image, options: Given<extant_options>) -> Result<Image> {
+fn configured(image: Image, options: SizedInput<extant_options>) -> Result<Image> {
     let Some(options) = options.get()? else { return Ok(image) };
     if options.flags & !(EXTANT_READ_ONLY | EXTANT_RESCUE) != 0 {
         return Err(Fault::new(EINVAL, format!("unknown flags {:#x}", options.flags)));
@@ -56,7 +56,7 @@ fn c_text(text: &str) -> CString {
 export! {
     /// The image file or block device at path. The words of the command line work, too: "disk.img@2" is a partition.
     /// The file is opened when the image is mounted, formatted or checked. Release the image with extant_image_free.
-    fn extant_image_open(path: Text, options: Given<extant_options>, image: Out<Handle<extant_image>>) -> c_int {
+    fn extant_image_open(path: Text, options: SizedInput<extant_options>, image: Out<Handle<extant_image>>) -> c_int {
         image.check()?;
         let path = path.path()?;
         if path.as_os_str().is_empty() {
@@ -69,7 +69,7 @@ export! {
     /// A device whose functions are the caller's. They are called until release is, which may be at the end of a mount.
     /// If this function fails, release is not called.
     fn extant_image_device(
-        device: Given<extant_device>, options: Given<extant_options>, image: Out<Handle<extant_image>>
+        device: SizedInput<extant_device>, options: SizedInput<extant_options>, image: Out<Handle<extant_image>>
     ) -> c_int {
         image.check()?;
         let device = device.get()?.ok_or_else(|| Fault::new(crate::fault::EFAULT, "the device is NULL"))?;
@@ -93,7 +93,7 @@ export! {
     }
 
     /// Memory of so many bytes, all zeroes; extant_image_format makes a file system in it.
-    fn extant_image_memory(bytes: u64, options: Given<extant_options>, image: Out<Handle<extant_image>>) -> c_int {
+    fn extant_image_memory(bytes: u64, options: SizedInput<extant_options>, image: Out<Handle<extant_image>>) -> c_int {
         image.check()?;
         image.put(Handle::new(Object::Image(configured(Image::memory(bytes), options)?)))?;
         Ok(0)

@@ -16,13 +16,13 @@ use crate::problem::{Problem, Severity};
 pub const KEPT_MAX: usize = 10_000;
 
 #[derive(Default)]
-struct Kept {
+struct KeptFindings {
     /// The smallest findings, as a heap with the largest on top.
     findings: BinaryHeap<Finding>,
     count: u64,
 }
 
-impl Kept {
+impl KeptFindings {
     fn keep(&mut self, finding: Finding) {
         let (kept, room) = (self.findings.len(), self.findings.capacity());
         if kept < KEPT_MAX {
@@ -40,7 +40,7 @@ impl Kept {
 /// Takes findings.
 #[derive(Default)]
 pub struct Sink {
-    kept: BTreeMap<Problem, Kept>,
+    kept: BTreeMap<Problem, KeptFindings>,
 }
 
 impl Extend<Finding> for Sink {

@@ -73,7 +73,7 @@ pub trait Output: Default + Send + 'static {
     fn sink(&mut self) -> &mut Sink;
 }
 
-struct Arrived {
+struct ArrivedRun {
     run: usize,
     /// `None` if the read failed.
     data: Option<AlignedBuf>,
@@ -86,7 +86,7 @@ struct State {
     next: usize,
     /// Runs that are submitted and not yet decoded.
     open: usize,
-    arrived: VecDeque<Arrived>,
+    arrived: VecDeque<ArrivedRun>,
     /// The buffers of decoded runs, for reuse.
     spare: Vec<AlignedBuf>,
     /// The number of bytes of all buffers, including the spare ones.
@@ -131,7 +131,7 @@ impl Wave {
         }
     }
 
-    fn arrive(&self, arrived: Arrived) {
+    fn arrive(&self, arrived: ArrivedRun) {
         self.state.lock().arrived.push_back(arrived);
         self.changed.notify_one();
     }
@@ -166,7 +166,7 @@ impl Drop for Decoded<'_> {
 
 enum Work {
     Submit(usize, AlignedBuf),
-    Decode(Arrived),
+    Decode(ArrivedRun),
 }
 
 /// Reads all runs and calls `decode` for each. The order is not fixed, so the outputs must not depend on it. Returns
@@ -204,7 +204,7 @@ fn work<O: Output>(check: &Check, wave: &Arc<Wave>, decode: &(impl Fn(&Check, &R
                 let (bytes, capacity) = (buffer.len() as u64, buffer.capacity());
                 if is_hole(check, &run) {
                     buffer.fill(0);
-                    wave.arrive(Arrived { run: index, data: Some(buffer), capacity });
+                    wave.arrive(ArrivedRun { run: index, data: Some(buffer), capacity });
                     continue;
                 }
                 check.count_read(bytes);
@@ -214,7 +214,7 @@ fn work<O: Output>(check: &Check, wave: &Arc<Wave>, decode: &(impl Fn(&Check, &R
                         (Ok(()), BioData::Read(data)) => Some(data),
                         _ => None,
                     };
-                    wave.arrive(Arrived { run: index, data, capacity });
+                    wave.arrive(ArrivedRun { run: index, data, capacity });
                 };
                 check.device.submit(Bio::read(run.first << bits, buffer, BioFlags::META, Box::new(end_io)));
             }

@@ -1,6 +1,6 @@
 //! Reads images that another process has mounted, for commands that only need names and attributes.
 //!
-//! Main type: [`Beside`]. The command sees the writer's commits, with the log replayed in memory, as in a read-only
+//! Main type: [`InUseImage`]. The command sees the writer's commits, with the log replayed in memory, as in a read-only
 //! mount. Uncommitted changes exist only in the writer's memory. The device changes meanwhile: checkpoints write blocks
 //! to their home locations, and the log grows. No block is checkpointed before its commit. So if the log has not grown
 //! since it was read, everything that the command saw is consistent; otherwise the command prints a warning.
@@ -16,7 +16,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_block::BlockDevice;
 use extant_fs::Mounted;
-use extant_image::{Holder, Opened, probe};
+use extant_image::{Holder, OpenImage, probe};
 use extant_ondisk::jbd2::Tid;
 use extant_recovery::Replay;
 use extant_recovery::locate::open_journal;
@@ -30,7 +30,7 @@ const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// An image that is in use, and the end of its log at the time of the open.
-pub struct Beside {
+pub struct InUseImage {
     dev: Arc<dyn BlockDevice>,
     log: Option<LogEnd>,
     pub holder: Holder,
@@ -40,7 +40,7 @@ pub struct Beside {
 type LogEnd = (Tid, usize);
 
 /// Mounts an image in this process, read-only, even if it is in use; warns about its users.
-pub fn open_image(spec: &ImageSpec, how: &ImageArgs) -> Result<(Mounted, Option<Beside>)> {
+pub fn open_image(spec: &ImageSpec, how: &ImageArgs) -> Result<(Mounted, Option<InUseImage>)> {
     let (dev, beside) = open(spec, how)?;
     let options = how.mount_options(spec, true)?;
     let Some(mut beside) = beside else { return Ok((image::mount(dev, options)?, None)) };
@@ -55,16 +55,16 @@ pub fn open_image(spec: &ImageSpec, how: &ImageArgs) -> Result<(Mounted, Option<
 }
 
 /// Opens the device of an image, even if it is in use; warns about its users.
-pub fn open(spec: &ImageSpec, how: &ImageArgs) -> Result<(Arc<dyn BlockDevice>, Option<Beside>)> {
+pub fn open(spec: &ImageSpec, how: &ImageArgs) -> Result<(Arc<dyn BlockDevice>, Option<InUseImage>)> {
     let access = Access { claim: Claim::OrBeside, ..how.access(true) };
-    let Opened { device: dev, beside, .. } = image::open(spec, &access)?;
+    let OpenImage { device: dev, beside, .. } = image::open(spec, &access)?;
     let Some(holder) = beside else { return Ok((dev, None)) };
     warn(&format!("{}: {}: uncommitted changes are not shown", dev.name(), holder.who()));
     let log = log_end(&dev);
-    Ok((dev.clone(), Some(Beside { dev, log, holder })))
+    Ok((dev.clone(), Some(InUseImage { dev, log, holder })))
 }
 
-impl Beside {
+impl InUseImage {
     /// Whether the image has been written since; if so, the output may be inconsistent. `None` if it has no log to
     /// compare.
     fn has_moved(&self) -> Option<bool> {

@@ -15,7 +15,7 @@ use extant_base::clock::Clock;
 use extant_block::{BlockDevice, Error as DeviceError};
 use extant_fs::{Error, Filesystem, JournalDevice, Messages, MountOptions, Mounted};
 pub use extant_image::{Access, Claim, ImageSpec, Part};
-use extant_image::{Note, Nothing, Opened, has_magic, identify_unpartitioned, nothing_found};
+use extant_image::{Note, OpenImage, UnrecognizedContent, has_magic, identify_unpartitioned, nothing_found};
 use extant_ondisk::partition::Partition;
 use extant_recovery::read::find_super;
 pub use extant_transfer::attributes::xattrs;
@@ -36,7 +36,7 @@ use crate::text::{argument, shown};
 pub const WRITE_THROUGH_BYTES: u64 = 65536;
 
 /// Opens the file system's part of an image.
-pub fn open(spec: &ImageSpec, access: &Access) -> Result<Opened> {
+pub fn open(spec: &ImageSpec, access: &Access) -> Result<OpenImage> {
     opened_by(extant_image::open, spec, access)
 }
 
@@ -46,15 +46,15 @@ pub fn open_device(spec: &ImageSpec, access: &Access) -> Result<Arc<dyn BlockDev
 }
 
 /// Opens the image from its first byte on.
-pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<Opened> {
+pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<OpenImage> {
     opened_by(extant_image::open_whole, spec, access)
 }
 
 fn opened_by(
-    open: fn(&ImageSpec, &Access) -> extant_image::Result<Opened>,
+    open: fn(&ImageSpec, &Access) -> extant_image::Result<OpenImage>,
     spec: &ImageSpec,
     access: &Access,
-) -> Result<Opened> {
+) -> Result<OpenImage> {
     if !access.read_only && !spec.is_block_device() {
         lift_file_size_limit();
     }
@@ -281,14 +281,14 @@ pub fn search_report(dev: &dyn BlockDevice, command: fn(&str, u64) -> String) ->
     let image = dev.name();
     let looked = "no superblock at byte 1024, no backup superblock";
     match nothing_found(dev) {
-        Nothing::Empty => {
+        UnrecognizedContent::Empty => {
             let size = if dev.size_bytes() == 0 { " SIZE" } else { "" };
             format!("the file is empty; 'extant mkfs {image}{size}' makes a file system in it")
         }
-        Nothing::At(start) => {
+        UnrecognizedContent::At(start) => {
             format!("{looked}, no partition table; but a file system begins at byte {start}: {}", command(image, start))
         }
-        Nothing::Unknown { whole } => format!(
+        UnrecognizedContent::Unknown { whole } => format!(
             "{looked}{}; if it begins further in, '-o offset=BYTES' (mount) or '--offset BYTES' says where; \
              'extant info' lists the partitions of a disk; 'extant info --scan' and testdisk(8) search for lost ones",
             if whole { ", no partition table" } else { "" }

@@ -1,7 +1,7 @@
 //! Finds the mount of a path, for unmounting, remounting and freezing. Without /proc, it finds a mount of Extant by its
 //! directory.
 //!
-//! Main type: [`Found`], a mount and the mount point on which it is the topmost one, resolved once.
+//! Main type: [`FoundMount`], a mount and the mount point on which it is the topmost one, resolved once.
 //!
 //! # Locking
 //! None.
@@ -18,7 +18,7 @@ use crate::text;
 
 /// A mount, and the mount point on which it is the topmost one.
 #[derive(Debug)]
-pub struct Found {
+pub struct FoundMount {
     pub mount: Mount,
     pub point: MountPoint,
     pub top: Top,
@@ -26,7 +26,7 @@ pub struct Found {
 
 /// The topmost mount at `path`, a directory; or, if `path` is an image, the newest mount of it by this user or by root.
 /// Fails if `path` is a whole disk and several of its partitions are mounted.
-pub fn find(path: &Path) -> Result<Option<Found>> {
+pub fn find(path: &Path) -> Result<Option<FoundMount>> {
     // First without sending a request to a mount there: its server may not answer.
     if let Ok(point) = MountPoint::open(path)
         && let Ok(found) = find_at(point)?
@@ -55,7 +55,7 @@ pub fn find(path: &Path) -> Result<Option<Found>> {
 }
 
 /// The topmost mount at `point`, or the point itself. Sends no request to a server there.
-pub fn find_at(point: MountPoint) -> Result<std::result::Result<Found, MountPoint>> {
+pub fn find_at(point: MountPoint) -> Result<std::result::Result<FoundMount, MountPoint>> {
     let Ok(top) = point.top() else { return Ok(Err(point)) };
     let is = |m: &Mount| match top.id {
         Some(id) => top.is_mount && m.id == id,
@@ -68,7 +68,7 @@ pub fn find_at(point: MountPoint) -> Result<std::result::Result<Found, MountPoin
         Err(e) => return Err(e.into()),
     };
     Ok(match mount {
-        Some(mount) => Ok(Found { mount, point, top }),
+        Some(mount) => Ok(FoundMount { mount, point, top }),
         None => Err(point),
     })
 }

@@ -1,6 +1,6 @@
 //! The owners of files in an image: named on the command line, or the default for new files.
 //!
-//! Main types: [`Given`] (`USER:GROUP`), [`Owner`] (the rule for files that a command creates).
+//! Main types: [`OwnerSpec`] (`USER:GROUP`), [`Owner`] (the rule for files that a command creates).
 //!
 //! What it does not do: it checks no permissions. A user who may write the image file may change everything in it.
 //!
@@ -24,14 +24,14 @@ pub fn warn_of_fakeroot() {
 
 /// An owner, a group, or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct OwnerSpec {
     pub uid: Option<u32>,
     pub gid: Option<u32>,
 }
 
-impl Given {
+impl OwnerSpec {
     /// `USER`, `USER:GROUP`, `:GROUP`, `USER:` (the user's own group); numbers, or names of this host.
-    pub fn parse(text: &str) -> Result<Given, String> {
+    pub fn parse(text: &str) -> Result<OwnerSpec, String> {
         let wrong = |what: &str| format!("'{text}' is not an owner (USER:GROUP): {what}");
         let (user, group) = match text.split_once(':') {
             Some((user, group)) => (user, Some(group)),
@@ -60,25 +60,25 @@ impl Given {
                 }
             },
         };
-        let given = Given { uid: known.map(|(uid, _)| uid), gid };
-        if given == Given::default() { Err(wrong("it names no user or group")) } else { Ok(given) }
+        let given = OwnerSpec { uid: known.map(|(uid, _)| uid), gid };
+        if given == OwnerSpec::default() { Err(wrong("it names no user or group")) } else { Ok(given) }
     }
 
     /// This owner and group; a missing one is taken from `rest`.
-    pub fn or(self, rest: Given) -> Given {
-        Given { uid: self.uid.or(rest.uid), gid: self.gid.or(rest.gid) }
+    pub fn or(self, rest: OwnerSpec) -> OwnerSpec {
+        OwnerSpec { uid: self.uid.or(rest.uid), gid: self.gid.or(rest.gid) }
     }
 }
 
 /// The owner of new files: the same as through a mount by the same user, unless the command line names one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    given: Given,
+    given: OwnerSpec,
 }
 
 impl Owner {
     /// The same rule, unless an inner command line names another owner.
-    pub fn within(self, inner: Option<Given>) -> Owner {
+    pub fn within(self, inner: Option<OwnerSpec>) -> Owner {
         Owner { given: inner.unwrap_or_default().or(self.given) }
     }
 
@@ -126,15 +126,15 @@ mod tests {
 
     #[test]
     fn owners_are_numbers_or_names() {
-        let given = |uid, gid| Ok(Given { uid, gid });
-        assert_eq!(Given::parse("0"), given(Some(0), None));
-        assert_eq!(Given::parse("1000:100"), given(Some(1000), Some(100)));
-        assert_eq!(Given::parse(":7"), given(None, Some(7)));
-        assert_eq!(Given::parse("root"), given(Some(0), None));
-        assert_eq!(Given::parse("root:"), given(Some(0), Some(0)));
-        assert_eq!(Given::parse("root:root"), given(Some(0), Some(0)));
+        let given = |uid, gid| Ok(OwnerSpec { uid, gid });
+        assert_eq!(OwnerSpec::parse("0"), given(Some(0), None));
+        assert_eq!(OwnerSpec::parse("1000:100"), given(Some(1000), Some(100)));
+        assert_eq!(OwnerSpec::parse(":7"), given(None, Some(7)));
+        assert_eq!(OwnerSpec::parse("root"), given(Some(0), None));
+        assert_eq!(OwnerSpec::parse("root:"), given(Some(0), Some(0)));
+        assert_eq!(OwnerSpec::parse("root:root"), given(Some(0), Some(0)));
         for bad in ["", ":", "0:", "no-such-user-here", "0:no-such-group", "-1"] {
-            assert!(Given::parse(bad).is_err(), "{bad}");
+            assert!(OwnerSpec::parse(bad).is_err(), "{bad}");
         }
     }
 }

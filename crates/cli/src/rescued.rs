@@ -15,7 +15,7 @@ use crate::image;
 
 /// The kind of access of a command, for its last line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Did {
+pub enum AccessKind {
     /// The command has read each file to its end.
     #[default]
     Read,
@@ -34,12 +34,12 @@ struct Counts {
 /// The files of a command, for each image.
 #[derive(Debug, Default)]
 pub struct Tally {
-    did: Did,
+    did: AccessKind,
     counts: HashMap<usize, Counts>,
 }
 
 impl Tally {
-    pub fn new(did: Did) -> Tally {
+    pub fn new(did: AccessKind) -> Tally {
         Tally { did, counts: HashMap::new() }
     }
 
@@ -85,7 +85,7 @@ impl Tally {
         }
         let Counts { whole, hurt } = self.counts.get(&id(fs)).copied().unwrap_or_default();
         let files = if whole == 1 { "file" } else { "files" };
-        let what = if self.did == Did::Read { "whole" } else { "found" };
+        let what = if self.did == AccessKind::Read { "whole" } else { "found" };
         let nameless = match fs.nameless() {
             None => String::new(),
             Some(0) => ", none without a name".into(),

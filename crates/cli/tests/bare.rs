@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Dir, Ran, Unmounted, debugfs, extant, extant_path, fsck_clean, install, run, tool};
+use common::{CommandResult, Dir, Unmounted, debugfs, extant, extant_path, fsck_clean, install, run, tool};
 use extant_testkit::mount::{fuse_works, is_mount_point};
 use rustix::process::geteuid;
 use seccompiler::{
@@ -43,7 +43,7 @@ fn becomes_extant_without_locks() {
     panic!("{}", Command::new(extant_path()).args(args.split('\n')).exec());
 }
 
-fn without_locks(errno: i32, args: &[&str]) -> Ran {
+fn without_locks(errno: i32, args: &[&str]) -> CommandResult {
     let test = ["--exact", "becomes_extant_without_locks", "--ignored", "--nocapture", "--test-threads=1"];
     let mut command = Command::new(std::env::current_exe().expect("this test"));
     let command = command.args(test).env(ERRNO, errno.to_string()).env(ARGS, args.join("\n"));
@@ -51,7 +51,7 @@ fn without_locks(errno: i32, args: &[&str]) -> Ran {
     let said = String::from_utf8_lossy(&done.stdout);
     let (_, out) = said.split_once(BEGIN).unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&done.stderr)));
     let err = String::from_utf8_lossy(&done.stderr).into_owned();
-    Ran { code: done.status.code(), out: out.as_bytes().to_vec(), err }
+    CommandResult { code: done.status.code(), out: out.as_bytes().to_vec(), err }
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn without_file_locks_an_image_is_read_and_written_only_on_request() {
     let mount = Unmounted::at(&dir, "mnt");
     let mnt = &mount.0;
     for errno in [libc::ENOLCK, libc::ENOSYS, libc::EOPNOTSUPP, libc::EINVAL] {
-        let warned = |ran: &Ran| {
+        let warned = |ran: &CommandResult| {
             assert_eq!(ran.code, Some(0), "{}", ran.err);
             assert_eq!(ran.err.matches("files cannot be locked here").count(), 1, "{}", ran.err);
         };
@@ -141,7 +141,7 @@ fn root(dir: &Dir) -> Option<String> {
 const NAMESPACE: [&str; 3] = ["-m", "--propagation", "private"];
 
 /// Runs a script in a mount namespace of its own.
-fn script(text: &str) -> Ran {
+fn script(text: &str) -> CommandResult {
     run("unshare", &[&NAMESPACE[..], &["sh", "-ec", text]].concat())
 }
 

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, LazyLock};
 
-use common::{Dir, Ran, debugfs, extant_path, patch, run, tool, wait_until};
+use common::{CommandResult, Dir, debugfs, extant_path, patch, run, tool, wait_until};
 use extant_block::device::{FileDevice, OpenOptions};
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode};
 use extant_testkit::mount::fuse_works;
@@ -34,9 +34,13 @@ fn limited(limit_kib: Option<u64>) -> Command {
     command
 }
 
-fn limited_run(limit_kib: u64, args: &[&str]) -> Ran {
+fn limited_run(limit_kib: u64, args: &[&str]) -> CommandResult {
     let done = limited(Some(limit_kib)).args(args).output().expect("started");
-    Ran { code: done.status.code(), out: done.stdout, err: String::from_utf8_lossy(&done.stderr).into_owned() }
+    CommandResult {
+        code: done.status.code(),
+        out: done.stdout,
+        err: String::from_utf8_lossy(&done.stderr).into_owned(),
+    }
 }
 
 fn harmless(dir: &Dir) -> String {
@@ -132,12 +136,12 @@ impl Drop for Server {
 }
 
 /// Runs a command with the limit for this image.
-fn run_within(args: &[&str]) -> Ran {
+fn run_within(args: &[&str]) -> CommandResult {
     run_beside(*COMMAND_KIB, args)
 }
 
 /// Runs a command with this much address space besides the cache.
-fn run_beside(kib: u64, args: &[&str]) -> Ran {
+fn run_beside(kib: u64, args: &[&str]) -> CommandResult {
     let image = args.iter().find_map(|arg| std::fs::metadata(arg.split(':').next()?).ok().filter(|m| m.is_file()));
     let cache_kib = (image.expect("an image").len() >> 10).min(CACHE_KIB);
     limited_run(kib + cache_kib, args)
@@ -145,7 +149,7 @@ fn run_beside(kib: u64, args: &[&str]) -> Ran {
 
 /// Runs a command on a bomb, and checks its exit status and its message.
 #[track_caller]
-fn stays_within(args: &[&str], code: i32, words: &[&str]) -> Ran {
+fn stays_within(args: &[&str], code: i32, words: &[&str]) -> CommandResult {
     let ran = run_within(args);
     assert_eq!(ran.code, Some(code), "{args:?}: {}", ran.err.lines().last().unwrap_or_default());
     for word in words {
@@ -784,7 +788,7 @@ fn all_names_come(names: u32) {
     let image = directory_of_names(&dir, names);
     let at = format!("{image}:/d");
     let sorted: Vec<String> = (0..names).map(|i| format!("{i:08}")).collect();
-    let last_words = |ran: Ran| -> Vec<String> {
+    let last_words = |ran: CommandResult| -> Vec<String> {
         let text = String::from_utf8(ran.out).expect("UTF-8");
         text.lines().filter_map(|line| line.rsplit(['/', ' ']).next()).map(str::to_owned).collect()
     };

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Dir, Ran, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, run, tool};
+use common::{CommandResult, Dir, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, run, tool};
 
 const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
@@ -110,7 +110,7 @@ fn builders_get_what_mke2fs_makes_of_their_lines() {
             if name == "theirs.img" {
                 tool(&words[0], &args);
             } else {
-                let Ran { code, out, err } = run(format!("{bin}/{}", words[0]), &args);
+                let CommandResult { code, out, err } = run(format!("{bin}/{}", words[0]), &args);
                 assert_eq!(code, Some(0), "{builder}: {}{err}", String::from_utf8_lossy(&out));
             }
             image

@@ -6,9 +6,9 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
-use common::{Dir, Ran, extant, extant_path, fsck_clean, loop_mounts_work, run, tool, whole_disk};
+use common::{CommandResult, Dir, extant, extant_path, fsck_clean, loop_mounts_work, run, tool, whole_disk};
 
-fn as_program(dir: &Dir, name: &str, args: &[&str]) -> Ran {
+fn as_program(dir: &Dir, name: &str, args: &[&str]) -> CommandResult {
     let path = dir.text(name);
     if !Path::new(&path).exists() {
         symlink(extant_path(), &path).expect("a link");

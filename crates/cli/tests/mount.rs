@@ -8,7 +8,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{Dir, Ran, copy_program, extant, extant_path, fsck_clean, run, tool, umount, wait_until, whole_disk};
+use common::{
+    CommandResult, Dir, copy_program, extant, extant_path, fsck_clean, run, tool, umount, wait_until, whole_disk,
+};
 use extant_base::clock::Clock;
 use extant_testkit::mount::{fuse_works, is_mount_point};
 use rustix::mount::UnmountFlags;
@@ -33,11 +35,11 @@ impl Place {
         Some(Place { dir, image, mnt })
     }
 
-    fn mount(&self, options: &[&str]) -> Ran {
+    fn mount(&self, options: &[&str]) -> CommandResult {
         extant(&[&["mount"], options, &[&self.image, &self.mnt]].concat())
     }
 
-    fn unmount(&self) -> Ran {
+    fn unmount(&self) -> CommandResult {
         extant(&["unmount", &self.mnt])
     }
 

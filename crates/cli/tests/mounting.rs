@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{
-    Dir, Ran, Unmounted, debugfs, extant, extant_path, fsck_clean, in_time, run, tool, umount, wait_until, whole_disk,
+    CommandResult, Dir, Unmounted, debugfs, extant, extant_path, fsck_clean, in_time, run, tool, umount, wait_until,
+    whole_disk,
 };
 use extant_base::clock::Clock;
 use extant_base::task;
@@ -30,7 +31,7 @@ fn skipped() -> bool {
 }
 
 /// Runs as an ordinary user, who may open /dev/fuse.
-fn as_nobody(args: &[&str]) -> Ran {
+fn as_nobody(args: &[&str]) -> CommandResult {
     run("setpriv", &[&["--reuid=65534", "--regid=65534", "--clear-groups"], args].concat())
 }
 
@@ -65,7 +66,7 @@ fn a_fakeroot_mount_accepts_any_owner_and_mode_from_any_user() {
 }
 
 /// Runs a script with mount(8)'s helpers installed, visible only to it.
-fn with_helpers(dir: &Dir, script: &str, args: &[&str]) -> Option<Ran> {
+fn with_helpers(dir: &Dir, script: &str, args: &[&str]) -> Option<CommandResult> {
     let links = dir.text("helpers");
     std::fs::create_dir_all(&links).expect("directory");
     for name in ["mount.fuse.extant", "mount.fuseblk.extant", "umount.fuse.extant", "umount.fuseblk.extant"] {

@@ -24,15 +24,15 @@ fn place(dir: &Dir) -> (String, Unmounted) {
 }
 
 /// A process with a mount namespace of its own, a copy of all present mounts.
-struct Elsewhere(Child);
+struct ForeignNamespace(Child);
 
-impl Elsewhere {
-    fn new() -> Option<Elsewhere> {
-        Elsewhere::of("/proc/thread-self/ns/mnt")
+impl ForeignNamespace {
+    fn new() -> Option<ForeignNamespace> {
+        ForeignNamespace::of("/proc/thread-self/ns/mnt")
     }
 
     /// A copy of another mount namespace.
-    fn of(namespace: &str) -> Option<Elsewhere> {
+    fn of(namespace: &str) -> Option<ForeignNamespace> {
         // Opened here, where "self" refers to the caller.
         let namespace = std::fs::canonicalize(Path::new(namespace).parent().expect("a folder")).expect("a process");
         let mut child = Command::new("nsenter")
@@ -50,7 +50,7 @@ impl Elsewhere {
             eprintln!("skipped: no mount namespaces");
             return None;
         }
-        Some(Elsewhere(child))
+        Some(ForeignNamespace(child))
     }
 
     fn namespace(&self) -> String {
@@ -63,7 +63,7 @@ impl Elsewhere {
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for ForeignNamespace {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -79,7 +79,7 @@ fn an_unmount_does_not_wait_for_another_mount_namespace() {
     let image = dir.image("ext4", &[]);
     let (mnt, _mounts) = place(&dir);
     extant(&["mount", &image, &mnt]).ok();
-    let Some(elsewhere) = Elsewhere::new() else { return };
+    let Some(elsewhere) = ForeignNamespace::new() else { return };
     std::fs::write(format!("{mnt}/new"), "new").expect("written");
     let process = format!("process {}", elsewhere.0.id());
     in_time(&["unmount", &mnt]).fails(2, &["disk.img: unmounted here, but still mounted in another", &process]);
@@ -100,7 +100,7 @@ fn mounts_of_a_test_are_not_copied_into_the_namespaces_of_other_programs() {
     let image = dir.image("ext4", &[]);
     let (mnt, _mounts) = place(&dir);
     extant(&["mount", &image, &mnt]).ok();
-    let Some(other) = Elsewhere::of(&format!("/proc/{0}/task/{0}/ns/mnt", std::process::id())) else { return };
+    let Some(other) = ForeignNamespace::of(&format!("/proc/{0}/task/{0}/ns/mnt", std::process::id())) else { return };
     assert!(is_mount_point(Path::new(&mnt)) && !other.has_mounted(&mnt));
     in_time(&["unmount", &mnt]).ok();
     fsck_clean(&image);
@@ -120,7 +120,7 @@ fn helpers_work_in_the_mount_namespace_of_the_option() {
         dir.text(name)
     };
     let (mount, umount) = (helper("mount.fuse.extant"), helper("umount.fuse.extant"));
-    let Some(elsewhere) = Elsewhere::new() else { return };
+    let Some(elsewhere) = ForeignNamespace::new() else { return };
     let namespace = elsewhere.namespace();
     run(&mount, &[&image, &mnt, "-N", &namespace, "-o", "rw"]).ok();
     assert!(!is_mount_point(Path::new(&mnt)) && elsewhere.has_mounted(&mnt));

@@ -8,7 +8,7 @@ mod common;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use common::{Dir, Ran, extant_path, fsck_clean, run};
+use common::{CommandResult, Dir, extant_path, fsck_clean, run};
 
 const MARK: &str = "<!-- session -->\n```sh\n";
 
@@ -23,7 +23,7 @@ fn sessions() -> Vec<String> {
 }
 
 /// Pastes `commands` into a shell in `dir`, where `extant` is the program in `bin`.
-fn paste(dir: &Dir, bin: &Path, commands: &str) -> Ran {
+fn paste(dir: &Dir, bin: &Path, commands: &str) -> CommandResult {
     // Contains characters with a special meaning in a shell or a pattern.
     let (here, bin) = (dir.path(PLACE), bin.display());
     std::fs::create_dir_all(&here).expect("directory");

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::{Dir, Ran, debugfs, extant, tool};
+use common::{CommandResult, Dir, debugfs, extant, tool};
 
 const MIB: u64 = 1 << 20;
 
@@ -46,7 +46,7 @@ fn inode_at(image: &str, number: &str) -> (u64, usize) {
 }
 
 #[track_caller]
-fn hurt(ran: Ran, said: &[&str]) -> Vec<u8> {
+fn hurt(ran: CommandResult, said: &[&str]) -> Vec<u8> {
     let out = ran.out.clone();
     ran.fails(4, said);
     out

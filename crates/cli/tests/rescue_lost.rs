@@ -209,7 +209,7 @@ fn an_index_with_a_wrong_hash_hides_no_name_in_silence() {
         let index = block_of(&image, "/d");
         patch(&image, index * 1024 + 32 + 8, &value.to_le_bytes());
         let (at, out) = (format!("{image}:/d"), dir.text("out"));
-        let count = |ran: &common::Ran| ran.out.windows(5).filter(|bytes| bytes == b"name-").count();
+        let count = |ran: &common::CommandResult| ran.out.windows(5).filter(|bytes| bytes == b"name-").count();
         for args in [&["ls", &at][..], &["find", &at], &["tree", &at]] {
             let ran = extant(args);
             assert_eq!(ran.code, Some(8), "{args:?}: {} names, {}", count(&ran), ran.err);

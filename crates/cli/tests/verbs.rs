@@ -6,7 +6,8 @@ use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 use common::{
-    Dir, Ran, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, patch, run, tool, umount, whole_disk,
+    CommandResult, Dir, debugfs, extant, extant_path, fsck_clean, loop_mounts_work, patch, run, tool, umount,
+    whole_disk,
 };
 
 /// Commands that Extant and the host share; `@` stands for the root of the file system.
@@ -288,7 +289,7 @@ fn mistakes_of_verbs_get_a_clear_error() {
     fsck_clean(&image);
 }
 
-fn script(image: &str, options: &[&str], lines: &str) -> Ran {
+fn script(image: &str, options: &[&str], lines: &str) -> CommandResult {
     let mut child = Command::new(extant_path())
         .arg("script")
         .args(options)
@@ -300,7 +301,11 @@ fn script(image: &str, options: &[&str], lines: &str) -> Ran {
         .expect("started");
     child.stdin.take().expect("pipe").write_all(lines.as_bytes()).expect("written");
     let done = child.wait_with_output().expect("ended");
-    Ran { code: done.status.code(), out: done.stdout, err: String::from_utf8_lossy(&done.stderr).into_owned() }
+    CommandResult {
+        code: done.status.code(),
+        out: done.stdout,
+        err: String::from_utf8_lossy(&done.stderr).into_owned(),
+    }
 }
 
 /// As with getopt(3).

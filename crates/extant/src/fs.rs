@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::metadata::{FileType, Metadata, timestamp};
 use crate::open::OpenOptions;
-use crate::path::{self, Last};
+use crate::path::{self, LastPart};
 use crate::shared::Shared;
 
 /// The file system of a mounted image. Clones share the mount.
@@ -242,7 +242,7 @@ impl Fs {
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let cred = self.0.cred;
         self.0.on(path.as_ref(), |fs, bytes| match path::parent(fs, None, bytes)? {
-            (dir, Last::Name { name, .. }) => fs.create(&dir, name, NewNode::directory(0o755), cred).map(drop),
+            (dir, LastPart::Name { name, .. }) => fs.create(&dir, name, NewNode::directory(0o755), cred).map(drop),
             _ => Err(FsError::Exists),
         })
     }
@@ -354,7 +354,8 @@ impl Fs {
         self.0.on(from.as_ref(), |fs, from| {
             let to = path::bytes(to.as_ref())?;
             let ((old_dir, old), (new_dir, new)) = (path::parent(fs, None, from)?, path::parent(fs, None, &to)?);
-            let (Last::Name { name: old, slash }, Last::Name { name: new, slash: to_slash }) = (old, new) else {
+            let (LastPart::Name { name: old, slash }, LastPart::Name { name: new, slash: to_slash }) = (old, new)
+            else {
                 return Err(FsError::DotName);
             };
             if (slash || to_slash) && !path::is_dir(fs, &fs.lookup(&old_dir, old)?) {
@@ -370,8 +371,8 @@ impl Fs {
     /// ENOENT; EISDIR; EPERM by the file's flags; EROFS.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         self.0.on(path.as_ref(), |fs, bytes| match path::parent(fs, None, bytes)? {
-            (dir, Last::Name { name, slash: false }) => fs.unlink(&dir, name),
-            (dir, Last::Name { name, .. }) => {
+            (dir, LastPart::Name { name, slash: false }) => fs.unlink(&dir, name),
+            (dir, LastPart::Name { name, .. }) => {
                 let is_dir = path::is_dir(fs, &fs.lookup(&dir, name)?);
                 Err(if is_dir { FsError::IsDirectory } else { FsError::NotDirectory })
             }
@@ -385,10 +386,10 @@ impl Fs {
     /// ENOENT; ENOTDIR; ENOTEMPTY; EBUSY for the root; EROFS.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.0.on(path.as_ref(), |fs, bytes| match path::parent(fs, None, bytes)? {
-            (dir, Last::Name { name, .. }) => fs.rmdir(&dir, name),
-            (_, Last::Root) => Err(FsError::Busy("the root directory")),
-            (_, Last::Dot) => Err(FsError::Invalid("'.' cannot be removed")),
-            (_, Last::DotDot) => Err(FsError::NotEmpty),
+            (dir, LastPart::Name { name, .. }) => fs.rmdir(&dir, name),
+            (_, LastPart::Root) => Err(FsError::Busy("the root directory")),
+            (_, LastPart::Dot) => Err(FsError::Invalid("'.' cannot be removed")),
+            (_, LastPart::DotDot) => Err(FsError::NotEmpty),
         })
     }
 
@@ -607,8 +608,8 @@ fn no_memory() -> FsError {
 /// The directory and the name of something that is not a directory and is to be created.
 fn new_name<'p>(fs: &Filesystem, path: &'p [u8]) -> extant_fs::Result<(InodeRef, &'p [u8])> {
     match path::parent(fs, None, path)? {
-        (dir, Last::Name { name, slash: false }) => Ok((dir, name)),
-        (dir, Last::Name { name, .. }) => match fs.lookup(&dir, name) {
+        (dir, LastPart::Name { name, slash: false }) => Ok((dir, name)),
+        (dir, LastPart::Name { name, .. }) => match fs.lookup(&dir, name) {
             Ok(_) => Err(FsError::Exists),
             Err(e) => Err(e),
         },

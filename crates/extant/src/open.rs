@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::file::File;
 use crate::fs::Fs;
 use crate::metadata::FileType;
-use crate::path::{self, Last};
+use crate::path::{self, LastPart};
 
 /// Symbolic links at the end of a path that are followed before a file is created (Linux: MAXSYMLINKS).
 const SYMLINKS_MAX: u32 = 40;
@@ -141,7 +141,7 @@ impl OpenOptions {
         for _ in 0..=SYMLINKS_MAX {
             let (dir, last) = path::parent(fs, start.as_ref(), &path)?;
             let (name, slash) = match last {
-                Last::Name { name, slash } => (name, slash),
+                LastPart::Name { name, slash } => (name, slash),
                 _ if self.create_new => return Err(FsError::Exists),
                 _ => return Err(FsError::IsDirectory),
             };

@@ -1,6 +1,6 @@
 //! Paths of the caller as the file system takes them.
 //!
-//! Main types: [`Last`] (the last part of a path, which decides how an operation on a name answers), [`Route`] (the
+//! Main types: [`LastPart`] (the last part of a path, which decides how an operation on a name answers), [`Route`] (the
 //! two ends of a copy).
 //!
 //! # Locking
@@ -52,7 +52,7 @@ pub(crate) fn name(bytes: &[u8]) -> &OsStr {
 }
 
 /// The last part of a path.
-pub(crate) enum Last<'p> {
+pub(crate) enum LastPart<'p> {
     /// The path is `/`.
     Root,
     /// `.`
@@ -64,12 +64,16 @@ pub(crate) enum Last<'p> {
 }
 
 /// The directory of the last part of `path`, and that part. A relative path starts at `start`, or at the root.
-pub(crate) fn parent<'p>(fs: &Filesystem, start: Option<&InodeRef>, path: &'p [u8]) -> Result<(InodeRef, Last<'p>)> {
+pub(crate) fn parent<'p>(
+    fs: &Filesystem,
+    start: Option<&InodeRef>,
+    path: &'p [u8],
+) -> Result<(InodeRef, LastPart<'p>)> {
     let walk = |path: &[u8]| match start {
         Some(dir) => fs.walk_at(dir, path, true),
         None => fs.walk(path, true),
     };
-    let Some(last) = path.iter().rposition(|b| *b != b'/') else { return Ok((fs.root()?, Last::Root)) };
+    let Some(last) = path.iter().rposition(|b| *b != b'/') else { return Ok((fs.root()?, LastPart::Root)) };
     let (whole, slash) = (&path[..=last], last + 1 < path.len());
     let cut = whole.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
     let (dir, name) = whole.split_at(cut);
@@ -78,9 +82,9 @@ pub(crate) fn parent<'p>(fs: &Filesystem, start: Option<&InodeRef>, path: &'p [u
         return Err(Error::NotDirectory);
     }
     let last = match name {
-        b"." => Last::Dot,
-        b".." => Last::DotDot,
-        name => Last::Name { name, slash },
+        b"." => LastPart::Dot,
+        b".." => LastPart::DotDot,
+        name => LastPart::Name { name, slash },
     };
     Ok((dir, last))
 }

@@ -32,7 +32,7 @@ use extant_cache::BufKind;
 use extant_es::EsState;
 use extant_journal::Handle;
 use extant_ondisk::inode::InodeFlags;
-use extant_ondisk::xattr::{MAGIC, Name, Outside, is_outside_hash, value_hash};
+use extant_ondisk::xattr::{ExternalValue, MAGIC, Name, is_outside_hash, value_hash};
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::error::{Damage, Error, Result};
@@ -59,7 +59,7 @@ fn damaged(owner: InodeNr, detail: impl std::fmt::Display) -> Error {
 /// Reading.
 impl Filesystem {
     /// The value of attribute `name` of `owner`. The entry and the value's inode must agree.
-    pub(crate) fn value_of(&self, owner: &Inode, name: Name<'_>, there: Outside) -> Result<Vec<u8>> {
+    pub(crate) fn value_of(&self, owner: &Inode, name: Name<'_>, there: ExternalValue) -> Result<Vec<u8>> {
         let value = self.value_inode(owner, there.inode)?;
         let bytes = self.read_value(&value, there.len as usize).map_err(|e| match e.is_corruption() {
             true => damaged(owner.ino, format_args!("a value in {}: {e}", there.inode)),
@@ -357,9 +357,15 @@ impl Filesystem {
 
     /// Charges the blocks of values to `owner`, whose attributes referred to the values `before` and now refer to those
     /// in `after`. The caller writes the inode.
-    pub(crate) fn charge_values(&self, owner: &Inode, values: &Values, before: &[Outside], after: &[Outside]) {
+    pub(crate) fn charge_values(
+        &self,
+        owner: &Inode,
+        values: &Values,
+        before: &[ExternalValue],
+        after: &[ExternalValue],
+    ) {
         let cluster = u64::from(self.geo.block_size) << self.geo.cluster_bits;
-        let counted = |all: &[Outside]| {
+        let counted = |all: &[ExternalValue]| {
             let all = all
                 .iter()
                 .filter(|there| values.get(there.inode).is_some_and(|value| !self.is_lustre_value(owner, value)));

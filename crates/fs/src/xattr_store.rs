@@ -13,7 +13,7 @@ use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
 use extant_mballoc::MetaRole;
 use extant_ondisk::features::Compat;
-use extant_ondisk::xattr::{Name, Outside};
+use extant_ondisk::xattr::{ExternalValue, Name};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Damage, Error, Result};
@@ -117,7 +117,7 @@ impl XattrSource for XattrEdit<'_> {
     fn may_go_outside(&self) -> bool {
         self.view.may_go_outside()
     }
-    fn value(&self, name: Name<'_>, there: Outside) -> Result<Vec<u8>> {
+    fn value(&self, name: Name<'_>, there: ExternalValue) -> Result<Vec<u8>> {
         self.view.value(name, there)
     }
 }
@@ -223,7 +223,7 @@ impl XattrStore for XattrEdit<'_> {
         self.view.fs.refer_value(self.handle, self.view.inode, value, how)
     }
 
-    fn charge(&mut self, before: &[Outside], after: &[Outside]) -> Result<()> {
+    fn charge(&mut self, before: &[ExternalValue], after: &[ExternalValue]) -> Result<()> {
         self.changed = true;
         self.handle.set_opaque();
         self.view.fs.charge_values(self.view.inode, self.values, before, after);

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
-use extant_ondisk::xattr::{Name, Outside};
+use extant_ondisk::xattr::{Name, ExternalValue};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Damage, Error, Result};
@@ -85,7 +85,7 @@ impl XattrSource for XattrView<'_> {
         self.fs.geo.ea_inode
     }
 
-    fn value(&self, name: Name<'_>, there: Outside) -> Result<Vec<u8>> {
+    fn value(&self, name: Name<'_>, there: ExternalValue) -> Result<Vec<u8>> {
         self.fs.value_of(self.inode, name, there)
     }
 }

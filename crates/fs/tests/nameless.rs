@@ -17,7 +17,7 @@ use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
 use extant_oracle::{arg, debugfs_damaged, mke2fs, run_bounded, run_command};
 use extant_testkit::damage::{Image, mixed, random};
-use extant_testkit::shown::{Content, Digest, Entry, Shown, shown};
+use extant_testkit::shown::{Content, Digest, Entry, ImageContents, shown};
 
 /// Images of every form of directories, maps and inode tables.
 const KINDS: [&[&str]; 10] = [
@@ -80,7 +80,7 @@ fn rescued(dev: &MemDevice) -> Mounted {
 }
 
 /// The content of the image after `e2fsck -fy`; nothing if e2fsck gives up.
-fn repaired(dev: &MemDevice) -> Shown {
+fn repaired(dev: &MemDevice) -> ImageContents {
     let dir = tempfile::tempdir().expect("tempdir");
     let image = dir.path().join("image");
     dev.save(&image).expect("saved");
@@ -89,7 +89,7 @@ fn repaired(dev: &MemDevice) -> Shown {
     run("-fy");
     run("-fy");
     let after = Arc::new(MemDevice::load(&image).expect("loaded"));
-    Filesystem::mount(after, options(false)).map_or_else(|_| Shown::default(), |fs| shown(&fs))
+    Filesystem::mount(after, options(false)).map_or_else(|_| ImageContents::default(), |fs| shown(&fs))
 }
 
 fn block_size(dev: &MemDevice) -> u64 {
@@ -119,7 +119,7 @@ fn directory_blocks(dev: &MemDevice) -> Vec<u64> {
 }
 
 /// A rescue has every file that e2fsck leaves, and says that the image is damaged.
-fn compare(dev: &MemDevice, what: &str) -> Shown {
+fn compare(dev: &MemDevice, what: &str) -> ImageContents {
     let theirs = repaired(dev);
     let fs = rescued(dev);
     let ours = shown(&fs);

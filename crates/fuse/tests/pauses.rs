@@ -35,9 +35,9 @@ fn until(what: &str, mut come: impl FnMut() -> bool) {
 }
 
 /// Releases the device before the mount ends, even if a test fails.
-struct LetGo(Arc<HeldDevice>);
+struct HoldRelease(Arc<HeldDevice>);
 
-impl Drop for LetGo {
+impl Drop for HoldRelease {
     fn drop(&mut self) {
         self.0.let_go();
     }
@@ -57,7 +57,7 @@ fn a_mount_serves_others_while_more_writers_wait_than_it_has_workers() {
     let options = extant_fs::MountOptions { cache_bytes: 16 << 20, ..Setup::default().fs };
     let mut m = Setup { fs: options, ..Setup::default() }.serve_device(disk.clone(), &mnt);
     disk.catch(Catch::hold().writes().data());
-    let _let_go = LetGo(disk.clone());
+    let _let_go = HoldRelease(disk.clone());
     let stop = Arc::new(AtomicBool::new(false));
     let (begun, written) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let writers: Vec<_> = (0..WRITERS)

@@ -214,7 +214,7 @@ fn begins_elsewhere(dev: &dyn BlockDevice) -> Option<u64> {
 
 /// The content of a device without a superblock, a backup or a known format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Nothing {
+pub enum UnrecognizedContent {
     /// A whole image file without any data. Everything else may be a damaged disk whose files can still be saved.
     Empty,
     /// A file system begins at this byte of a whole image.
@@ -227,15 +227,15 @@ pub enum Nothing {
 }
 
 /// Examines a device on which no superblock was found.
-pub fn nothing_found(dev: &dyn BlockDevice) -> Nothing {
+pub fn nothing_found(dev: &dyn BlockDevice) -> UnrecognizedContent {
     // A part of an image has a name that is not a file's.
     let file = std::fs::metadata(dev.name()).ok();
     let is_whole_file = || file.as_ref().is_some_and(|m| m.is_file() && m.len() == dev.size_bytes());
     if matches!(dev.next_data(0), Ok(None)) && is_whole_file() {
-        return Nothing::Empty;
+        return UnrecognizedContent::Empty;
     }
     let whole = file.is_some();
-    begins_elsewhere(dev).filter(|_| whole).map_or(Nothing::Unknown { whole }, Nothing::At)
+    begins_elsewhere(dev).filter(|_| whole).map_or(UnrecognizedContent::Unknown { whole }, UnrecognizedContent::At)
 }
 
 impl Format {

@@ -53,13 +53,13 @@ mod spec;
 #[cfg(target_os = "linux")]
 pub use claim::{ClaimState, DeviceClaim};
 pub use error::{Backup, BadOffset, Error, Result};
-pub use formats::{Format, Nothing, identify, identify_unpartitioned, nothing_found};
+pub use formats::{Format, UnrecognizedContent, identify, identify_unpartitioned, nothing_found};
 pub use holder::Holder;
 pub use member::{Member, member};
 #[cfg(target_os = "linux")]
 pub use mounts::{Mount, absolute, fstab_options, mounts, seen_by};
 pub use open::{
-    Access, Claim, Note, Opened, has_magic, is_remote, look, open, open_whole, overwritten, place, probe,
+    Access, Claim, Note, OpenImage, has_magic, is_remote, look, open, open_whole, overwritten, place, probe,
     refuse_loop_device,
 };
 pub use partitions::{part_of, part_of_any, partition_end, partition_table, write_stages};

@@ -1,6 +1,6 @@
 //! Opens an image: chooses its part, refuses other formats than ext, and waits for a server that is about to end.
 //!
-//! Main functions: [`open`], [`open_whole`], [`look`], [`probe`]; main types: [`Access`], [`Claim`], [`Opened`],
+//! Main functions: [`open`], [`open_whole`], [`look`], [`probe`]; main types: [`Access`], [`Claim`], [`OpenImage`],
 //! [`Note`].
 //!
 //! # Locking
@@ -87,7 +87,7 @@ pub enum Note<'a> {
 }
 
 /// An open image.
-pub struct Opened {
+pub struct OpenImage {
     /// The device that holds the file system.
     pub device: Arc<dyn BlockDevice>,
     /// Device and inode number of the file of the host; zeroes for an export of a server.
@@ -96,9 +96,9 @@ pub struct Opened {
     pub beside: Option<Holder>,
 }
 
-impl fmt::Debug for Opened {
+impl fmt::Debug for OpenImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opened").field("device", &self.device.name()).field("beside", &self.beside).finish()
+        f.debug_struct("OpenImage").field("device", &self.device.name()).field("beside", &self.beside).finish()
     }
 }
 
@@ -137,11 +137,11 @@ impl Access {
 ///
 /// # Errors
 /// See [`Error`]. [`Error::InUse`] comes after a delay, in which a server that is about to end may do so.
-pub fn open(spec: &ImageSpec, access: &Access) -> Result<Opened> {
+pub fn open(spec: &ImageSpec, access: &Access) -> Result<OpenImage> {
     if let Some(Remote { device, file }) = open_remote(spec, access)? {
         let whole = access.by_superblock && spec.part == Part::Any;
         let device = if whole { device } else { part_of(&device, spec.part)? };
-        return Ok(Opened { device, file, beside: None });
+        return Ok(OpenImage { device, file, beside: None });
     }
     if spec.part != Part::Any {
         let (start, len) = place(spec)?;
@@ -249,9 +249,9 @@ pub(crate) fn look_at_file(spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<Opened> {
+pub fn open_whole(spec: &ImageSpec, access: &Access) -> Result<OpenImage> {
     if let Some(Remote { device, file }) = open_remote(spec, access)? {
-        return Ok(Opened { device, file, beside: None });
+        return Ok(OpenImage { device, file, beside: None });
     }
     open_window(spec, access, 0, None)
 }
@@ -382,7 +382,7 @@ fn host_file(_: &FileDevice) -> Result<(u64, u64)> {
     Ok((0, 0))
 }
 
-fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>) -> Result<Opened> {
+fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>) -> Result<OpenImage> {
     let access = &Access { read_only: access.read_only || access.claim == Claim::None, ..access.clone() };
     let options = OpenOptions {
         read_only: access.read_only,
@@ -405,7 +405,7 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
     let beside = |holder| {
         let access = Access { claim: Claim::None, read_only: true, ..access.clone() };
         let opened = open_window(spec, &access, offset, len)?;
-        Ok(Opened { beside: Some(holder), ..opened })
+        Ok(OpenImage { beside: Some(holder), ..opened })
     };
     // A server keeps its lock for longer than an open waits for a lock.
     if access.claim == Claim::OrBeside && is_served(spec, offset, len) {
@@ -428,7 +428,7 @@ fn open_window(spec: &ImageSpec, access: &Access, offset: u64, len: Option<u64>)
                     let (image, read_only) = (dev.name(), access.read_only);
                     (access.tell)(&Note::Unguarded { image, why, read_only });
                 }
-                return Ok(Opened { device: Arc::new(dev), file, beside: None });
+                return Ok(OpenImage { device: Arc::new(dev), file, beside: None });
             }
             Err(DeviceError::Busy { by, .. }) => by,
             Err(e) if !access.read_only && may_only_be_read(spec, &e) => return Err(Error::ReadOnly { image }),

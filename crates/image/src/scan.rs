@@ -106,7 +106,7 @@ impl FileSystem {
 /// Looks for superblocks at every sector of `dev`. Calls `tell` with the number of bytes done.
 pub fn scan(dev: &dyn BlockDevice, tell: &mut dyn FnMut(u64)) -> Scan {
     let mut found = Scan::default();
-    let mut seen = Seen::default();
+    let mut seen = Sightings::default();
     sweep(dev, &mut found, &mut seen, tell);
     found.more = seen.more;
     let mut by_uuid: BTreeMap<[u8; 16], Vec<Sighting>> = BTreeMap::new();
@@ -125,7 +125,7 @@ pub fn scan(dev: &dyn BlockDevice, tell: &mut dyn FnMut(u64)) -> Scan {
 
 /// The superblocks found so far, up to the limit.
 #[derive(Default)]
-struct Seen {
+struct Sightings {
     all: Vec<Sighting>,
     /// How many of them claim to be primaries.
     primaries: usize,
@@ -133,7 +133,7 @@ struct Seen {
     more: u64,
 }
 
-impl Seen {
+impl Sightings {
     fn push(&mut self, sighting: Sighting) {
         let is_primary = is_primary(&sighting.sb);
         if self.all.len() == SIGHTINGS_MAX || (is_primary && self.primaries == PRIMARIES_MAX) {
@@ -151,7 +151,7 @@ fn is_primary(sb: &SuperBlock) -> bool {
 }
 
 /// Reads everything but holes.
-fn sweep(dev: &dyn BlockDevice, found: &mut Scan, seen: &mut Seen, tell: &mut dyn FnMut(u64)) {
+fn sweep(dev: &dyn BlockDevice, found: &mut Scan, seen: &mut Sightings, tell: &mut dyn FnMut(u64)) {
     let size = dev.size_bytes();
     // One more sector, because a superblock has two.
     let mut buf = vec![0; STEP + SECTOR];
@@ -179,7 +179,7 @@ fn sweep(dev: &dyn BlockDevice, found: &mut Scan, seen: &mut Seen, tell: &mut dy
 }
 
 /// Looks at the `len` bytes from `at` on. False: they cannot be read.
-fn look(dev: &dyn BlockDevice, at: u64, len: usize, buf: &mut [u8], seen: &mut Seen) -> bool {
+fn look(dev: &dyn BlockDevice, at: u64, len: usize, buf: &mut [u8], seen: &mut Sightings) -> bool {
     let there = (dev.size_bytes() - at).min((len + SECTOR) as u64) as usize;
     let mut reads = |len: usize| dev.read_at(at, &mut buf[..len], BioFlags::META).is_ok();
     // The next sector may be unreadable.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use extant_image::{ImageSpec, Nothing, look, nothing_found, probe};
+use extant_image::{ImageSpec, UnrecognizedContent, look, nothing_found, probe};
 use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock};
 use extant_oracle::mke2fs;
 
@@ -42,7 +42,7 @@ fn a_file_system_at_any_mebibyte_is_named_and_never_read_at_another_byte() {
             disk(&path, &parts, start);
             let dev = look(&ImageSpec::whole(&path)).expect("opened");
             assert!(probe(&*dev).is_err(), "blocks of {block_size} bytes, {} MiB", start / MIB);
-            assert_eq!(nothing_found(&*dev), Nothing::At(start), "blocks of {block_size} bytes");
+            assert_eq!(nothing_found(&*dev), UnrecognizedContent::At(start), "blocks of {block_size} bytes");
         }
     }
 }

@@ -18,7 +18,7 @@ use extant_ondisk::{BlockNr, GroupNr, LogicalBlock};
 
 use crate::group::{BAD, Group, LOADED, PREALLOCATED};
 use crate::group_choice::policy::{GroupChoice, Growth, Rules, Streams};
-use crate::in_transit::InTransit;
+use crate::in_transit::TransitTracker;
 use crate::meta_place::MetaZones;
 use crate::meta_place::policy::MetaPlace;
 use crate::prealloc::in_front::{lead_off, pointer_blocks};
@@ -26,7 +26,7 @@ use crate::prealloc::locality::LocalityGroup;
 use crate::prealloc::normalize::{Normalized, Shape, fill, grow, normalize, place};
 use crate::prealloc::{Cut, Preallocation};
 use crate::ranges::RangeSet;
-use crate::search::{Extent, NO_GOAL, Want};
+use crate::search::{Extent, NO_GOAL, SearchRequest};
 use crate::space::{Privilege, Space};
 use crate::stats::Counters;
 use crate::zones::SystemZones;
@@ -140,7 +140,7 @@ pub struct Allocator<S: GroupStore> {
     pub(crate) groups: AppendVec<Group>,
     pub(crate) zones: SystemZones,
     pub(crate) space: Space,
-    pub(crate) in_transit: InTransit,
+    pub(crate) in_transit: TransitTracker,
     pub(crate) choice: Latest<Box<dyn GroupChoice>>,
     /// The number of groups that the policy has space for.
     pub(crate) choice_groups: AtomicU32,
@@ -215,7 +215,7 @@ impl<S: GroupStore> Allocator<S> {
             store,
             space: Space::new(free, options.root_reserve, options.pool_reserve),
             zones: SystemZones::default(),
-            in_transit: InTransit::default(),
+            in_transit: TransitTracker::default(),
             choice_groups: AtomicU32::new(geometry.groups),
             choice: Latest::new(choice),
             rules,
@@ -555,7 +555,7 @@ impl<S: GroupStore> Allocator<S> {
     }
 
     /// The search for a request. `lead`: the number of blocks in front of its `len` blocks.
-    fn want(&self, request: &Request<'_>, plan: &Plan<'_>, len: u32, lead: u32, limit: u32) -> Want {
+    fn want(&self, request: &Request<'_>, plan: &Plan<'_>, len: u32, lead: u32, limit: u32) -> SearchRequest {
         let mut goal = request.goal;
         let mut try_goal = request.flags.contains(RequestFlags::TRY_GOAL);
         let mut stream = None;
@@ -592,7 +592,7 @@ impl<S: GroupStore> Allocator<S> {
             }
         };
         let data = matches!(request.kind, Kind::Data { .. });
-        Want {
+        SearchRequest {
             goal: goal.and_then(|b| self.geometry.locate(b)),
             len: wanted.min(self.geometry.blocks_per_group),
             least: len + lead,

@@ -59,12 +59,12 @@ pub struct GroupInner {
     pub buddy: Option<Box<Buddy>>,
     /// None if there are no held blocks and no preallocations, to save memory: a file system may have half a million
     /// groups.
-    outside: Option<Box<Outside>>,
+    outside: Option<Box<WithheldBlocks>>,
 }
 
 /// Blocks that are used in core and free on disk, by reason.
 #[derive(Default)]
-pub struct Outside {
+pub struct WithheldBlocks {
     pub held: RangeSet,
     /// The held blocks that are set aside for metadata ([`crate::meta_place`]).
     pub set_aside: RangeSet,

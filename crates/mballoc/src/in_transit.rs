@@ -1,4 +1,4 @@
-//! [`InTransit`]: tracks whether blocks are in flight between two places.
+//! [`TransitTracker`]: tracks whether blocks are in flight between two places.
 //!
 //! A thread that finds no free block must not report "no space" while another thread holds more than it will need. That
 //! may be an extent that is about to become a preallocation, or a preallocation that is being discarded. This counts
@@ -21,7 +21,7 @@ const WAIT_MAX: Duration = Duration::from_millis(5);
 /// How long a request that has already searched several times lets other threads run.
 const PAUSE: Duration = Duration::from_millis(1);
 
-pub struct InTransit {
+pub struct TransitTracker {
     begun: Counter,
     ended: Counter,
     turns: Counter,
@@ -30,10 +30,10 @@ pub struct InTransit {
     rested: Condvar,
 }
 
-impl Default for InTransit {
-    fn default() -> InTransit {
+impl Default for TransitTracker {
+    fn default() -> TransitTracker {
         let [begun, ended, turns] = counter::group();
-        InTransit {
+        TransitTracker {
             begun,
             ended,
             turns,
@@ -44,7 +44,7 @@ impl Default for InTransit {
     }
 }
 
-impl InTransit {
+impl TransitTracker {
     /// Reports that blocks have left the buddy or a preallocation, and only one thread has them.
     pub fn begin(&self, blocks: u64) {
         self.begun.add(blocks);

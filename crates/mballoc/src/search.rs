@@ -1,7 +1,8 @@
 //! Finds a free extent: first at the goal, then criterion by criterion in the groups that the policy names. Linux:
 //! `ext4_mb_regular_allocator` and its callees, fs/ext4/mballoc.c.
 //!
-//! Main types: [`Want`] (the goal of the search), [`Extent`] (its result: taken out of the buddy, held, in flight).
+//! Main types: [`SearchRequest`] (the goal of the search), [`Extent`] (its result: taken out of the buddy, held, in
+//! flight).
 //!
 //! One deliberate difference from Linux: the goal group's bitmap is loaded even at the strict criteria. Linux skips a
 //! group that it has not read yet, so the first files after a mount miss their own group.
@@ -17,7 +18,7 @@ use crate::GroupStore;
 use crate::allocator::Allocator;
 use crate::buddy::Buddy;
 use crate::group::{BAD, Group, GroupInner, KNOWN, LOADED, UNINIT};
-use crate::group_choice::policy::{Criterion, Growth, Pass, Within};
+use crate::group_choice::policy::{Criterion, GroupSearch, Growth, Pass};
 use crate::load::Unusable;
 
 /// If flex groups have at least this many groups, the first one is reserved for directories (Linux:
@@ -29,7 +30,7 @@ pub(crate) const NO_GOAL: u64 = u64::MAX;
 
 /// The parameters of a search.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Want {
+pub(crate) struct SearchRequest {
     pub goal: Option<(GroupNr, u32)>,
     /// The number of blocks; never more than a group has.
     pub len: u32,
@@ -75,7 +76,7 @@ struct Search {
 impl<S: GroupStore> Allocator<S> {
     /// Finds up to `want.len` blocks and takes them. None if no block is free, or other threads were faster (see
     /// [`crate::in_transit`]).
-    pub(crate) fn find(&self, want: &Want) -> Result<Option<Extent>, S::Error> {
+    pub(crate) fn find(&self, want: &SearchRequest) -> Result<Option<Extent>, S::Error> {
         let mut first_error = None;
         if let Some((group, index)) = want.goal
             && (want.try_goal || want.goal_only)
@@ -97,7 +98,12 @@ impl<S: GroupStore> Allocator<S> {
         }
     }
 
-    fn find_by_goal(&self, want: &Want, nr: GroupNr, index: u32) -> Result<Option<Extent>, Unusable<S::Error>> {
+    fn find_by_goal(
+        &self,
+        want: &SearchRequest,
+        nr: GroupNr,
+        index: u32,
+    ) -> Result<Option<Extent>, Unusable<S::Error>> {
         if self.group_ref(nr).is_none_or(|g| g.has(BAD) || g.free() == 0) {
             return Ok(None);
         }
@@ -116,7 +122,7 @@ impl<S: GroupStore> Allocator<S> {
         Ok(Some(Extent { group: nr, start: index, len: run }))
     }
 
-    fn find_anywhere(&self, want: &Want, first_error: &mut Option<S::Error>) -> Option<Extent> {
+    fn find_anywhere(&self, want: &SearchRequest, first_error: &mut Option<S::Error>) -> Option<Extent> {
         let order = want.len.max(1).ilog2();
         // There is no buddy above the highest order. (Linux counts orders from 1 here.)
         let power2 = want.len.is_power_of_two()
@@ -214,7 +220,7 @@ impl<S: GroupStore> Allocator<S> {
             return false;
         }
         // Such a policy names only groups that fit.
-        if self.rules.within == Within::Direct {
+        if self.rules.within == GroupSearch::Direct {
             return true;
         }
         let flex = self.geometry.flex_bg_size;
@@ -248,12 +254,12 @@ impl<S: GroupStore> Allocator<S> {
         };
         let aligned = || self.aligned(nr, buddy, pass.len);
         let choice = match self.rules.within {
-            Within::Measured if whole => of_buddy(),
-            Within::Measured => {
+            GroupSearch::Measured if whole => of_buddy(),
+            GroupSearch::Measured => {
                 let aligned = (pass.criterion == Criterion::AverageFits).then(aligned).flatten();
                 aligned.or_else(|| self.measure_group(search, pass.len, nr, buddy))
             }
-            Within::Direct => {
+            GroupSearch::Direct => {
                 self.counters.extents_scanned.inc();
                 let fits = aligned().or_else(of_buddy).or_else(|| Some((buddy.first_run(pass.len)?, pass.len)));
                 let longest = || Some((buddy.long_run_start()?, buddy.long_run()));

@@ -1,7 +1,7 @@
 //! Case-insensitive names: the form in which a directory with the casefold flag compares and hashes them (Linux:
 //! fs/unicode, NFDICF of Unicode 12.1).
 //!
-//! Main function: [`fold`]. Main type: [`Wanted`] (a name to find, and the rule by which stored names match it).
+//! Main function: [`fold`]. Main type: [`LookupName`] (a name to find, and the rule by which stored names match it).
 //! [`may_be_written`] says which new names such a directory accepts.
 //!
 //! What it does not do: fold encrypted names, whose hash is stored with them.
@@ -50,16 +50,16 @@ fn is_dot(name: &[u8]) -> bool {
 
 /// A name to find in a directory (Linux: `struct ext4_filename`, fs/ext4/ext4.h).
 #[derive(Clone, Debug)]
-pub struct Wanted<'a> {
+pub struct LookupName<'a> {
     name: &'a [u8],
     /// The folded form, if the directory is case-insensitive.
     folded: Option<Vec<u8>>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> LookupName<'a> {
     /// `folds` says whether the directory compares folded names. `.` and `..` are never folded.
-    pub fn new(name: &'a [u8], folds: bool) -> Wanted<'a> {
-        Wanted { name, folded: (folds && !is_dot(name)).then(|| fold(name)) }
+    pub fn new(name: &'a [u8], folds: bool) -> LookupName<'a> {
+        LookupName { name, folded: (folds && !is_dot(name)).then(|| fold(name)) }
     }
 
     /// Whether the stored name matches (Linux: `generic_ci_match`).
@@ -131,12 +131,12 @@ mod tests {
 
     #[test]
     fn a_stored_name_is_the_wanted_one_in_any_case_and_dots_are_themselves() {
-        let is = |name: &str, stored: &str| Wanted::new(name.as_bytes(), true).is(stored.as_bytes());
+        let is = |name: &str, stored: &str| LookupName::new(name.as_bytes(), true).is(stored.as_bytes());
         assert!(is("Name", "nAME") && is("stra\u{df}e", "STRASSE") && is("\u{c4}", "a\u{308}") && is(".", "."));
         assert!(!is("name", "names") && !is(".\u{200b}", ".") && !is("..\u{200b}", "..") && !is(".", ".\u{200b}"));
-        assert!(!Wanted::new(b"Name", false).is(b"name") && Wanted::new(b"Name", false).is(b"Name"));
+        assert!(!LookupName::new(b"Name", false).is(b"name") && LookupName::new(b"Name", false).is(b"Name"));
         // Names that are not UTF-8 have no case.
-        assert!(Wanted::new(b"A\xff", true).is(b"A\xff") && !Wanted::new(b"a\xff", true).is(b"A\xff"));
+        assert!(LookupName::new(b"A\xff", true).is(b"A\xff") && !LookupName::new(b"a\xff", true).is(b"A\xff"));
         assert!(may_be_written(b"A\xff", false) && !may_be_written(b"A\xff", true));
         assert!(may_be_written("\u{c4}".as_bytes(), true) && !may_be_written(".\u{200b}".as_bytes(), false));
     }

@@ -41,7 +41,7 @@ pub struct OverlayDevice {
 }
 
 /// The parts of a read that have arrived.
-struct Arrived {
+struct ArrivedParts {
     missing: usize,
     home: Option<Completion>,
     /// Each copy's byte offset, its entry, and the completion of its read.
@@ -52,14 +52,14 @@ struct Arrived {
 
 /// A read whose parts are in flight.
 struct Parts {
-    arrived: Mutex<Arrived>,
+    arrived: Mutex<ArrivedParts>,
     emptied: Option<(u64, [u8; SUPER_BLOCK_BYTES])>,
     copying: Arc<AtomicUsize>,
 }
 
 impl Parts {
     /// Records a part with `put`; the last one completes the read.
-    fn arrive(&self, put: impl FnOnce(&mut Arrived)) {
+    fn arrive(&self, put: impl FnOnce(&mut ArrivedParts)) {
         let mut arrived = self.arrived.lock();
         put(&mut arrived);
         arrived.missing -= 1;
@@ -132,7 +132,7 @@ impl OverlayDevice {
             return submit_inline(self, bio);
         };
         let end_io = Box::new(|_: Completion| ());
-        let arrived = Arrived {
+        let arrived = ArrivedParts {
             missing: copies.len() + 1,
             home: None,
             copies: Vec::with_capacity(copies.len()),

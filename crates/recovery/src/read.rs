@@ -18,7 +18,7 @@ use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::extent::NodeContext;
 use extant_ondisk::group_desc::GroupDesc;
 use extant_ondisk::inode::InodeDesc;
-use extant_ondisk::map::{self, Child, Form, Found, MapDamage, Run};
+use extant_ondisk::map::{self, Child, Form, MapDamage, Run, StepItem};
 use extant_ondisk::superblock::{self, Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, backup_at};
 use extant_ondisk::{BlockNr, Error as Damaged, GroupNr, InodeNr, Structure};
 
@@ -223,7 +223,12 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// Those of `each`.
-    pub fn walk<E>(&self, inode: &InodeDesc, seed: Option<u32>, each: &mut Each<'_, E>) -> std::result::Result<(), E> {
+    pub fn walk<E>(
+        &self,
+        inode: &InodeDesc,
+        seed: Option<u32>,
+        each: &mut StepVisitor<'_, E>,
+    ) -> std::result::Result<(), E> {
         let geo = self.geo;
         let valid = move |block, len| geo.contains_range(block, u64::from(len));
         let context = NodeContext { seed, is_dir: inode.is_dir(), cluster_bits: geo.cluster_bits, valid };
@@ -235,7 +240,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Gets the steps of a walk.
-type Each<'a, E> = dyn FnMut(Result<Step>) -> std::result::Result<bool, E> + 'a;
+type StepVisitor<'a, E> = dyn FnMut(Result<Step>) -> std::result::Result<bool, E> + 'a;
 
 /// A walk over a map.
 struct Walk<'a, 'e, 'f, F, E> {
@@ -243,17 +248,17 @@ struct Walk<'a, 'e, 'f, F, E> {
     context: NodeContext<F>,
     /// The nodes that may still be read.
     nodes: u64,
-    each: &'e mut Each<'f, E>,
+    each: &'e mut StepVisitor<'f, E>,
 }
 
 impl<F: Fn(BlockNr, u32) -> bool, E> Walk<'_, '_, '_, F, E> {
     /// Follows the entries of a node. False: the walk has ended.
-    fn follow(&mut self, node: BlockNr, steps: Vec<Found>) -> std::result::Result<bool, E> {
+    fn follow(&mut self, node: BlockNr, steps: Vec<StepItem>) -> std::result::Result<bool, E> {
         for step in steps {
             let goes_on = match step {
-                Found::Damage(damage) => (self.each)(Ok(Step::Damage(node, damage)))?,
-                Found::Run(run) => (self.each)(Ok(Step::Run(run)))?,
-                Found::Child(child) => (self.each)(Ok(Step::Node(child)))? && self.descend(&child)?,
+                StepItem::Damage(damage) => (self.each)(Ok(Step::Damage(node, damage)))?,
+                StepItem::Run(run) => (self.each)(Ok(Step::Run(run)))?,
+                StepItem::Child(child) => (self.each)(Ok(Step::Node(child)))? && self.descend(&child)?,
             };
             if !goes_on {
                 return Ok(false);

@@ -12,8 +12,8 @@ use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 use extant_testkit::damage::{self, Edit, Image as Kind, Mutation};
 
 use crate::apply::{self, Owners};
-use crate::error::Done;
-use crate::loss::Lost;
+use crate::error::StepResult;
+use crate::loss::LossKind;
 use crate::plan::{Action, Layer};
 use crate::prove::{Apply, prove_by};
 use crate::view::Image;
@@ -50,7 +50,7 @@ fn proved(image: &MemDevice, apply: Apply) -> (Outcome, Arc<CowDevice>) {
 }
 
 /// Carries out an action, and then damages the structure that it has repaired.
-fn harmful<const LAYER: usize>(image: &mut Image, action: &Action, owners: &mut Owners) -> Done {
+fn harmful<const LAYER: usize>(image: &mut Image, action: &Action, owners: &mut Owners) -> StepResult {
     let done = apply::apply(image, action, owners);
     if layer_of(action) == Layer::ALL[LAYER] && done.is_ok() {
         harm(image, action)?;
@@ -81,7 +81,7 @@ fn layer_of(action: &Action) -> Layer {
 }
 
 /// Damages the structure that the action has repaired.
-fn harm(image: &mut Image, action: &Action) -> Done {
+fn harm(image: &mut Image, action: &Action) -> StepResult {
     let ino = action.ino().unwrap_or(InodeNr::ROOT);
     match layer_of(action) {
         Layer::Volume => image.change_super(|raw| raw.s_r_blocks_count_lo.set(u32::MAX)),
@@ -126,7 +126,7 @@ fn harm(image: &mut Image, action: &Action) -> Done {
 }
 
 /// Makes the first entry of a map refer to a block after the end of the device.
-fn point_astray(image: &Image, ino: InodeNr) -> Done {
+fn point_astray(image: &Image, ino: InodeNr) -> StepResult {
     let extents = image.inode(ino)?.has(InodeFlags::EXTENTS);
     image.change_inode(ino, |raw| match extents {
         true => {
@@ -139,13 +139,13 @@ fn point_astray(image: &Image, ino: InodeNr) -> Done {
     })
 }
 
-fn spoil(image: &Image, block: BlockNr, bytes: std::ops::Range<usize>) -> Done {
+fn spoil(image: &Image, block: BlockNr, bytes: std::ops::Range<usize>) -> StepResult {
     let mut all = image.block(block)?;
     all[bytes].iter_mut().for_each(|byte| *byte ^= 0x5b);
     image.put_block(block, &all)
 }
 
-fn spoil_directory(image: &Image, dir: InodeNr, bytes: std::ops::Range<usize>) -> Done {
+fn spoil_directory(image: &Image, dir: InodeNr, bytes: std::ops::Range<usize>) -> StepResult {
     let place = image.map(&image.inode(dir)?).place(0);
     place.map_or(Ok(()), |block| spoil(image, block, bytes))
 }
@@ -192,7 +192,7 @@ fn the_proof_refuses_a_harmful_step_of_each_layer() {
 }
 
 /// Carries out an action, and empties `/other` in such a way that nothing is wrong with it.
-fn forgetful(image: &mut Image, action: &Action, owners: &mut Owners) -> Done {
+fn forgetful(image: &mut Image, action: &Action, owners: &mut Owners) -> StepResult {
     let names = image.entries(&image.inode(InodeNr::ROOT)?);
     let ino = names.into_iter().find(|entry| entry.name == b"other").map(|entry| InodeNr(entry.ino));
     if let Some(ino) = ino {
@@ -209,7 +209,7 @@ fn the_census_names_what_a_sound_but_forgetful_repair_loses() {
     let (outcome, _) = proved(&edit.finish(), forgetful);
     assert_eq!(outcome.end, End::Proved);
     let lost: Vec<_> = outcome.losses.iter().filter(|loss| loss.path == b"/other").collect();
-    assert!(lost.iter().any(|loss| matches!(loss.lost, Lost::Bytes { bytes, .. } if bytes > 0)), "{lost:?}");
+    assert!(lost.iter().any(|loss| matches!(loss.lost, LossKind::Bytes { bytes, .. } if bytes > 0)), "{lost:?}");
     assert!(outcome.needs_person().is_some());
 }
 

@@ -46,7 +46,7 @@ pub enum Error {
     #[error("{error}")]
     Write {
         /// The resulting state of the image.
-        stands: Stands,
+        stands: ImageState,
         /// The fault.
         error: Box<Error>,
     },
@@ -62,7 +62,7 @@ pub enum Error {
 
 /// The state of an image after a failed write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stands {
+pub enum ImageState {
     /// Nothing of the repair was written.
     Old,
     /// The old state or the new one, which the next replay of the log decides.
@@ -73,7 +73,7 @@ pub enum Stands {
     Mixture,
 }
 
-impl Stands {
+impl ImageState {
     /// An error after which the image is in this state.
     pub fn after(self) -> impl FnOnce(Error) -> Error {
         move |error| match error {
@@ -122,4 +122,4 @@ impl Refusal {
 }
 
 /// The result of a step.
-pub type Done<T = ()> = std::result::Result<T, Refusal>;
+pub type StepResult<T = ()> = std::result::Result<T, Refusal>;

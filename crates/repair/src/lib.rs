@@ -35,11 +35,11 @@ pub mod undelete;
 mod view;
 mod write;
 
-pub use error::{Error, Refusal, Result, Stands};
+pub use error::{Error, ImageState, Refusal, Result};
 pub use extant_recovery::transaction::Stamp;
-pub use loss::{Loss, Lost};
+pub use loss::{Loss, LossKind};
 pub use plan::{Action, InodeField, Layer, Step, SuperField, Word};
-pub use prove::{Decision, End, Fresh, Layers, Options, Outcome, Overlay, ROUNDS_MAX, Sharing, prove};
+pub use prove::{Decision, End, FreshBlocks, Layers, Options, Outcome, Overlay, ROUNDS_MAX, Sharing, prove};
 pub use sound::Unsound;
 pub use write::undo::undo;
-pub use write::{How, Make, Undo, commit, unfinished};
+pub use write::{RecordMaker, Undo, WriteMethod, commit, unfinished};

@@ -1,6 +1,6 @@
 //! Losses: content that could be read before a repair, and can no longer be read in the same way.
 //!
-//! Main types: [`Loss`], [`Lost`]. Main function: [`losses`].
+//! Main types: [`Loss`], [`LossKind`]. Main function: [`losses`].
 //!
 //! The rule: every byte that could be read before can be read afterwards, at its path; there may be more. Only inodes
 //! and directories that the repair has changed are compared: those whose bytes differ in a table, those whose blocks
@@ -25,7 +25,7 @@ use crate::view::inode::Inode;
 
 /// A kind of loss.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lost {
+pub enum LossKind {
     /// The file itself.
     File {
         /// Its size.
@@ -60,10 +60,10 @@ pub enum Lost {
     },
 }
 
-impl Lost {
+impl LossKind {
     /// Whether something that could be read can no longer be read as before.
     pub fn is_content(&self) -> bool {
-        !matches!(self, Lost::Size { .. })
+        !matches!(self, LossKind::Size { .. })
     }
 }
 
@@ -75,7 +75,7 @@ pub struct Loss {
     /// The inode.
     pub ino: InodeNr,
     /// The loss.
-    pub lost: Lost,
+    pub lost: LossKind,
 }
 
 impl fmt::Display for Loss {
@@ -86,13 +86,13 @@ impl fmt::Display for Loss {
             false => write!(f, "{} ({}): ", shown(&self.path), self.ino)?,
         }
         match &self.lost {
-            Lost::File { bytes } => write!(f, "the file and its {bytes} bytes"),
-            Lost::Name { now } if now.is_empty() => f.write_str("the name"),
-            Lost::Name { now } => write!(f, "the name; it is {} now", shown(now)),
-            Lost::Bytes { bytes, from } => write!(f, "{bytes} bytes, from byte {from} on"),
-            Lost::Size { was, now } => write!(f, "the size of {was} bytes; it is {now} now"),
-            Lost::Target => f.write_str("the target"),
-            Lost::Attributes { names } => {
+            LossKind::File { bytes } => write!(f, "the file and its {bytes} bytes"),
+            LossKind::Name { now } if now.is_empty() => f.write_str("the name"),
+            LossKind::Name { now } => write!(f, "the name; it is {} now", shown(now)),
+            LossKind::Bytes { bytes, from } => write!(f, "{bytes} bytes, from byte {from} on"),
+            LossKind::Size { was, now } => write!(f, "the size of {was} bytes; it is {now} now"),
+            LossKind::Target => f.write_str("the target"),
+            LossKind::Attributes { names } => {
                 let names: Vec<String> = names.iter().map(|name| shown(name)).collect();
                 write!(f, "the attributes {}", names.join(", "))
             }
@@ -101,7 +101,7 @@ impl fmt::Display for Loss {
 }
 
 /// A file system before and after a repair.
-struct Compared<'a> {
+struct Comparison<'a> {
     before: &'a Image,
     after: &'a Image,
     /// The parts of the device that the repair has written, sorted.
@@ -111,10 +111,10 @@ struct Compared<'a> {
 
 /// All losses between two states. `touched` are the inodes whose blocks the steps have changed.
 pub fn losses(before: &Image, after: &Image, touched: &BTreeSet<u32>) -> Vec<Loss> {
-    let mut compared = Compared { before, after, written: after.device.pieces(), paths: BTreeMap::new() };
+    let mut compared = Comparison { before, after, written: after.device.pieces(), paths: BTreeMap::new() };
     let affected = compared.affected(touched);
     let mut names: Vec<(InodeNr, Vec<u8>, u32)> = Vec::new();
-    let mut contents: BTreeMap<u32, Vec<Lost>> = BTreeMap::new();
+    let mut contents: BTreeMap<u32, Vec<LossKind>> = BTreeMap::new();
     for ino in affected.iter().copied().map(InodeNr) {
         if !is_readable(before, ino) {
             continue;
@@ -141,7 +141,7 @@ fn is_readable(image: &Image, ino: InodeNr) -> bool {
     plain && image.inode(ino).is_ok_and(|inode| is_in_use(&inode))
 }
 
-impl Compared<'_> {
+impl Comparison<'_> {
     /// Inodes whose content, names or attributes may differ.
     fn affected(&self, touched: &BTreeSet<u32>) -> BTreeSet<u32> {
         let (before, after) = (self.before, self.after);
@@ -253,7 +253,7 @@ impl Compared<'_> {
     }
 
     /// The losses of an inode.
-    fn content(&self, old: &Inode, new: &Inode) -> Vec<Lost> {
+    fn content(&self, old: &Inode, new: &Inode) -> Vec<LossKind> {
         let mut lost = Vec::new();
         match old.kind() {
             // No path can lead to a file in place of the root.
@@ -261,17 +261,17 @@ impl Compared<'_> {
             Some(FileType::Regular) => {
                 lost.extend(self.bytes(old, new));
                 let is_other = new.is_file() && new.size() != old.size();
-                lost.extend(is_other.then_some(Lost::Size { was: old.size(), now: new.size() }));
+                lost.extend(is_other.then_some(LossKind::Size { was: old.size(), now: new.size() }));
             }
             Some(FileType::Directory) | None => {}
             Some(FileType::Symlink) => {
                 let (then, now) = (target(self.before, old), target(self.after, new));
                 let kept = new.is_symlink() && now.starts_with(&then);
-                lost.extend((!then.is_empty() && !kept).then_some(Lost::Target));
+                lost.extend((!then.is_empty() && !kept).then_some(LossKind::Target));
             }
             Some(_) => {
                 let kept = old.kind() == new.kind() && old.raw.i_block[..8] == new.raw.i_block[..8];
-                lost.extend((!kept).then_some(Lost::Target));
+                lost.extend((!kept).then_some(LossKind::Target));
             }
         }
         let now = all_attributes(self.after, new);
@@ -279,19 +279,19 @@ impl Compared<'_> {
         let names: Vec<Vec<u8>> =
             then.filter(|(name, value)| now.get(name) != Some(value)).map(|(name, _)| name).collect();
         if !names.is_empty() {
-            lost.push(Lost::Attributes { names });
+            lost.push(LossKind::Attributes { names });
         }
         lost
     }
 
     /// The bytes of a file that can no longer be read.
-    fn bytes(&self, old: &Inode, new: &Inode) -> Option<Lost> {
+    fn bytes(&self, old: &Inode, new: &Inode) -> Option<LossKind> {
         if !new.is_file() {
-            return Some(Lost::Bytes { bytes: old.size(), from: 0 });
+            return Some(LossKind::Bytes { bytes: old.size(), from: 0 });
         }
         if old.has(InodeFlags::INLINE_DATA) {
             let (then, now) = (inline(self.before, old), inline(self.after, new));
-            return (!now.starts_with(&then)).then_some(Lost::Bytes { bytes: then.len() as u64, from: 0 });
+            return (!now.starts_with(&then)).then_some(LossKind::Bytes { bytes: then.len() as u64, from: 0 });
         }
         let lacked_flag = !old.has(InodeFlags::EXTENTS) && new.has(InodeFlags::EXTENTS);
         if lacked_flag && old.raw.i_block == new.raw.i_block {
@@ -322,7 +322,7 @@ impl Compared<'_> {
                 }
             }
         }
-        first.map(|from| Lost::Bytes { bytes: count, from })
+        first.map(|from| LossKind::Bytes { bytes: count, from })
     }
 
     fn is_written(&self, block: BlockNr) -> bool {
@@ -351,7 +351,7 @@ impl Compared<'_> {
     }
 
     /// Losses with their paths.
-    fn report(&mut self, names: Vec<(InodeNr, Vec<u8>, u32)>, contents: BTreeMap<u32, Vec<Lost>>) -> Vec<Loss> {
+    fn report(&mut self, names: Vec<(InodeNr, Vec<u8>, u32)>, contents: BTreeMap<u32, Vec<LossKind>>) -> Vec<Loss> {
         let mut all = Vec::new();
         let moved: BTreeSet<u32> = names.iter().map(|(_, _, ino)| *ino).collect();
         let mut now: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
@@ -366,8 +366,8 @@ impl Compared<'_> {
             let (path, ino) = ([&base[..], b"/", &name].concat(), InodeNr(target));
             let bytes = self.before.inode(ino).map_or(0, |inode| if inode.is_dir() { 0 } else { inode.size() });
             let lost = match now.get(&target) {
-                Some(now) if is_readable(self.after, ino) => Lost::Name { now: now.clone() },
-                _ => Lost::File { bytes },
+                Some(now) if is_readable(self.after, ino) => LossKind::Name { now: now.clone() },
+                _ => LossKind::File { bytes },
             };
             all.push(Loss { path, ino, lost });
         }

@@ -22,9 +22,9 @@ use extant_ondisk::{BlockNr, InodeNr};
 use extant_recovery::Newest;
 
 use crate::apply::{self, Owners, journal};
-use crate::error::{Done, Error, Refusal, Result, SHARED_MAX, UNREADABLE};
+use crate::error::{Error, Refusal, Result, SHARED_MAX, StepResult, UNREADABLE};
 use crate::evidence;
-use crate::evidence::log::Copied;
+use crate::evidence::log::LoggedBlock;
 use crate::loss::{Loss, losses};
 use crate::plan::{self, Action, Layer, Plan, Step};
 use crate::view::Image;
@@ -137,11 +137,11 @@ pub struct Outcome {
     /// The number of times that steps were planned.
     pub rounds: usize,
     /// The blocks that are not in use until the changes are written.
-    pub fresh: Fresh,
+    pub fresh: FreshBlocks,
 }
 
 /// Blocks that the file system on the device does not use, so that they are written first.
-pub enum Fresh {
+pub enum FreshBlocks {
     /// None.
     Nothing,
     /// Those after its end, if the changes make it longer.
@@ -150,13 +150,13 @@ pub enum Fresh {
     Unclaimed(Arc<Facts>),
 }
 
-impl Fresh {
+impl FreshBlocks {
     /// Whether the file system on the device does not use the block.
     pub fn has(&self, block: BlockNr) -> bool {
         match self {
-            Fresh::Nothing => false,
-            Fresh::From(end) => block >= *end,
-            Fresh::Unclaimed(facts) => {
+            FreshBlocks::Nothing => false,
+            FreshBlocks::From(end) => block >= *end,
+            FreshBlocks::Unclaimed(facts) => {
                 let geo = facts.geometry();
                 geo.contains_range(block, 1) && !facts.is_claimed(facts.clusters(block, 1))
             }
@@ -181,10 +181,10 @@ impl Outcome {
 }
 
 /// Carries out an action. Tests replace it by wrong ones, which the proof has to detect.
-pub(crate) type Apply = fn(&mut Image, &Action, &mut Owners) -> Done;
+pub(crate) type Apply = fn(&mut Image, &Action, &mut Owners) -> StepResult;
 
 /// The searches that a proof makes only once.
-struct Seeks {
+struct PendingSearches {
     /// For a log that a choice has restored.
     log: bool,
     /// For other places of bitmaps and tables.
@@ -226,8 +226,8 @@ struct Proof<'a> {
     /// The log, after it was searched for older copies of damaged structures.
     history: Option<Arc<Newest>>,
     /// The copies to use from it; `None` if they have to be chosen.
-    copies: Option<BTreeSet<Copied>>,
-    seeks: Seeks,
+    copies: Option<BTreeSet<LoggedBlock>>,
+    seeks: PendingSearches,
     /// Whether the totals and the mark in the superblock are those of a sound file system, or of the last changes.
     is_finished: bool,
 }
@@ -323,7 +323,7 @@ impl<'a> Proof<'a> {
             in_use: 0,
             history: None,
             copies: None,
-            seeks: Seeks { log: true, places: true, copies: true, orphans: true },
+            seeks: PendingSearches { log: true, places: true, copies: true, orphans: true },
             is_finished: true,
         }
     }
@@ -501,13 +501,13 @@ impl<'a> Proof<'a> {
             }
         };
         let Some(first) = damage(report).next() else { return Ok(Vec::new()) };
-        let cause = |one: &Copied| {
+        let cause = |one: &LoggedBlock| {
             let same = |finding: &&Finding| {
                 finding.place.block() == Some(one.block) || one.ino.is_some() && finding.place.ino() == one.ino
             };
             *damage(report).find(same).unwrap_or(first)
         };
-        let step = |one: &Copied| {
+        let step = |one: &LoggedBlock| {
             let action = Action::LogCopy { block: one.block, ino: one.ino };
             Step { layer: Layer::Volume, action, cause: cause(one), findings: 1, is_safe: false }
         };
@@ -517,7 +517,7 @@ impl<'a> Proof<'a> {
     /// Whether the repair with copies from the log has a better end than the one without, or loses no more. If the one
     /// without copies needs no confirmation, it must also leave less in use, because otherwise the newest bytes are
     /// known without a copy.
-    fn is_better_with(&self, copies: &BTreeSet<Copied>) -> Result<bool> {
+    fn is_better_with(&self, copies: &BTreeSet<LoggedBlock>) -> Result<bool> {
         let (plain, in_use) = self.trial(BTreeSet::new())?;
         let (with, in_use_with) = self.trial(copies.clone())?;
         let rank = |outcome: &Outcome| match outcome.end {
@@ -536,7 +536,7 @@ impl<'a> Proof<'a> {
 
     /// Continues the proof from here with these copies, in a separate overlay. Returns the outcome, and the resulting
     /// number of inodes and blocks in use.
-    fn trial(&self, copies: BTreeSet<Copied>) -> Result<(Outcome, u64)> {
+    fn trial(&self, copies: BTreeSet<LoggedBlock>) -> Result<(Outcome, u64)> {
         let ground = Arc::new(self.options.layers.over(self.work.clone()));
         let work = Arc::new(self.options.layers.over(ground.clone()));
         let checked = look(&ground, self.options)?;
@@ -582,7 +582,7 @@ impl<'a> Proof<'a> {
                     Ok(())
                 }
                 Action::LogCopy { block, ino } => match &self.history {
-                    Some(history) => evidence::log::take(image, history, Copied { block, ino }),
+                    Some(history) => evidence::log::take(image, history, LoggedBlock { block, ino }),
                     None => Err(Refusal::Lost("there is no log")),
                 },
                 ref action => (self.apply)(image, action, &mut self.owners),
@@ -660,7 +660,7 @@ impl<'a> Proof<'a> {
             replayed: 0,
             fast_commits: 0,
             rounds: self.rounds,
-            fresh: Fresh::Nothing,
+            fresh: FreshBlocks::Nothing,
         }
     }
 }

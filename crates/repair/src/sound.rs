@@ -16,7 +16,7 @@ use extant_ondisk::superblock::FsState;
 
 use crate::apply::journal;
 use crate::error::Error;
-use crate::prove::{End, Fresh, Outcome};
+use crate::prove::{End, FreshBlocks, Outcome};
 use crate::view::Image;
 
 /// The reason why a file system is not changed.
@@ -77,7 +77,7 @@ pub fn prove(
     device: Arc<CowDevice>,
     check: &Options,
     (report, replayed): (Report, u32),
-    fresh: Fresh,
+    fresh: FreshBlocks,
 ) -> Result<Result<Outcome, String>, Error> {
     let proof = look(&device, check)?;
     if let Some(first) = damage(&proof.report).next() {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use extant_base::rng::Rng;
 use extant_block::BlockDevice;
 use extant_block::device::{CowDevice, CrashDevice, CrashMode, MemDevice, OffsetDevice};
-use extant_repair::{Decision, End, How, Stamp, Undo, commit, prove, undo};
+use extant_repair::{Decision, End, Stamp, Undo, WriteMethod, commit, prove, undo};
 use extant_testkit::damage::census::{self, Census};
 use extant_testkit::damage::{self, Image, Mutation};
 use judge::{RECORD_BYTES, options, part, recovered};
@@ -54,7 +54,7 @@ fn cut(name: &str, image: &MemDevice, tally: &mut Tally, e2undo_every: usize) {
     let how = commit(&target, &outcome, 0, Stamp { sec: 2_000_000_000, nsec: 0 }, Undo::IfNeeded(&mut make));
     let how = how.expect("written");
     tally.images += 1;
-    let by_journal = matches!(how, How::Journal { .. });
+    let by_journal = matches!(how, WriteMethod::Journal { .. });
     tally.by_journal += usize::from(by_journal);
     let finished = part(&crash.live(), 0, size);
     let (old_tree, new_tree) = (tree(image), tree(&finished));

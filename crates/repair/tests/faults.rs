@@ -11,7 +11,7 @@ use extant_check::Problem;
 use extant_recovery::locate::{open_journal, read_super};
 use extant_recovery::{Accept, Replay};
 use extant_repair::{
-    Action, Decision, End, Error, Make, Outcome, Stamp, Stands, Undo, commit, prove, undo, unfinished,
+    Action, Decision, End, Error, ImageState, Outcome, RecordMaker, Stamp, Undo, commit, prove, undo, unfinished,
 };
 use extant_testkit::crash::state_files;
 use extant_testkit::damage::{Edit, Image, census, fsck};
@@ -31,7 +31,7 @@ fn planned(device: &Arc<dyn BlockDevice>) -> extant_repair::Result<Outcome> {
     prove(Arc::new(CowDevice::new(device.clone())), &options(), &mut |_, _| Decision::Yes)
 }
 
-fn written(device: &Arc<dyn BlockDevice>, outcome: &Outcome, make: &mut Make<'_>) -> extant_repair::Result<()> {
+fn written(device: &Arc<dyn BlockDevice>, outcome: &Outcome, make: &mut RecordMaker<'_>) -> extant_repair::Result<()> {
     commit(device, outcome, 0, STAMP, Undo::IfNeeded(make)).map(|_| ())
 }
 
@@ -123,7 +123,7 @@ fn one_broken_file_costs_a_bounded_number_of_checks() {
 }
 
 /// Every write of a repair fails, one after the other, and all that follow.
-fn write_errors(image: Image, seen: &mut Vec<Stands>) {
+fn write_errors(image: Image, seen: &mut Vec<ImageState>) {
     let damaged = damaged(image);
     let dir = state_files();
     for after in 0.. {
@@ -139,14 +139,14 @@ fn write_errors(image: Image, seen: &mut Vec<Stands>) {
         let Error::Write { stands, .. } = error else { panic!("{name}: {error}") };
         seen.push(stands);
         match stands {
-            Stands::Old => assert_eq!(memory.first_difference(&damaged).expect("compared"), None, "{name}"),
-            Stands::Recorded => {
+            ImageState::Old => assert_eq!(memory.first_difference(&damaged).expect("compared"), None, "{name}"),
+            ImageState::Recorded => {
                 let is_marked = unfinished(&*memory).is_some_and(|name| name == b"record");
                 assert!(is_marked || memory.first_difference(&damaged).expect("compared").is_none(), "{name}");
                 undo(&*record, &*memory, false).unwrap_or_else(|e| panic!("{name}: {e}"));
                 assert_eq!(memory.first_difference(&damaged).expect("compared"), None, "{name}");
             }
-            Stands::Log => {
+            ImageState::Log => {
                 let shared: Arc<dyn BlockDevice> = memory.clone();
                 let sb = read_super(&*shared).expect("a superblock");
                 if sb.needs_recovery() {
@@ -155,7 +155,7 @@ fn write_errors(image: Image, seen: &mut Vec<Stands>) {
                     replay.apply(&mut journal, &*shared, Accept::WholeOnly, &mut |_| {}).expect("replayed");
                 }
             }
-            Stands::Mixture => panic!("{name}: a mixture"),
+            ImageState::Mixture => panic!("{name}: a mixture"),
         }
         // The next run completes the repair.
         let again = judge::proved(&memory).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -169,10 +169,10 @@ fn write_errors(image: Image, seen: &mut Vec<Stands>) {
 fn a_write_that_fails_says_what_stands_and_the_next_run_goes_on() {
     let mut seen = Vec::new();
     write_errors(Image::Ext4, &mut seen);
-    assert!(seen.contains(&Stands::Log) && !seen.contains(&Stands::Recorded), "{seen:?}");
+    assert!(seen.contains(&ImageState::Log) && !seen.contains(&ImageState::Recorded), "{seen:?}");
     seen.clear();
     write_errors(Image::Ext2, &mut seen);
-    assert!(seen.contains(&Stands::Recorded) && !seen.contains(&Stands::Log), "{seen:?}");
+    assert!(seen.contains(&ImageState::Recorded) && !seen.contains(&ImageState::Log), "{seen:?}");
 }
 
 #[test]
@@ -185,6 +185,6 @@ fn without_room_for_the_record_nothing_is_written() {
     full.inject(Fault::eio().op(BioOp::Write).after(1));
     let mut make = |_| Ok((full.clone() as Arc<dyn BlockDevice>, b"record".to_vec()));
     let error = written(&device, &outcome, &mut make).expect_err("no room");
-    assert!(matches!(error, Error::Write { stands: Stands::Old, .. }), "{error}");
+    assert!(matches!(error, Error::Write { stands: ImageState::Old, .. }), "{error}");
     assert_eq!(memory.first_difference(&damaged).expect("compared"), None);
 }

@@ -12,7 +12,7 @@ use extant_block::BlockDevice;
 use extant_block::device::{CowDevice, CrashMode, MemDevice};
 use extant_recovery::locate::read_super;
 use extant_repair::resize::{CannotGrow, Growth, NoGrowth, grow};
-use extant_repair::{How, undo};
+use extant_repair::{WriteMethod, undo};
 use extant_testkit::crash::state_files;
 use extant_testkit::damage::Image;
 use extant_testkit::damage::census;
@@ -46,7 +46,7 @@ fn cut(kind: Image, bytes: u64, tally: &mut Tally) {
     let (before, after) = (growth.before.blocks_count, growth.after.blocks_count);
     assert!(before < after, "{name}");
     let how = cutting.write(&name, &growth.outcome);
-    let by_journal = matches!(how, How::Journal { .. });
+    let by_journal = matches!(how, WriteMethod::Journal { .. });
     tally.by_journal += usize::from(by_journal);
     tally.by_record += usize::from(!by_journal);
     let finished = part(&crash.live(), 0, bytes);

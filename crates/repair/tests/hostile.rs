@@ -8,7 +8,7 @@ use std::sync::Arc;
 use extant_block::BlockDevice;
 use extant_block::device::CowDevice;
 use extant_repair::metadata::Metadata;
-use extant_repair::resize::{CannotShrink, Smaller, shrink};
+use extant_repair::resize::{CannotShrink, ShrinkTarget, shrink};
 use extant_repair::undelete::{Chance, search};
 use judge::options;
 
@@ -44,7 +44,7 @@ fn damaged_images_are_searched_and_copied_within_bounds() {
             });
             assert!(unread.is_ok() && end <= metadata.bytes().max(end), "{}", mutation.name);
         }
-        match shrink(overlay(), &options().check, Smaller::To(OLD_BYTES / 2)) {
+        match shrink(overlay(), &options().check, ShrinkTarget::To(OLD_BYTES / 2)) {
             Ok(_) => shrunk += 1,
             Err(e @ CannotShrink::Unproved { .. }) => panic!("{}: {e}", mutation.name),
             Err(_) => refused += 1,

@@ -3,7 +3,7 @@
 mod judge;
 
 use extant_block::device::MemDevice;
-use extant_repair::{End, Loss, Lost};
+use extant_repair::{End, Loss, LossKind};
 use extant_testkit::crash::state_files;
 use extant_testkit::damage::edit::{set_half, set_word, word};
 use extant_testkit::damage::{self, Edit, Image, census};
@@ -45,7 +45,7 @@ fn a_size_that_is_too_small_is_restored_and_named() {
         edit.inode("/file", |inode| inode.i_size_lo.set(1));
         let (verdict, _) = repaired("a size", kind, &edit.finish());
         assert_eq!(verdict.difference.after, verdict.difference.paths, "{}", verdict.text());
-        let is_size = |loss: &Loss| loss.path == b"/file" && loss.lost == Lost::Size { was: 1, now: 20_480 };
+        let is_size = |loss: &Loss| loss.path == b"/file" && loss.lost == LossKind::Size { was: 1, now: 20_480 };
         assert!(verdict.losses.iter().any(is_size), "{}", verdict.text());
         assert!(verdict.stops.is_none(), "a size that grows loses nothing: {:?}", verdict.stops);
     }

@@ -12,8 +12,8 @@ use extant_block::device::{CowDevice, CrashDevice, CrashMode, MemDevice, OffsetD
 use extant_block::{BioFlags, BlockDevice};
 use extant_ondisk::partition::{PartitionEnd, Stage, read_table};
 use extant_recovery::locate::read_super;
-use extant_repair::resize::{Growth, Smaller, grow, shrink};
-use extant_repair::{How, Stamp, Undo, commit, undo};
+use extant_repair::resize::{Growth, ShrinkTarget, grow, shrink};
+use extant_repair::{Stamp, Undo, WriteMethod, commit, undo};
 use extant_testkit::damage::Image;
 use extant_testkit::damage::census;
 use extant_testkit::oracle::{arg, run_command};
@@ -86,7 +86,7 @@ fn cut(label: &str, kind: Image, bytes: u64, step: usize, tally: &mut Tally) {
     let check = options().check;
     let changed: Option<Growth> = match bytes > OLD_BYTES {
         true => grow(overlay, &check, bytes).unwrap_or_else(|e| panic!("{name}: {e}")),
-        false => shrink(overlay, &check, Smaller::To(bytes)).unwrap_or_else(|e| panic!("{name}: {e}")),
+        false => shrink(overlay, &check, ShrinkTarget::To(bytes)).unwrap_or_else(|e| panic!("{name}: {e}")),
     };
     let changed = changed.expect("another size");
     let (before, after) = (changed.before.blocks_count, changed.after.blocks_count);
@@ -100,7 +100,7 @@ fn cut(label: &str, kind: Image, bytes: u64, step: usize, tally: &mut Tally) {
     }
     let stamp = Stamp { sec: 2_000_000_000, nsec: 0 };
     let how = commit(&target, &changed.outcome, 0, stamp, Undo::IfNeeded(&mut make)).expect("written");
-    let by_journal = matches!(how, How::Journal { .. });
+    let by_journal = matches!(how, WriteMethod::Journal { .. });
     if bytes < OLD_BYTES {
         write(&*crash, &stages);
     }

@@ -13,8 +13,8 @@ use extant_base::rng::Rng;
 use extant_block::BlockDevice;
 use extant_block::device::{CowDevice, CrashMode, MemDevice};
 use extant_recovery::locate::read_super;
-use extant_repair::resize::{CannotShrink, Growth, Smaller, shrink};
-use extant_repair::{How, Unsound, undo};
+use extant_repair::resize::{CannotShrink, Growth, ShrinkTarget, shrink};
+use extant_repair::{Unsound, WriteMethod, undo};
 use extant_testkit::crash::state_files;
 use extant_testkit::damage::Image;
 use extant_testkit::damage::census::{self, Census};
@@ -22,7 +22,7 @@ use extant_testkit::damage::fsck::judged;
 use extant_testkit::oracle::memory;
 use judge::{Cutting, RECORD_BYTES, options, part, recovered};
 
-fn shrunk(target: &Arc<dyn BlockDevice>, size: Smaller) -> Result<Option<Growth>, CannotShrink> {
+fn shrunk(target: &Arc<dyn BlockDevice>, size: ShrinkTarget) -> Result<Option<Growth>, CannotShrink> {
     shrink(Arc::new(CowDevice::new(target.clone())), &options().check, size)
 }
 
@@ -51,7 +51,7 @@ struct Tally {
 }
 
 /// Shrinks an image, cuts the writing after every `step`th event in three ways, and judges each state.
-fn cut(name: &str, image: &MemDevice, size: Smaller, step: usize, tally: &mut Tally) {
+fn cut(name: &str, image: &MemDevice, size: ShrinkTarget, step: usize, tally: &mut Tally) {
     let bytes = image.size_bytes();
     let cutting = Cutting::new(image, bytes);
     let Cutting { crash, target } = &cutting;
@@ -60,7 +60,7 @@ fn cut(name: &str, image: &MemDevice, size: Smaller, step: usize, tally: &mut Ta
     assert!(after < before, "{name}");
     tally.renumbered += smaller.renumbered;
     let how = cutting.write(name, &smaller.outcome);
-    let by_journal = matches!(how, How::Journal { .. });
+    let by_journal = matches!(how, WriteMethod::Journal { .. });
     tally.by_journal += usize::from(by_journal);
     tally.by_record += usize::from(!by_journal);
     let finished = part(&crash.live(), 0, bytes);
@@ -154,8 +154,8 @@ fn spread(args: &[&str], more: &str) -> MemDevice {
 fn a_cut_leaves_the_old_size_or_the_new_one() {
     let mut tally = Tally::default();
     let image = spread(&["-t", "ext4", "-J", "size=1"], "");
-    cut("spread", &image, Smaller::To(24 << 20), 5, &mut tally);
-    cut("Ext2", Image::Ext2.made(), Smaller::Least, 9, &mut tally);
+    cut("spread", &image, ShrinkTarget::To(24 << 20), 5, &mut tally);
+    cut("Ext2", Image::Ext2.made(), ShrinkTarget::Least, 9, &mut tally);
     println!("{tally:?}");
     assert!(tally.by_journal == 1 && tally.by_record == 1 && tally.old > 0 && tally.new > 0, "{tally:?}");
     assert!(tally.renumbered > 5 && tally.by_e2fsck > 0, "{tally:?}");
@@ -167,17 +167,17 @@ fn soak_a_cut_of_every_kind_leaves_the_old_size_or_the_new_one() {
     let mut tally = Tally::default();
     let left_out = |kind: &Image| matches!(kind, Image::LargeBlocks | Image::ManyInodes) || !is_sound_alone(*kind);
     for kind in Image::ALL.into_iter().filter(|kind| !left_out(kind)) {
-        cut(&format!("{kind:?}"), kind.made(), Smaller::Least, 1, &mut tally);
+        cut(&format!("{kind:?}"), kind.made(), ShrinkTarget::Least, 1, &mut tally);
     }
     for args in [&["-t", "ext2"][..], &["-t", "ext3"], &["-t", "ext4"], &["-t", "ext4", "-O", "^flex_bg,inline_data"]] {
-        cut(&format!("{args:?}"), &spread(args, ""), Smaller::To(12 << 20), 1, &mut tally);
+        cut(&format!("{args:?}"), &spread(args, ""), ShrinkTarget::To(12 << 20), 1, &mut tally);
     }
     println!("{tally:?}");
     assert!(tally.by_journal > 0 && tally.by_record > 0 && tally.by_e2fsck > 0, "{tally:?}");
 }
 
 /// Shrinks an image beside it, and returns the result.
-fn smaller(name: &str, image: &MemDevice, size: Smaller) -> (MemDevice, Growth) {
+fn smaller(name: &str, image: &MemDevice, size: ShrinkTarget) -> (MemDevice, Growth) {
     let base: Arc<dyn BlockDevice> = Arc::new(image.snapshot().into_read_only());
     let smaller = shrunk(&base, size).unwrap_or_else(|e| panic!("{name}: {e}"));
     let smaller = smaller.unwrap_or_else(|| panic!("{name}: nothing to do"));
@@ -207,7 +207,7 @@ fn inodes_of_groups_that_go_get_other_numbers_and_keep_their_names() {
     for (args, more) in kinds {
         let name = format!("{args:?}");
         let image = spread(args, more);
-        let (after, smaller) = smaller(&name, &image, Smaller::To(9 << 20));
+        let (after, smaller) = smaller(&name, &image, ShrinkTarget::To(9 << 20));
         assert!(smaller.renumbered > 5, "{name}: {}", smaller.renumbered);
         let answer = judged(&after, dir.path());
         assert_eq!(answer.code, Some(0), "{name}: {}", answer.output);
@@ -237,7 +237,7 @@ fn every_kind_of_image_shrinks_to_the_least_and_keeps_its_files() {
     for kind in Image::ALL.into_iter().filter(|kind| is_sound_alone(*kind)) {
         let (image, name) = (kind.made(), format!("{kind:?}"));
         let base: Arc<dyn BlockDevice> = Arc::new(image.snapshot().into_read_only());
-        match shrunk(&base, Smaller::Least) {
+        match shrunk(&base, ShrinkTarget::Least) {
             Ok(None) => refused.push(format!("{name}: nothing to do")),
             Ok(Some(smaller)) => {
                 let after = judge::result(image, &smaller.outcome);
@@ -267,11 +267,11 @@ fn too_few_inodes_or_blocks_refuse_a_size() {
     }
     let image = memory::edited(&image, &[&script]);
     let device: Arc<dyn BlockDevice> = Arc::new(image.into_read_only());
-    let refused = shrunk(&device, Smaller::To(9 << 20)).map(|_| ());
+    let refused = shrunk(&device, ShrinkTarget::To(9 << 20)).map(|_| ());
     assert!(matches!(refused, Err(CannotShrink::Inodes { moving, there }) if moving > there), "{refused:?}");
-    let refused = shrunk(&device, Smaller::To(2 << 20)).map(|_| ());
+    let refused = shrunk(&device, ShrinkTarget::To(2 << 20)).map(|_| ());
     assert!(matches!(refused, Err(CannotShrink::Room | CannotShrink::Inodes { .. })), "{refused:?}");
-    assert!(matches!(shrunk(&device, Smaller::To(32 << 20)), Ok(None)));
+    assert!(matches!(shrunk(&device, ShrinkTarget::To(32 << 20)), Ok(None)));
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn the_table_of_damaged_images_shrinks_or_is_refused() {
     let (mut done, mut refused) = (0, 0);
     for mutation in extant_testkit::damage::table().step_by(5) {
         let device: Arc<dyn BlockDevice> = Arc::new(mutation.on(mutation.images[0]).into_read_only());
-        match shrunk(&device, Smaller::Least) {
+        match shrunk(&device, ShrinkTarget::Least) {
             Ok(_) => done += 1,
             Err(e @ CannotShrink::Unproved { .. }) => panic!("{}: {e}", mutation.name),
             Err(CannotShrink::Unsound(Unsound::Damaged { .. } | Unsound::Unchecked { .. } | Unsound::Failed(_))) => {

@@ -13,7 +13,7 @@ use extant_block::device::{CowDevice, CrashMode};
 use extant_ondisk::superblock::SuperBlock;
 use extant_recovery::locate::read_super;
 use extant_repair::tune::{CannotTune, Change, Feature, Tuned, tune};
-use extant_repair::{How, Unsound, undo};
+use extant_repair::{Unsound, WriteMethod, undo};
 use extant_testkit::crash::state_files;
 use extant_testkit::damage::Image;
 use extant_testkit::damage::census;
@@ -58,7 +58,7 @@ fn cut(kind: Image, changes: &[Change], step: usize, tally: &mut Tally) {
     let (before, after) = (mark(&tuned.before), mark(&tuned.after));
     assert!(before != after, "{name}");
     let how = cutting.write(&name, &tuned.outcome);
-    let by_journal = matches!(how, How::Journal { .. });
+    let by_journal = matches!(how, WriteMethod::Journal { .. });
     tally.by_journal += usize::from(by_journal);
     tally.by_record += usize::from(!by_journal);
     let finished = part(&crash.live(), 0, bytes);

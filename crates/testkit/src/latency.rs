@@ -314,7 +314,7 @@ impl Scene {
 }
 
 /// Another mount with the same budget, and its streaming client.
-struct Beside {
+struct SecondMount {
     rated: Arc<RateDevice>,
     mounted: Mounted,
     rate: u64,
@@ -322,15 +322,15 @@ struct Beside {
     client: Option<JoinHandle<()>>,
 }
 
-impl Beside {
-    fn mount(rate: u64, options: &MountOptions) -> Beside {
+impl SecondMount {
+    fn mount(rate: u64, options: &MountOptions) -> SecondMount {
         let hollow = Hollow { below: image(), written: AtomicU64::new(0), read: AtomicU64::new(0) };
         let rated = Arc::new(RateDevice::new(Arc::new(hollow)).expect("a thread"));
         let mounted = Filesystem::mount(rated.clone(), options.clone()).expect("mounted");
-        Beside { rated, mounted, rate, stop: Arc::new(AtomicBool::new(false)), client: None }
+        SecondMount { rated, mounted, rate, stop: Arc::new(AtomicBool::new(false)), client: None }
     }
 
-    fn start(mut self) -> Beside {
+    fn start(mut self) -> SecondMount {
         self.rated.set_rate(self.rate);
         let (fs, stop): (Arc<Filesystem>, _) = ((*self.mounted).clone(), self.stop.clone());
         let stream = move || {
@@ -389,13 +389,13 @@ fn run(device: MemDevice, setting: Setting) -> Figures {
     let rated = Arc::new(RateDevice::new(hollow.clone()).expect("a thread"));
     let budget = Some(Budget::new(setting.cache_bytes));
     let options = MountOptions { budget, seed: Some(setting.seed), ..MountOptions::default() };
-    let beside = setting.beside.map(|rate| Beside::mount(rate, &options));
+    let beside = setting.beside.map(|rate| SecondMount::mount(rate, &options));
     let mounted = Filesystem::mount(rated.clone(), options).expect("mounted");
     let fs: Arc<Filesystem> = (*mounted).clone();
     let (stop, streamed, used_max) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let scene = Arc::new(Scene { fs, setting, clock: Clock::real(), hollow, stop, streamed, used_max });
     let files = prepare(&scene);
-    let beside = beside.map(Beside::start);
+    let beside = beside.map(SecondMount::start);
     rated.set_rate(setting.rate);
     let _ = rated.take_waiting_max();
     let threads: Vec<JoinHandle<Latencies>> = Operation::ALL

@@ -1,7 +1,7 @@
 //! The content of an image as a mount shows it: every path with its content, and every path for which it reports
 //! damage. It is used to compare a rescue with other tools.
 //!
-//! Main types: [`Shown`], [`Entry`]; function [`shown`].
+//! Main types: [`ImageContents`], [`Entry`]; function [`shown`].
 //!
 //! # Locking
 //! None.
@@ -27,7 +27,7 @@ pub struct Entry {
 
 /// Everything in an image.
 #[derive(Clone, Debug, Default)]
-pub struct Shown {
+pub struct ImageContents {
     pub entries: BTreeMap<String, Entry>,
     /// The errors, by path.
     pub hurt: BTreeMap<String, String>,
@@ -63,7 +63,7 @@ impl Digest {
     }
 }
 
-impl Shown {
+impl ImageContents {
     /// The contents of all regular files.
     pub fn contents(&self) -> BTreeSet<Content> {
         self.entries.values().filter_map(|entry| entry.content).collect()
@@ -83,8 +83,8 @@ impl Shown {
 }
 
 /// Walks the whole image and reads all files.
-pub fn shown(fs: &Filesystem) -> Shown {
-    let mut all = Shown::default();
+pub fn shown(fs: &Filesystem) -> ImageContents {
+    let mut all = ImageContents::default();
     let root = match fs.root() {
         Ok(root) => root,
         Err(e) => {
@@ -107,7 +107,7 @@ pub fn shown(fs: &Filesystem) -> Shown {
     all
 }
 
-fn note(fs: &Filesystem, all: &mut Shown, path: &str, inode: &InodeRef) -> Result<(), Error> {
+fn note(fs: &Filesystem, all: &mut ImageContents, path: &str, inode: &InodeRef) -> Result<(), Error> {
     let Some(kind) = inode.file_type() else { return Err(Error::Stale(inode.ino)) };
     let (content, missing) = match kind {
         FileType::Regular => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use extant_base::task;
-use extant_testkit::damage::{Image, Mutation, PROBLEMS, Shown, WITHOUT, fsck, problem, table};
+use extant_testkit::damage::{Detection, Image, Mutation, PROBLEMS, WITHOUT, fsck, problem, table};
 
 /// The document that lists the problems without a mutation.
 const DOCUMENT: &str = include_str!("../../../docs/fsck.md");
@@ -126,9 +126,9 @@ fn the_document_lists_the_problems_without_a_mutation() {
     let code = |name: &str| PROBLEMS.iter().find(|p| p.name == name).expect("a problem").code;
     let without = WITHOUT.iter().map(|(name, reason)| format!("| {name} | {:#08x} | {reason} |", code(name)));
     let other = PROBLEMS.iter().filter(|p| !WITHOUT.iter().any(|w| w.0 == p.name)).filter_map(|p| match p.shown {
-        Shown::Check => None,
-        Shown::Repair => Some(format!("| {} | {:#08x} | `-fy` reports it |", p.name, p.code)),
-        Shown::Says(text) => Some(format!("| {} | {:#08x} | prints \"{text}\" and ends |", p.name, p.code)),
+        Detection::Check => None,
+        Detection::Repair => Some(format!("| {} | {:#08x} | `-fy` reports it |", p.name, p.code)),
+        Detection::Says(text) => Some(format!("| {} | {:#08x} | prints \"{text}\" and ends |", p.name, p.code)),
     });
     let expected: Vec<String> = without.chain(other).collect();
     let appendix = DOCUMENT.split_once("## Appendix").expect("an appendix").1;

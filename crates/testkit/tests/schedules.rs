@@ -137,7 +137,7 @@ fn the_same_plan_gives_the_same_trace() {
             let plan = Plan::nth(77, n, Some(config.name));
             let line: Plan = plan.to_string().parse().expect("it reads what it prints");
             let (a, b) = (try_plan(&plan, Trick::None, false), try_plan(&line, Trick::None, false));
-            let key = |r: &extant_testkit::sched::Ran| (r.fingerprint, r.steps, r.switches, r.events, r.cuts);
+            let key = |r: &extant_testkit::sched::PlanResult| (r.fingerprint, r.steps, r.switches, r.events, r.cuts);
             assert_eq!(key(&a), key(&b), "{plan}");
         }
     }

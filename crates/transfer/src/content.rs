@@ -44,16 +44,16 @@ impl fmt::Display for Missing {
 pub type Receiver<'w, E> = dyn FnMut(u64, &[u8]) -> Result<(), E> + 'w;
 
 /// Why a read ended.
-pub enum Ended<E> {
+pub enum TransferError<E> {
     /// The file cannot be read.
     Read(Error),
     /// The receiver of the data failed.
     Write(E),
 }
 
-impl<E> From<Error> for Ended<E> {
-    fn from(e: Error) -> Ended<E> {
-        Ended::Read(e)
+impl<E> From<Error> for TransferError<E> {
+    fn from(e: Error) -> TransferError<E> {
+        TransferError::Read(e)
     }
 }
 
@@ -76,7 +76,11 @@ pub fn is_expected(fs: &Filesystem, e: &Error) -> bool {
 ///
 /// # Errors
 /// The file cannot be read, or `write` has failed.
-pub fn read<E>(fs: &Filesystem, file: &InodeRef, write: &mut Receiver<'_, E>) -> Result<Option<Missing>, Ended<E>> {
+pub fn read<E>(
+    fs: &Filesystem,
+    file: &InodeRef,
+    write: &mut Receiver<'_, E>,
+) -> Result<Option<Missing>, TransferError<E>> {
     let attr = fs.getattr(file);
     let (size, block) = (attr.size, u64::from(attr.block_size));
     // A file without its key is not damaged, and none of it can be read.
@@ -110,7 +114,7 @@ pub fn read<E>(fs: &Filesystem, file: &InodeRef, write: &mut Receiver<'_, E>) ->
                     return Err(Error::corrupt(Damage::Map, what).of(file.ino).into());
                 }
                 Ok(n) => {
-                    write(pos, &buf[..n]).map_err(Ended::Write)?;
+                    write(pos, &buf[..n]).map_err(TransferError::Write)?;
                     pos += n as u64;
                 }
                 // Reads it block by block, as far as possible.
@@ -120,7 +124,7 @@ pub fn read<E>(fs: &Filesystem, file: &InodeRef, write: &mut Receiver<'_, E>) ->
                         let n = ((pos / block + 1) * block).min(stop) - pos;
                         let piece = &mut buf[..n as usize];
                         match fs.read(file, pos, piece) {
-                            Ok(n) => write(pos, &piece[..n]).map_err(Ended::Write)?,
+                            Ok(n) => write(pos, &piece[..n]).map_err(TransferError::Write)?,
                             Err(e) => Missing::add(&mut missing, n, e),
                         }
                         pos += n;

@@ -74,9 +74,9 @@ impl CodeTable {
 }
 
 /// The measured segments of a run, each with a histogram of its times in nanoseconds.
-pub(super) type Measured = BTreeMap<(Place, Place), BTreeMap<u32, u64>>;
+pub(super) type SegmentTimes = BTreeMap<(Place, Place), BTreeMap<u32, u64>>;
 
-pub(super) fn segments(measured: &Measured) -> Vec<Segment> {
+pub(super) fn segments(measured: &SegmentTimes) -> Vec<Segment> {
     let row = |(&(from, to), times): (&(Place, Place), &BTreeMap<u32, u64>)| {
         let count: u64 = times.values().sum();
         let most = count - count / 100;
@@ -102,7 +102,7 @@ thread_local! {
 }
 
 /// While this value exists, the calling thread is inside the scheduler and its stopwatch is stopped.
-pub(super) struct Inside {
+pub(super) struct SchedulerScope {
     to: Place,
     measured: bool,
 }
@@ -118,7 +118,7 @@ pub(super) fn enter(
     stopped: Option<Instant>,
     to: Place,
     record: impl FnOnce((Place, Place), u32),
-) -> Option<Inside> {
+) -> Option<SchedulerScope> {
     match code {
         Code::Free => return None,
         Code::Measured => {
@@ -131,10 +131,10 @@ pub(super) fn enter(
         }
         Code::Table(table) => owe_ps(table.ps(FROM.get(), to, COLD.get())),
     }
-    Some(Inside { to, measured: stopped.is_some() })
+    Some(SchedulerScope { to, measured: stopped.is_some() })
 }
 
-impl Drop for Inside {
+impl Drop for SchedulerScope {
     fn drop(&mut self) {
         FROM.set(self.to);
         if self.measured {

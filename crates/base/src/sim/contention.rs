@@ -1,8 +1,8 @@
 //! Locks and cache lines of a modelled machine: which threads wait for each other, and the cost of moving a line from
 //! one processor to another.
 //!
-//! Main types: [`Contention`] (the holders of locks, and the processors that have lines), [`Use`] (the cost of a lock
-//! or a line in the run).
+//! Main types: [`Contention`] (the holders of locks, and the processors that have lines), [`ContentionCost`] (the cost
+//! of a lock or a line in the run).
 //!
 //! A lock has a first-come, first-served queue, like the kernel's queued spin locks: its release grants it to the
 //! thread that has waited longest, and no other thread can take it before. A line has a queue, too. A processor that
@@ -21,7 +21,7 @@ use super::Costs;
 
 /// The cost of a lock class, or of the lines with one name, in a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Use {
+pub struct ContentionCost {
     pub name: &'static str,
     /// The number of times that a lock was taken, or a line used.
     pub taken: u64,
@@ -37,7 +37,7 @@ pub struct Use {
 
 /// The holders of one lock.
 #[derive(Default)]
-struct Book {
+struct LockHolders {
     writer: bool,
     readers: u32,
     /// The thread that waited longest, for which the lock is reserved.
@@ -53,7 +53,7 @@ struct Line {
 }
 
 /// The result of taking a lock or using a line.
-pub(super) struct Taken {
+pub(super) struct Acquisition {
     pub cost_ns: u64,
     pub moved: bool,
 }
@@ -62,10 +62,10 @@ pub(super) struct Taken {
 #[derive(Default)]
 pub(super) struct Contention {
     /// Locks that are held or granted.
-    books: HashMap<usize, Book>,
+    books: HashMap<usize, LockHolders>,
     /// The map is never iterated, so its order, which depends on addresses, does not matter.
     lines: HashMap<usize, Line>,
-    uses: Vec<Use>,
+    uses: Vec<ContentionCost>,
 }
 
 /// The maximum number of processors that can be distinguished.
@@ -92,7 +92,7 @@ impl Line {
 impl Contention {
     fn count(&mut self, name: &'static str, contended: bool, moved: bool, wait_ns: u64) {
         let place = self.uses.iter().position(|u| u.name == name).unwrap_or_else(|| {
-            self.uses.push(Use { name, ..Use::default() });
+            self.uses.push(ContentionCost { name, ..ContentionCost::default() });
             self.uses.len() - 1
         });
         let row = &mut self.uses[place];
@@ -104,7 +104,7 @@ impl Contention {
     }
 
     /// The costs so far, the longest waits first.
-    pub fn uses(&self) -> Vec<Use> {
+    pub fn uses(&self) -> Vec<ContentionCost> {
         let mut uses = self.uses.clone();
         uses.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then(a.name.cmp(b.name)));
         uses
@@ -125,7 +125,7 @@ impl Contention {
 
     /// The thread `id` on `processor` takes the lock at `addr`. `waited_ns`: how long it was in the queue; `others` are
     /// still in it.
-    pub fn take(&mut self, costs: &Costs, lock: Lock, by: By, waited_ns: u64, others: u64) -> Taken {
+    pub fn take(&mut self, costs: &Costs, lock: Lock, by: By, waited_ns: u64, others: u64) -> Acquisition {
         let book = self.books.entry(lock.addr).or_default();
         let granted = book.granted.take_if(|id| *id == by.id).is_some();
         if lock.shared {
@@ -146,7 +146,7 @@ impl Contention {
             cost_ns += brought_ns;
         }
         self.count(lock.name, granted, moved, waited_ns + cost_ns - costs.lock_ns);
-        Taken { cost_ns, moved }
+        Acquisition { cost_ns, moved }
     }
 
     /// Releases the lock. Returns the time until its line arrives, and whether a waiting thread can take it.
@@ -184,13 +184,13 @@ impl Contention {
     }
 
     /// Reads or writes a line.
-    pub fn line(&mut self, costs: &Costs, name: &'static str, addr: usize, writes: bool, by: By) -> Taken {
+    pub fn line(&mut self, costs: &Costs, name: &'static str, addr: usize, writes: bool, by: By) -> Acquisition {
         let line = self.lines.entry(addr).or_insert(Line { have: bit(by.processor), free_at_ns: 0 });
         let queued = line.free_at_ns > by.now_ns;
         let cost_ns = line.bring(by.processor, writes, by.now_ns, costs);
         let moved = cost_ns > 0;
         self.count(name, moved && queued, moved, cost_ns);
-        Taken { cost_ns, moved }
+        Acquisition { cost_ns, moved }
     }
 }
 

@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::code::{self, Code, Measured};
-use super::machine::{Machine, Needs, Seat};
+use super::code::{self, Code, SegmentTimes};
+use super::machine::{Machine, Requirement, Seat};
 use super::trace::{Kind, Trace};
-use super::watchdog::{Kept, Watched};
-use super::{Failure, Options, Outcome, Strategy, Waiting};
+use super::watchdog::{Observations, Watched};
+use super::{BlockedThread, Failure, Options, Outcome, Strategy};
 use crate::clock::Timespec;
 use crate::rng::Rng;
 use crate::sync::LockClass;
@@ -35,7 +35,7 @@ pub(crate) use modelled::{forget, missed};
 
 /// The event that a blocked thread waits for.
 #[derive(Clone, Copy)]
-enum On {
+enum WaitCause {
     Lock(usize, &'static LockClass),
     Condvar {
         timed: bool,
@@ -51,7 +51,7 @@ enum On {
 enum Status {
     Ready,
     Running,
-    Blocked(On),
+    Blocked(WaitCause),
     Done,
 }
 
@@ -134,7 +134,7 @@ struct State {
     successor: Option<usize>,
     trace: Trace,
     over: Option<Result<(), Failure>>,
-    measured: Measured,
+    measured: SegmentTimes,
 }
 
 /// One run.
@@ -150,16 +150,16 @@ pub(super) struct Core {
 }
 
 #[derive(Clone)]
-struct Me {
+struct CurrentThread {
     core: Arc<Core>,
     id: usize,
 }
 
 thread_local! {
-    static ME: RefCell<Option<Me>> = const { RefCell::new(None) };
+    static ME: RefCell<Option<CurrentThread>> = const { RefCell::new(None) };
 }
 
-fn me() -> Option<Me> {
+fn me() -> Option<CurrentThread> {
     ME.try_with(|m| m.borrow().clone()).ok().flatten()
 }
 
@@ -246,7 +246,7 @@ impl State {
         let t = &mut self.threads[id];
         match &mut self.machine {
             Some(machine) if t.seat.is_wanted() => {
-                t.status = Status::Blocked(On::Processor);
+                t.status = Status::Blocked(WaitCause::Processor);
                 if let Some(processor) = machine.enter(id, t.seat.needs, t.seat.processor) {
                     self.take_processor(id, processor);
                 }
@@ -284,7 +284,7 @@ impl State {
 
     /// The nanoseconds of processor time that it takes to wake these threads.
     fn wake_ns(&self, woken: &[usize]) -> u64 {
-        let threads = woken.iter().filter(|id| self.threads[**id].seat.needs != Needs::Nothing).count() as u64;
+        let threads = woken.iter().filter(|id| self.threads[**id].seat.needs != Requirement::Nothing).count() as u64;
         self.machine.as_ref().map_or(0, |m| m.costs.wake_ns * threads)
     }
 
@@ -311,7 +311,7 @@ impl State {
                 woke = true;
                 self.trace.push(id, Kind::TimedOut, "", self.now_ns);
                 match self.threads[id].status {
-                    Status::Blocked(On::Processor) => self.admit(id),
+                    Status::Blocked(WaitCause::Processor) => self.admit(id),
                     _ => self.make_ready(id, true),
                 }
             }
@@ -395,13 +395,13 @@ impl State {
         }
     }
 
-    fn table(&self) -> Vec<Waiting> {
+    fn table(&self) -> Vec<BlockedThread> {
         let row = |(id, t): (usize, &Thread)| {
             let on = match t.status {
                 Status::Done => return None,
                 Status::Ready => "can run".to_owned(),
                 Status::Running => "runs".to_owned(),
-                Status::Blocked(On::Lock(addr, class)) => {
+                Status::Blocked(WaitCause::Lock(addr, class)) => {
                     let owners: Vec<&str> = self
                         .threads
                         .iter()
@@ -410,18 +410,20 @@ impl State {
                         .collect();
                     format!("waits for the lock '{}', held by {}", class.name, owners.join(", "))
                 }
-                Status::Blocked(On::Condvar { timed, class }) => format!(
+                Status::Blocked(WaitCause::Condvar { timed, class }) => format!(
                     "waits for a condition under '{}'{}",
                     class.map_or("?", |c| c.name),
                     if timed { " or a time" } else { "" }
                 ),
-                Status::Blocked(On::Join(other)) => format!("waits for the end of '{}'", self.threads[other].name),
-                Status::Blocked(On::Sleep) => "sleeps".to_owned(),
-                Status::Blocked(On::Processor) if t.seat.is_wanted() => "waits for a processor".to_owned(),
-                Status::Blocked(On::Processor) => "computes".to_owned(),
+                Status::Blocked(WaitCause::Join(other)) => {
+                    format!("waits for the end of '{}'", self.threads[other].name)
+                }
+                Status::Blocked(WaitCause::Sleep) => "sleeps".to_owned(),
+                Status::Blocked(WaitCause::Processor) if t.seat.is_wanted() => "waits for a processor".to_owned(),
+                Status::Blocked(WaitCause::Processor) => "computes".to_owned(),
             };
             let holds = t.held.iter().map(|(_, c)| c.name).collect();
-            Some(Waiting { thread: format!("{id}.{}", t.name), on, holds })
+            Some(BlockedThread { thread: format!("{id}.{}", t.name), on, holds })
         };
         self.threads.iter().enumerate().filter_map(row).collect()
     }
@@ -466,7 +468,7 @@ impl Core {
                 successor: None,
                 trace: Trace::new(options.trace),
                 over: None,
-                measured: Measured::new(),
+                measured: SegmentTimes::new(),
             }),
             ended: Condvar::new(),
             progress: AtomicU64::new(0),
@@ -535,7 +537,14 @@ impl Core {
     }
 
     /// Blocks the running thread. Returns true if its wait timed out.
-    fn block(&self, me: usize, st: MutexGuard<'_, State>, on: On, key: Option<Key>, for_ns: Option<u64>) -> bool {
+    fn block(
+        &self,
+        me: usize,
+        st: MutexGuard<'_, State>,
+        on: WaitCause,
+        key: Option<Key>,
+        for_ns: Option<u64>,
+    ) -> bool {
         let mut st = self.count_step(st);
         st.threads[me].status = Status::Blocked(on);
         st.threads[me].key = key;
@@ -545,7 +554,7 @@ impl Core {
         if let Some(ns) = for_ns {
             st.set_timer(me, ns);
         }
-        if !matches!(on, On::Lock(..) | On::Processor) {
+        if !matches!(on, WaitCause::Lock(..) | WaitCause::Processor) {
             st.threads[me].seat.sleeps += 1;
             st.leave_processor(me);
         }
@@ -578,7 +587,7 @@ impl Core {
     fn charge(&self, me: usize, mut st: MutexGuard<'_, State>, ns: u64) {
         if ns > 0 && st.machine.is_some() && !std::thread::panicking() {
             st.event(Kind::Compute, "", ns);
-            self.block(me, st, On::Processor, None, Some(ns));
+            self.block(me, st, WaitCause::Processor, None, Some(ns));
         }
     }
 
@@ -609,7 +618,7 @@ impl Core {
 
 /// A simulated thread that has not started yet.
 pub(crate) struct Task {
-    me: Me,
+    me: CurrentThread,
     gate: Arc<Gate>,
 }
 
@@ -629,12 +638,12 @@ impl Task {
     }
 
     /// The simulated half of a join handle.
-    pub(crate) fn handle(&self) -> Joined {
-        Joined { id: self.me.id }
+    pub(crate) fn handle(&self) -> JoinTarget {
+        JoinTarget { id: self.me.id }
     }
 
     /// Removes a thread that could not be started.
-    pub(crate) fn give_up(joined: &Joined) {
+    pub(crate) fn give_up(joined: &JoinTarget) {
         if let Some(me) = me() {
             let mut st = me.core.state();
             st.threads[joined.id].status = Status::Done;
@@ -649,7 +658,7 @@ impl Task {
 
 /// The thread to wait for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Joined {
+pub(crate) struct JoinTarget {
     id: usize,
 }
 
@@ -663,22 +672,22 @@ pub(crate) fn child(name: &str) -> Option<Task> {
     st.admit(id);
     st.event(Kind::Spawn, "", id as u64);
     drop(st);
-    Some(Task { me: Me { core: me.core, id }, gate })
+    Some(Task { me: CurrentThread { core: me.core, id }, gate })
 }
 
 /// Waits until the thread has ended.
-pub(crate) fn join(joined: Joined) {
+pub(crate) fn join(joined: JoinTarget) {
     let Some(me) = me() else { return };
     let _inside = me.enter("join", || "");
     me.settle();
     let mut st = me.core.state();
     st.event(Kind::Join, "", joined.id as u64);
     if !matches!(st.threads[joined.id].status, Status::Done) {
-        me.core.block(me.id, st, On::Join(joined.id), Some((Event::Ended, joined.id)), None);
+        me.core.block(me.id, st, WaitCause::Join(joined.id), Some((Event::Ended, joined.id)), None);
     }
 }
 
-pub(crate) fn is_done(joined: Joined) -> bool {
+pub(crate) fn is_done(joined: JoinTarget) -> bool {
     me().is_none_or(|me| matches!(me.core.state().threads[joined.id].status, Status::Done))
 }
 
@@ -738,19 +747,19 @@ pub(super) fn compute(ns: u64) {
 pub(super) fn device() {
     let Some(me) = me() else { return };
     let mut st = me.core.state();
-    st.threads[me.id].seat.needs = Needs::Nothing;
+    st.threads[me.id].seat.needs = Requirement::Nothing;
     st.leave_processor(me.id);
 }
 
 pub(super) fn interrupt<T>(f: impl FnOnce() -> T) -> T {
     let Some(me) = me() else { return f() };
     let mut st = me.core.state();
-    if st.machine.is_none() || st.threads[me.id].seat.needs != Needs::Nothing {
+    if st.machine.is_none() || st.threads[me.id].seat.needs != Requirement::Nothing {
         drop(st);
         return f();
     }
     st.event(Kind::Interrupt, "", 0);
-    st.threads[me.id].seat.needs = Needs::ProcessorFirst;
+    st.threads[me.id].seat.needs = Requirement::ProcessorFirst;
     st.admit(me.id);
     drop(me.core.pass_on(st));
     let result = f();
@@ -817,7 +826,7 @@ pub(crate) fn sleep(d: Duration) -> bool {
     let mut st = me.core.state();
     let ns = d.as_nanos().min(u128::from(u64::MAX)) as u64;
     st.event(Kind::Sleep, "", ns);
-    me.core.block(me.id, st, On::Sleep, None, Some(ns));
+    me.core.block(me.id, st, WaitCause::Sleep, None, Some(ns));
     true
 }
 
@@ -862,7 +871,7 @@ pub(crate) fn block_on_lock(addr: usize, class: &'static LockClass, shared: bool
     let seat = &mut st.threads[me.id].seat;
     seat.waits_since_ns.get_or_insert(now_ns);
     seat.wants_shared = shared;
-    me.core.block(me.id, st, On::Lock(addr, class), Some((Event::Released, addr)), None);
+    me.core.block(me.id, st, WaitCause::Lock(addr, class), Some((Event::Released, addr)), None);
 }
 
 /// Records that the lock at `addr` has been released.
@@ -913,7 +922,7 @@ pub(crate) fn wait(condvar: usize, lock: usize, timeout: Option<Duration>) -> bo
     me.core.let_go(&mut st, me.id, lock);
     let ns = timeout.map(|d| d.as_nanos().min(u128::from(u64::MAX)) as u64);
     st.event(Kind::Wait, class.map_or("", |c| c.name), ns.unwrap_or(0));
-    let on = On::Condvar { timed: ns.is_some(), class };
+    let on = WaitCause::Condvar { timed: ns.is_some(), class };
     me.core.block(me.id, st, on, Some((Event::Notified, condvar)), ns)
 }
 
@@ -957,7 +966,7 @@ pub(super) fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + 
     mode::begin_simulation(lines);
     let core = Arc::new(Core::new(options));
     let (id, gate) = core.state.lock().add_thread("root");
-    let task = Task { me: Me { core: core.clone(), id }, gate: gate.clone() };
+    let task = Task { me: CurrentThread { core: core.clone(), id }, gate: gate.clone() };
     {
         let mut st = core.state.lock();
         st.threads[id].status = Status::Running;
@@ -968,7 +977,7 @@ pub(super) fn run<T: Send + 'static>(options: &Options, f: impl FnOnce() -> T + 
     gate.open();
 
     let mut st = core.state.lock();
-    let (mut kept, pause) = (Kept::default(), options.watchdog / 20);
+    let (mut kept, pause) = (Observations::default(), options.watchdog / 20);
     while st.over.is_none() {
         core.ended.wait_for(&mut st, pause);
         let holder = st.threads[st.current].gate.thread.lock();

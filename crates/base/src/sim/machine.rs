@@ -20,7 +20,7 @@ use super::contention::Contention;
 
 /// The needs of a thread before it can continue.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Needs {
+pub(super) enum Requirement {
     #[default]
     Processor,
     /// A processor, with priority over the threads.
@@ -32,7 +32,7 @@ pub(super) enum Needs {
 /// The state of a thread on the machine.
 #[derive(Default)]
 pub(super) struct Seat {
-    pub needs: Needs,
+    pub needs: Requirement,
     /// Whether the thread has a processor.
     pub taken: bool,
     /// The processor that the thread has, or had last.
@@ -47,7 +47,7 @@ pub(super) struct Seat {
 impl Seat {
     /// Whether the thread must take a processor before it continues.
     pub fn is_wanted(&self) -> bool {
-        !self.taken && self.needs != Needs::Nothing
+        !self.taken && self.needs != Requirement::Nothing
     }
 }
 
@@ -68,7 +68,7 @@ impl Machine {
     }
 
     /// Returns a processor for the thread, if possible its last one. If none is idle, queues the thread.
-    pub fn enter(&mut self, id: usize, needs: Needs, last: usize) -> Option<usize> {
+    pub fn enter(&mut self, id: usize, needs: Requirement, last: usize) -> Option<usize> {
         if let Some(at) = self.idle.iter().position(|p| *p == last) {
             return Some(self.idle.remove(at));
         }
@@ -76,7 +76,7 @@ impl Machine {
             return Some(processor);
         }
         match needs {
-            Needs::ProcessorFirst => self.interrupts.push_back(id),
+            Requirement::ProcessorFirst => self.interrupts.push_back(id),
             _ => self.line.push_back(id),
         }
         None

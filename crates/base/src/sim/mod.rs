@@ -48,7 +48,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub use code::{Code, CodeTable, Place, Segment};
-pub use contention::Use;
+pub use contention::ContentionCost;
 pub use trace::Trace;
 
 use crate::sync::mode::{MODE, MODELLED, SIMULATED};
@@ -140,7 +140,7 @@ impl Options {
 
 /// The wait of one thread when no thread can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct BlockedThread {
     pub thread: String,
     pub on: String,
     /// The names of the locks that it holds.
@@ -153,16 +153,16 @@ pub enum Failure {
     /// A thread panicked.
     Panic { thread: String, message: String },
     /// No thread can run, and no sleep or timeout is due.
-    Deadlock { waiting: Vec<Waiting> },
+    Deadlock { waiting: Vec<BlockedThread> },
     /// There were too many steps.
-    Livelock { steps: u64, threads: Vec<Waiting> },
+    Livelock { steps: u64, threads: Vec<BlockedThread> },
     /// A thread waits for something that the scheduler does not know, or computes without end.
     Stuck { thread: String, last: String },
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let table = |f: &mut fmt::Formatter<'_>, threads: &[Waiting]| {
+        let table = |f: &mut fmt::Formatter<'_>, threads: &[BlockedThread]| {
             for w in threads {
                 write!(f, "\n    {}: {}", w.thread, w.on)?;
                 if !w.holds.is_empty() {
@@ -204,7 +204,7 @@ pub struct Outcome<T> {
     /// With [`Strategy::Path`]: for each fork, the way that was taken and the number of ways.
     pub forks: Vec<(u32, u32)>,
     /// On a modelled machine: the cost of each lock class and of each kind of line, the longest waits first.
-    pub uses: Vec<Use>,
+    pub uses: Vec<ContentionCost>,
     /// With [`Code::Measured`]: the time of each segment of all threads except the first.
     pub code: Vec<Segment>,
 }
@@ -304,6 +304,6 @@ pub fn steps() -> u64 {
 }
 
 pub(crate) use core::{
-    Joined, Task, acquired, before_lock, block_on_lock, child, forget, hash_key, holding, is_done, join, missed,
+    JoinTarget, Task, acquired, before_lock, block_on_lock, child, forget, hash_key, holding, is_done, join, missed,
     notify, now, processors, released, shard, sleep, wait, yield_now,
 };

@@ -1,8 +1,8 @@
 //! Measures how long one thread has kept the baton because of its own code.
 //!
-//! Main type: [`Kept`]. A thread that waits for something unknown to the scheduler, or computes without end, must be
-//! reported. A thread that has not begun, or waits for a processor or a disk, must not, because a busy machine may let
-//! it wait longer than any limit.
+//! Main type: [`Observations`]. A thread that waits for something unknown to the scheduler, or computes without end,
+//! must be reported. A thread that has not begun, or waits for a processor or a disk, must not, because a busy machine
+//! may let it wait longer than any limit.
 //!
 //! What it does not do: end or report any thread.
 //!
@@ -37,20 +37,20 @@ fn state(stat: &str) -> Option<char> {
 
 /// Observations of the thread with the baton, since the last call of the scheduler.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct Observations {
     progress: u64,
     /// The thread's computing time at the last observation.
     computed: Option<Duration>,
     time: Duration,
 }
 
-impl Kept {
+impl Observations {
     /// Observes the holder of the baton again, `after` the last observation. Returns how long the holder has computed
     /// or waited. `progress` is a count that changes with each call of the scheduler. The holder is `None` before it
     /// has begun.
     pub(super) fn look(&mut self, progress: u64, holder: Option<&Watched>, after: Duration) -> Duration {
         if progress != self.progress {
-            *self = Kept { progress, ..Kept::default() };
+            *self = Observations { progress, ..Observations::default() };
         } else if let Some(holder) = holder {
             // If /proc is unavailable, the real time is used instead.
             self.count(holder.seen().unwrap_or(('S', Duration::ZERO)), after);
@@ -76,7 +76,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn after(looks: &[(char, u32)]) -> Duration {
-        let mut kept = Kept::default();
+        let mut kept = Observations::default();
         looks.iter().for_each(|&(state, computed)| kept.count((state, computed * SECOND), SECOND));
         kept.time
     }
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn progress_resets_the_time_and_an_unstarted_thread_has_none() {
-        let mut kept = Kept::default();
+        let mut kept = Observations::default();
         let me = Watched::current();
         kept.count(('S', Duration::ZERO), SECOND);
         kept.count(('S', Duration::ZERO), SECOND);

@@ -221,13 +221,13 @@ thread_local! {
 
 /// While this value exists, debug builds know that this thread holds a lock of `class`. It is dropped after the lock
 /// itself, and then also informs a simulation that the lock is free.
-pub(super) struct Held {
+pub(super) struct HeldLock {
     #[cfg(debug_assertions)]
     class: &'static LockClass,
     addr: usize,
 }
 
-impl Held {
+impl HeldLock {
     pub(super) fn address(&self) -> usize {
         self.addr
     }
@@ -235,7 +235,7 @@ impl Held {
     /// Checks the order, then records the lock at `addr`. `nested` permits that another lock of the same class is
     /// already held.
     #[inline(always)]
-    pub(super) fn enter(class: &'static LockClass, addr: usize, nested: bool, waits: bool) -> Held {
+    pub(super) fn enter(class: &'static LockClass, addr: usize, nested: bool, waits: bool) -> HeldLock {
         #[cfg(debug_assertions)]
         {
             let _ = HELD.try_with(|h| {
@@ -255,17 +255,17 @@ impl Held {
                 }
                 h.push(class);
             });
-            Held { class, addr }
+            HeldLock { class, addr }
         }
         #[cfg(not(debug_assertions))]
         {
             let _ = (class, nested, waits);
-            Held { addr }
+            HeldLock { addr }
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldLock {
     #[inline(always)]
     fn drop(&mut self) {
         #[cfg(debug_assertions)]

@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use super::class::{Held, Identity, LockClass};
+use super::class::{HeldLock, Identity, LockClass};
 use super::mode::{self, SIMULATED};
 use crate::sim;
 
@@ -18,7 +18,7 @@ pub struct MutexGuard<'a, T: ?Sized> {
     // An Option only so that a simulation can move the raw guard out and back. Dropped before `held`, which
     // announces the release.
     raw: Option<parking_lot::MutexGuard<'a, T>>,
-    held: Held,
+    held: HeldLock,
 }
 
 impl<T> Mutex<T> {
@@ -46,7 +46,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline(always)]
     fn take(&self, nested: bool) -> MutexGuard<'_, T> {
         let (class, addr) = (self.identity.0, self.identity.address());
-        let held = Held::enter(class, addr, nested, true);
+        let held = HeldLock::enter(class, addr, nested, true);
         let raw = class.acquire(addr, false, || self.raw.try_lock(), || self.raw.lock());
         MutexGuard { raw: Some(raw), held }
     }
@@ -54,7 +54,7 @@ impl<T: ?Sized> Mutex<T> {
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let (class, addr) = (self.identity.0, self.identity.address());
         let raw = class.attempt(addr, false, || self.raw.try_lock())?;
-        Some(MutexGuard { raw: Some(raw), held: Held::enter(class, addr, true, false) })
+        Some(MutexGuard { raw: Some(raw), held: HeldLock::enter(class, addr, true, false) })
     }
 }
 

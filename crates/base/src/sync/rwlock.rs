@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::class::{Held, Identity, LockClass};
+use super::class::{HeldLock, Identity, LockClass};
 
 /// A lock for many readers or one writer, with a class (Linux: `struct rw_semaphore`).
 pub struct RwLock<T: ?Sized> {
@@ -12,12 +12,12 @@ pub struct RwLock<T: ?Sized> {
 
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     raw: parking_lot::RwLockReadGuard<'a, T>,
-    _held: Held,
+    _held: HeldLock,
 }
 
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     raw: parking_lot::RwLockWriteGuard<'a, T>,
-    _held: Held,
+    _held: HeldLock,
 }
 
 impl<T> RwLock<T> {
@@ -40,7 +40,7 @@ impl<T: ?Sized> RwLock<T> {
     #[inline(always)]
     fn take_read(&self, nested: bool) -> RwLockReadGuard<'_, T> {
         let (class, addr) = (self.identity.0, self.identity.address());
-        let held = Held::enter(class, addr, nested, true);
+        let held = HeldLock::enter(class, addr, nested, true);
         let raw = class.acquire(addr, true, || self.raw.try_read(), || self.raw.read());
         RwLockReadGuard { raw, _held: held }
     }
@@ -48,7 +48,7 @@ impl<T: ?Sized> RwLock<T> {
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let (class, addr) = (self.identity.0, self.identity.address());
         let raw = class.attempt(addr, true, || self.raw.try_read())?;
-        Some(RwLockReadGuard { raw, _held: Held::enter(class, addr, true, false) })
+        Some(RwLockReadGuard { raw, _held: HeldLock::enter(class, addr, true, false) })
     }
 
     #[inline]
@@ -64,7 +64,7 @@ impl<T: ?Sized> RwLock<T> {
     #[inline(always)]
     fn take_write(&self, nested: bool) -> RwLockWriteGuard<'_, T> {
         let (class, addr) = (self.identity.0, self.identity.address());
-        let held = Held::enter(class, addr, nested, true);
+        let held = HeldLock::enter(class, addr, nested, true);
         let raw = class.acquire(addr, false, || self.raw.try_write(), || self.raw.write());
         RwLockWriteGuard { raw, _held: held }
     }
@@ -72,7 +72,7 @@ impl<T: ?Sized> RwLock<T> {
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         let (class, addr) = (self.identity.0, self.identity.address());
         let raw = class.attempt(addr, false, || self.raw.try_write())?;
-        Some(RwLockWriteGuard { raw, _held: Held::enter(class, addr, true, false) })
+        Some(RwLockWriteGuard { raw, _held: HeldLock::enter(class, addr, true, false) })
     }
 }
 

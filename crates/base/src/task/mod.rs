@@ -25,7 +25,7 @@ use crate::sim;
 pub struct JoinHandle<T> {
     // The inner result is for a simulated thread, whose panic ends its run but not the thread.
     real: std::thread::JoinHandle<std::thread::Result<T>>,
-    simulated: Option<sim::Joined>,
+    simulated: Option<sim::JoinTarget>,
 }
 
 impl<T> JoinHandle<T> {

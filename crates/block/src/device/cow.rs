@@ -53,7 +53,7 @@ pub struct CowDevice {
 }
 
 /// The bytes of the base in a piece.
-struct Before {
+struct OldBytes {
     bytes: Vec<u8>,
     unread: Sectors,
 }
@@ -62,18 +62,18 @@ struct Before {
 const SECTOR: usize = 512;
 
 /// The location of the bytes of a piece.
-enum Found {
+enum PieceSource {
     Base,
     Memory(Piece),
     Side(Arc<dyn BlockDevice>),
 }
 
 impl State {
-    fn find(&self, piece: u64) -> Found {
+    fn find(&self, piece: u64) -> PieceSource {
         match (self.memory.get(&piece), &self.side) {
-            (Some(bytes), _) => Found::Memory(bytes.clone()),
-            (None, Some(side)) if self.spilled.contains(&piece) => Found::Side(side.clone()),
-            _ => Found::Base,
+            (Some(bytes), _) => PieceSource::Memory(bytes.clone()),
+            (None, Some(side)) if self.spilled.contains(&piece) => PieceSource::Side(side.clone()),
+            _ => PieceSource::Base,
         }
     }
 
@@ -179,10 +179,10 @@ impl CowDevice {
 
     /// The bytes of the base around a part that a write covers only partly, and the sectors that cannot be read. The
     /// base does not change, so they stay valid regardless of other writes.
-    fn before(&self, at: u64, len: usize) -> Result<Option<Before>> {
+    fn before(&self, at: u64, len: usize) -> Result<Option<OldBytes>> {
         let start = at - at % Self::PIECE_BYTES;
         let whole = Self::PIECE_BYTES.min(self.base.size_bytes() - start) as usize;
-        let changed = || !matches!(self.state.read().find(at / Self::PIECE_BYTES), Found::Base);
+        let changed = || !matches!(self.state.read().find(at / Self::PIECE_BYTES), PieceSource::Base);
         if len == whole || changed() {
             return Ok(None);
         }
@@ -203,11 +203,11 @@ impl CowDevice {
                 return Err(e);
             }
         }
-        Ok(Some(Before { bytes, unread }))
+        Ok(Some(OldBytes { bytes, unread }))
     }
 
     /// Writes into one piece. `before` are the bytes of the base, if they are needed.
-    fn put(&self, state: &mut State, at: u64, data: &[u8], before: Option<Before>) -> Result<()> {
+    fn put(&self, state: &mut State, at: u64, data: &[u8], before: Option<OldBytes>) -> Result<()> {
         let piece = at / Self::PIECE_BYTES;
         let start = piece * Self::PIECE_BYTES;
         let whole = Self::PIECE_BYTES.min(self.base.size_bytes() - start) as usize;
@@ -229,7 +229,7 @@ impl CowDevice {
             return Ok(());
         }
         let spilled = state.spilled.contains(&piece);
-        let Before { mut bytes, unread } = before.unwrap_or_else(|| Before { bytes: vec![0; whole], unread: 0 });
+        let OldBytes { mut bytes, unread } = before.unwrap_or_else(|| OldBytes { bytes: vec![0; whole], unread: 0 });
         if unread & !covered != 0 {
             state.unread.insert(piece, unread & !covered);
         }
@@ -283,13 +283,13 @@ impl super::wrapper::Wrapper for CowDevice {
             let piece = at / Self::PIECE_BYTES;
             let found = {
                 let state = self.state.read();
-                if state.is_unread(at, len) { Found::Base } else { state.find(piece) }
+                if state.is_unread(at, len) { PieceSource::Base } else { state.find(piece) }
             };
             let to = &mut buf[(at - offset) as usize..][..len];
             match found {
-                Found::Base => self.base.read_at(at, to, flags)?,
-                Found::Side(side) => side.read_at(at, to, flags)?,
-                Found::Memory(bytes) => {
+                PieceSource::Base => self.base.read_at(at, to, flags)?,
+                PieceSource::Side(side) => side.read_at(at, to, flags)?,
+                PieceSource::Memory(bytes) => {
                     to.copy_from_slice(&bytes[(at - piece * Self::PIECE_BYTES) as usize..][..len]);
                 }
             }

@@ -139,7 +139,7 @@ pub struct Request {
 }
 
 /// How a held request waits.
-enum Waiting {
+enum Requester {
     /// The device's thread completes it.
     Bio(Bio),
     /// A thread blocks, and waits for its outcome.
@@ -153,7 +153,7 @@ type Outcome = Option<i32>;
 struct State {
     rules: Vec<Catch>,
     next_id: u64,
-    held: Vec<(Request, Waiting)>,
+    held: Vec<(Request, Requester)>,
     /// Bios for the device's thread.
     ready: VecDeque<(Bio, Outcome)>,
     /// Outcomes that threads have not read yet.
@@ -264,11 +264,11 @@ impl HeldDevice {
         let mut s = self.inner.state.lock();
         let (go, stay) = std::mem::take(&mut s.held).into_iter().partition(|(r, _)| which(r));
         s.held = stay;
-        let go: Vec<(Request, Waiting)> = go;
+        let go: Vec<(Request, Requester)> = go;
         for (r, waiting) in go {
             match waiting {
-                Waiting::Bio(bio) => s.ready.push_back((bio, outcome)),
-                Waiting::Thread => s.told.push((r.id, outcome)),
+                Requester::Bio(bio) => s.ready.push_back((bio, outcome)),
+                Requester::Thread => s.told.push((r.id, outcome)),
             }
         }
         self.inner.change.notify_all();
@@ -376,7 +376,7 @@ impl Inner {
                     panic!("{op} of {len} bytes at byte {offset}: a rule of the test caught it");
                 }
                 Some(Action::Hold) => {
-                    s.held.push((request, Waiting::Thread));
+                    s.held.push((request, Requester::Thread));
                     self.change.notify_all();
                     loop {
                         if let Some(at) = s.told.iter().position(|(id, _)| *id == request.id) {
@@ -409,7 +409,7 @@ impl Wrapper for HeldDevice {
         match action {
             None => s.ready.push_back((bio, None)),
             Some(Action::Fail(errno)) => s.ready.push_back((bio, Some(errno))),
-            Some(Action::Hold) => s.held.push((request, Waiting::Bio(bio))),
+            Some(Action::Hold) => s.held.push((request, Requester::Bio(bio))),
             Some(Action::Panic) => {
                 drop(s);
                 panic!("{} of {} bytes at byte {}: a rule of the test caught it", bio.op, bio.len, bio.offset);

@@ -45,7 +45,7 @@ pub use late::{Crowded, LateDevice, Lateness};
 pub use mem::MemDevice;
 pub use nbd::{NbdAddress, NbdDevice, NbdOptions, NbdServer};
 pub use rate::RateDevice;
-pub use sim::{Arrival, DeviceModel, Dropped, MetaOnlyDevice, TimedDevice, Timer, Usage};
+pub use sim::{Arrival, DeviceModel, DroppedWrites, MetaOnlyDevice, TimedDevice, Timer, Usage};
 pub use stats::{IoCounters, IoStats};
 pub use traced::{TraceRecord, TracedDevice};
 pub use window::{OffsetDevice, ReadOnlyDevice};

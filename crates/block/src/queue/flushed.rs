@@ -1,4 +1,4 @@
-//! [`Flushed`]: whether every write so far is already durable.
+//! [`FlushTracker`]: whether every write so far is already durable.
 //!
 //! Each write is counted when it ends, before its completion runs. A flush makes the writes durable that had ended when
 //! it began. As long as no write has ended since the last successful flush began, another flush would have no effect
@@ -9,7 +9,7 @@
 
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 
-pub(super) struct Flushed {
+pub(super) struct FlushTracker {
     /// The number of writes that have ended.
     ended: AtomicU64,
     /// The number of these writes that are durable.
@@ -19,14 +19,14 @@ pub(super) struct Flushed {
 /// For a request that flushes, the number of writes that had ended when it began; otherwise none.
 pub(super) struct Mark(Option<u64>);
 
-impl Default for Flushed {
+impl Default for FlushTracker {
     /// Starts as not flushed, because earlier users of the device may have written.
-    fn default() -> Flushed {
-        Flushed { ended: AtomicU64::new(1), durable: AtomicU64::new(0) }
+    fn default() -> FlushTracker {
+        FlushTracker { ended: AtomicU64::new(1), durable: AtomicU64::new(0) }
     }
 }
 
-impl Flushed {
+impl FlushTracker {
     /// Records the beginning of a request other than a read. `flushes` means that it makes the writes durable that have
     /// already ended.
     pub(super) fn begin(&self, flushes: bool) -> Mark {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use extant_base::counter::Counter;
 
-use self::flushed::Flushed;
+use self::flushed::FlushTracker;
 pub use self::plug::Plug;
 pub use self::tags::{TagConfig, TagGuard, TagPolicyKind, TagSet, TagStats};
 pub use self::wait::{BioWait, submit_and_wait};
@@ -61,7 +61,7 @@ struct Path {
     /// The number that identifies this queue among those that share the tags.
     user: u32,
     counters: IoCounters,
-    flushed: Flushed,
+    flushed: FlushTracker,
 }
 
 impl Queue {
@@ -73,7 +73,7 @@ impl Queue {
     /// A queue in front of `inner`, with tags that it shares with other queues.
     pub fn sharing(inner: Arc<dyn BlockDevice>, tags: Arc<TagSet>) -> Queue {
         let user = tags.join();
-        let (counters, flushed) = (IoCounters::default(), Flushed::default());
+        let (counters, flushed) = (IoCounters::default(), FlushTracker::default());
         Queue { path: Arc::new(Path { inner, tags, user, counters, flushed }), merged: Counter::new() }
     }
 

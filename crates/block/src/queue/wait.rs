@@ -47,7 +47,7 @@ impl BioWait {
         let index = state.slots.len();
         state.slots.push(None);
         state.pending += 1;
-        Box::new(OnDone { shared: self.shared.clone(), index })
+        Box::new(SlotCompletion { shared: self.shared.clone(), index })
     }
 
     /// Waits until every bio has completed. Returns their completions, in the order of the calls to `end_io`. Bios that
@@ -61,12 +61,12 @@ impl BioWait {
     }
 }
 
-struct OnDone {
+struct SlotCompletion {
     shared: Arc<Shared>,
     index: usize,
 }
 
-impl EndIo for OnDone {
+impl EndIo for SlotCompletion {
     fn end_io(self: Box<Self>, done: Completion) {
         let mut state = self.shared.state.lock();
         if let Some(slot) = state.slots.get_mut(self.index) {
@@ -76,7 +76,7 @@ impl EndIo for OnDone {
     }
 }
 
-impl Drop for OnDone {
+impl Drop for SlotCompletion {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
         state.pending -= 1;

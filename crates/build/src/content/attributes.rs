@@ -136,7 +136,7 @@ fn put(list: &mut EntryList, full: &[u8], value: &[u8]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use crate::options::{Fact, Request, SizeAsked};
-    use crate::skeleton::{Owned, Skeleton};
+    use crate::skeleton::{OwnerUsage, Skeleton};
 
     use super::*;
 
@@ -145,7 +145,7 @@ mod tests {
         let request = Request { block_size: Some(block_size), size, ..Request::default() };
         let fact = Fact { device_bytes: 0, sector_size: 0, zeroed: true, now: 0, random: [0; 32], user: (0, 0) };
         let options = request.resolve(&fact).expect("options");
-        Skeleton::plan(&options, &Owned::default()).expect("a plan").geometry().clone()
+        Skeleton::plan(&options, &OwnerUsage::default()).expect("a plan").geometry().clone()
     }
 
     fn set(count: usize) -> Vec<Xattr> {

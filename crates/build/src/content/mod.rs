@@ -30,7 +30,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use extant_base::sync::{LockClass, Mutex};
-use extant_ondisk::dirent::{DirBlockFormat, DirRule, Whole, WholeFormat};
+use extant_ondisk::dirent::{DirBlockFormat, DirRule, DirectoryLayout, WholeFormat};
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::htree::{HashVersion, Hasher};
 use extant_ondisk::inode::{FAST_SYMLINK_LIMIT, InodeDesc, InodeFlags, LINK_MAX};
@@ -40,14 +40,14 @@ use extant_ondisk::{casefold, indirect};
 use crate::error::shown;
 use crate::options::Options;
 use crate::plan::{Piece, Plan};
-use crate::skeleton::{self, Finished, Owned, Skeleton, Usage};
+use crate::skeleton::{self, Finished, OwnerUsage, Skeleton, Usage};
 use crate::tree::{Body, Content, Id, Tree};
 use crate::{Error, Result};
 use line::Line;
 use map::{FileMap, Ranges};
 use numbers::Numbers;
 use order::Order;
-use place::{Placed, Record};
+use place::{Places, Record};
 
 static DIRECTORY: LockClass = LockClass::new("build directory", 772);
 
@@ -67,8 +67,8 @@ pub fn add_lost_found(tree: &mut Tree) -> Result<()> {
 }
 
 /// The owners of a tree's inodes, if there are quota files.
-fn owners(tree: &Tree, options: &Options) -> Owned {
-    let mut owned = Owned::default();
+fn owners(tree: &Tree, options: &Options) -> OwnerUsage {
+    let mut owned = OwnerUsage::default();
     if options.quota.contains(&true) {
         tree.nodes.iter().for_each(|node| owned.add([node.uid, node.gid, PROJECT], 0));
     }
@@ -80,7 +80,7 @@ pub struct ContentPlan<'a> {
     placement: Placement<'a>,
     content: &'a dyn Content,
     finished: Finished,
-    last: Mutex<Option<(Id, Arc<Whole>)>>,
+    last: Mutex<Option<(Id, Arc<DirectoryLayout>)>>,
 }
 
 /// The places of everything.
@@ -90,12 +90,12 @@ struct Placement<'a> {
     numbers: Numbers,
     line: Line,
     directories: WholeFormat,
-    placed: Placed,
+    placed: Places,
 }
 
 /// The results of another placement of the same tree.
 #[derive(Default)]
-struct Known {
+struct PriorPlacement {
     /// The order of the inodes, reused if names are hashed the same way.
     order: Option<Order>,
     /// The records, reused without change; empty if nothing is known.
@@ -124,7 +124,7 @@ impl<'a> ContentPlan<'a> {
     /// few blocks or inodes.
     pub fn new(options: &Options, tree: &'a Tree, content: &'a dyn Content) -> Result<ContentPlan<'a>> {
         let skeleton = Skeleton::plan(options, &owners(tree, options))?;
-        let placement = Placement::new(&skeleton, tree, Known::default())?;
+        let placement = Placement::new(&skeleton, tree, PriorPlacement::default())?;
         placement.check_room()?;
         let finished = skeleton.finish(placement.usage(options)?)?;
         Ok(ContentPlan { placement, content, finished, last: Mutex::new(&DIRECTORY, None) })
@@ -141,7 +141,7 @@ impl<'a> ContentPlan<'a> {
     }
 
     /// The layout of a directory whose blocks are being created.
-    fn layout_for_blocks(&self, id: Id) -> Result<Arc<Whole>> {
+    fn layout_for_blocks(&self, id: Id) -> Result<Arc<DirectoryLayout>> {
         if self.placement.placed.records[id.0 as usize].blocks > 1
             && let Some((_, whole)) = self.last.lock().as_ref().filter(|(last, _)| *last == id)
         {
@@ -157,7 +157,7 @@ impl<'a> ContentPlan<'a> {
 
 impl<'a> Placement<'a> {
     /// Places a tree, even if there is not enough room for it.
-    fn new(skeleton: &Skeleton, tree: &'a Tree, known: Known) -> Result<Placement<'a>> {
+    fn new(skeleton: &Skeleton, tree: &'a Tree, known: PriorPlacement) -> Result<Placement<'a>> {
         let (geo, sb) = (skeleton.geometry(), skeleton.superblock());
         let hash = HashVersion::from_disk(sb.default_hash_version(), sb.hash_unsigned());
         let hasher = Hasher::new(hash.unwrap_or(HashVersion::HalfMd4), sb.hash_seed());
@@ -184,7 +184,7 @@ impl<'a> Placement<'a> {
             numbers,
             line: Line::new(free),
             directories,
-            placed: Placed { records: known.records, ..Placed::default() },
+            placed: Places { records: known.records, ..Places::default() },
         };
         placement.place()?;
         Ok(placement)
@@ -234,7 +234,7 @@ impl<'a> Placement<'a> {
         let is_directory = |id: &Id| matches!(self.tree.node(*id).body, Body::Directory { .. });
         let mut directories: Vec<_> = self.ids().filter(is_directory).map(|id| self.numbers.ino(id)).collect();
         directories.sort_unstable();
-        let mut owned = Owned::default();
+        let mut owned = OwnerUsage::default();
         for id in self.ids().filter(|_| options.quota.contains(&true)) {
             let node = self.tree.node(id);
             owned.add([node.uid, node.gid, PROJECT], self.bytes(id)?);
@@ -345,7 +345,7 @@ impl<'a> Placement<'a> {
     }
 
     /// The layout of a directory.
-    fn lay_out(&self, id: Id) -> Result<Whole> {
+    fn lay_out(&self, id: Id) -> Result<DirectoryLayout> {
         let block_size = self.geometry().block_size;
         let blocks_min = if self.numbers.is_lost_found(id) { (LOST_FOUND_BYTES / block_size).clamp(2, 12) } else { 0 };
         let entries = self.entries(id);

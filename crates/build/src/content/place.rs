@@ -1,6 +1,6 @@
 //! The places of all parts of a tree on the line of free blocks.
 //!
-//! Main types: [`Placed`], [`Object`] (a part that is contiguous on the line).
+//! Main types: [`Places`], [`Object`] (a part that is contiguous on the line).
 //!
 //! Everything that a walk needs comes first: directories, each followed by its extent nodes, then attribute blocks,
 //! long symbolic links and the extent nodes of files. Data comes last. All of them are in the order of the inodes'
@@ -63,7 +63,7 @@ pub enum Object {
 
 /// The places of everything.
 #[derive(Default)]
-pub(super) struct Placed {
+pub(super) struct Places {
     /// The records, by the inode's number in the tree.
     pub records: Vec<Record>,
     pub attributes: Vec<AttributeBlock>,
@@ -75,7 +75,7 @@ pub(super) struct Placed {
     pub end: u64,
 }
 
-impl Placed {
+impl Places {
     /// The attribute block of an inode.
     pub fn attribute_block(&self, id: Id) -> Option<&AttributeBlock> {
         let number = self.records[id.0 as usize].attributes.checked_sub(1)?;

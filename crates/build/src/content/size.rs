@@ -10,9 +10,9 @@
 
 use extant_ondisk::jbd2::default_blocks;
 
-use super::{Known, Placement, owners};
+use super::{Placement, PriorPlacement, owners};
 use crate::options::{Fact, Options, Request, SizeAsked};
-use crate::skeleton::{Owned, Skeleton};
+use crate::skeleton::{OwnerUsage, Skeleton};
 use crate::tree::Tree;
 use crate::{Error, Result};
 
@@ -138,9 +138,9 @@ struct Search<'a> {
     tree: &'a Tree,
     spare: Spare,
     /// The result of [`owners`], which is called once.
-    owned: Option<Owned>,
+    owned: Option<OwnerUsage>,
     /// The results of the last attempt, and its block size.
-    known: (u64, Known),
+    known: (u64, PriorPlacement),
 }
 
 impl Search<'_> {
@@ -167,7 +167,7 @@ impl Search<'_> {
             let spare = spare + self.spare.bytes.div_ceil(block_size);
             let missing = placement.blocks_missing().saturating_add_unsigned(spare);
             let order = Some(placement.numbers.into_order());
-            self.known = (block_size, Known { order, records: placement.placed.records });
+            self.known = (block_size, PriorPlacement { order, records: placement.placed.records });
             if needed > geo.inodes_count && request.inodes.is_none() {
                 let spare = u64::from(needed.div_ceil(100)) * u64::from(self.spare.percent);
                 request.inodes = Some(u64::from(needed) + spare);

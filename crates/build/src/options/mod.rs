@@ -15,7 +15,7 @@ mod request;
 pub use features::makeable;
 pub use request::{Fact, Request, SizeAsked, UuidAsked, parse_bytes, parse_uuid, random_uuid, time_uuid};
 
-use extant_ondisk::superblock::Wanted;
+use extant_ondisk::superblock::LayoutRequest;
 
 /// The parameters of a new journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct ExternalJournal {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// The superblock's values.
-    pub wanted: Wanted,
+    pub wanted: LayoutRequest,
     /// The journal; `None` if there is none in the file system.
     pub journal: Option<JournalOptions>,
     /// The journal on a separate device.

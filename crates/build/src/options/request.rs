@@ -7,7 +7,7 @@
 
 use extant_ondisk::features::{Compat, Incompat, RoCompat};
 use extant_ondisk::jbd2::{MIN_LOG_BLOCKS, default_blocks};
-use extant_ondisk::superblock::{JournalDevice, NewJournalDevice, Wanted};
+use extant_ondisk::superblock::{JournalDevice, LayoutRequest, NewJournalDevice};
 
 use super::extended::Extended;
 use super::features::Features;
@@ -450,7 +450,7 @@ impl Request {
     }
 
     /// The superblock's values.
-    fn wanted(&self, fact: &Fact, basis: &Basis) -> Result<Wanted> {
+    fn wanted(&self, fact: &Fact, basis: &Basis) -> Result<LayoutRequest> {
         let Basis { extended, features, .. } = basis;
         let casefold = features.incompat.contains(Incompat::CASEFOLD);
         let strict = if extended.encoding_strict == Some(true) { ENCODING_STRICT } else { 0 };
@@ -460,7 +460,7 @@ impl Request {
             0 => (0, 0),
             _ => (profile::DEFAULT_MOUNT_OPTS, 1),
         };
-        Ok(Wanted {
+        Ok(LayoutRequest {
             compat: features.compat,
             incompat: features.incompat,
             ro_compat: features.ro_compat,

@@ -14,7 +14,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 
 use super::finish::{Finished, Inodes, Key, Usage};
 use super::map::Mapped;
-use super::quota::Owned;
+use super::quota::OwnerUsage;
 use super::{Skeleton, file};
 use crate::options::Options;
 use crate::plan::{Piece, Plan};
@@ -73,11 +73,11 @@ impl Empty {
         }
         let ino = InodeNr(FIRST_INO);
         let owners = [[options.root_owner.0, options.root_owner.1, 0], [0; 3]];
-        let mut owned = Owned::default();
+        let mut owned = OwnerUsage::default();
         owners.iter().for_each(|owners| owned.add(*owners, 0));
         let skeleton = Skeleton::plan_with_directories(options, &[(InodeNr::ROOT, 1), (ino, lost_found)], &owned)?;
         let directories = vec![InodeNr::ROOT, skeleton.lost_found_ino()];
-        let mut owned = Owned::default();
+        let mut owned = OwnerUsage::default();
         for (owners, mapped) in owners.into_iter().zip(&skeleton.directories) {
             owned.add(owners, file::sectors(mapped, skeleton.geometry()) * 512);
         }

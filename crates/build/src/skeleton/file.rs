@@ -15,7 +15,7 @@ use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr, mmp, orphan};
 
 use super::map::Mapped;
-use super::quota::{self, Owned};
+use super::quota::{self, OwnerUsage};
 use super::space::{Space, no_space};
 use crate::Result;
 
@@ -70,7 +70,7 @@ impl SystemFile {
     }
 
     /// Fills the quota file with the usage of each owner.
-    pub fn set_usage(&mut self, owned: &Owned) {
+    pub fn set_usage(&mut self, owned: &OwnerUsage) {
         if let Kind::Quota { kind, bytes } = &mut self.kind {
             let now = quota::file(*kind, owned.of(*kind));
             debug_assert_eq!(now.len(), bytes.len(), "owners that the file was not planned for");

@@ -13,7 +13,7 @@ use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap, inode};
 
 use super::Skeleton;
 use super::file::Part;
-use super::quota::Owned;
+use super::quota::OwnerUsage;
 use super::space::no_space;
 use crate::plan::Piece;
 use crate::{Error, Result};
@@ -30,7 +30,7 @@ pub struct Usage {
     /// The inodes that are directories, in ascending order, including the root and lost+found.
     pub directories: Vec<InodeNr>,
     /// The owners for which the skeleton was planned; empty without quota files.
-    pub owned: Owned,
+    pub owned: OwnerUsage,
 }
 
 /// Creates the bytes of inodes that do not belong to the skeleton.

@@ -1,9 +1,9 @@
 //! A file system without files: superblock, descriptors, bitmaps, inode tables, journal, resize inode, quota and orphan
 //! files, each at the place that mke2fs chooses.
 //!
-//! Main types: [`Skeleton`] (the places of everything), [`Usage`] (the blocks and inodes of a tree's files), [`Owned`]
-//! (their owners), [`Finished`] (the skeleton's pieces with their bytes), [`Inodes`] (creates the bytes of inodes that
-//! do not belong to the skeleton). The memory depends on the number of groups, not of blocks.
+//! Main types: [`Skeleton`] (the places of everything), [`Usage`] (the blocks and inodes of a tree's files),
+//! [`OwnerUsage`] (their owners), [`Finished`] (the skeleton's pieces with their bytes), [`Inodes`] (creates the bytes
+//! of inodes that do not belong to the skeleton). The memory depends on the number of groups, not of blocks.
 //!
 //! # Locking
 //! None.
@@ -18,7 +18,7 @@ mod tables;
 
 pub use empty::Empty;
 pub use finish::{Finished, Inodes, Key, Usage};
-pub use quota::Owned;
+pub use quota::OwnerUsage;
 
 use std::ops::Range;
 
@@ -64,13 +64,17 @@ impl Skeleton {
     ///
     /// # Errors
     /// The options contradict each other or the size.
-    pub fn plan(options: &Options, owned: &Owned) -> Result<Skeleton> {
+    pub fn plan(options: &Options, owned: &OwnerUsage) -> Result<Skeleton> {
         Skeleton::plan_with_directories(options, &[], owned)
     }
 
     /// Places everything. The directories, as inodes and numbers of blocks, come before the structures that mke2fs
     /// creates after its directories.
-    fn plan_with_directories(options: &Options, directories: &[(InodeNr, u64)], owned: &Owned) -> Result<Skeleton> {
+    fn plan_with_directories(
+        options: &Options,
+        directories: &[(InodeNr, u64)],
+        owned: &OwnerUsage,
+    ) -> Result<Skeleton> {
         let layout = Layout::compute(&options.wanted).map_err(|error| match error {
             LayoutError::TooSmall => no_space(),
             LayoutError::TooFewInodes { found, least } => Error::Options(format!(
@@ -194,7 +198,7 @@ impl Skeleton {
         Ok(SystemFile::new(ino, Kind::Orphans, mapped, blocks, now, geo))
     }
 
-    fn quota_files(&mut self, geo: &Geometry, now: Timestamp, owned: &Owned) -> Result<[Option<InodeNr>; 3]> {
+    fn quota_files(&mut self, geo: &Geometry, now: Timestamp, owned: &OwnerUsage) -> Result<[Option<InodeNr>; 3]> {
         let mut inodes = [None; 3];
         let wanted = self.options.quota;
         for (i, kind) in QuotaKind::ALL.into_iter().enumerate().filter(|(i, _)| wanted[*i]) {

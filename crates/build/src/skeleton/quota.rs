@@ -1,6 +1,6 @@
 //! The usage of owners with which a new file system begins.
 //!
-//! Main type: [`Owned`]. Main function: [`file`]. `extant_ondisk::quota::pack` makes the files.
+//! Main type: [`OwnerUsage`]. Main function: [`file`]. `extant_ondisk::quota::pack` makes the files.
 //!
 //! # Locking
 //! None.
@@ -12,9 +12,9 @@ use extant_ondisk::quota::{Limits, QuotaKind, Usage};
 
 /// The usage of each user, group and project.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Owned([BTreeMap<u32, Usage>; 3]);
+pub struct OwnerUsage([BTreeMap<u32, Usage>; 3]);
 
-impl Owned {
+impl OwnerUsage {
     /// Adds an inode of this many bytes to its user, its group and its project.
     pub fn add(&mut self, owners: [u32; 3], bytes: u64) {
         for (usages, id) in self.0.iter_mut().zip(owners) {

@@ -99,7 +99,7 @@ pub struct Contents {
 impl Content for Contents {
     fn open(&self, content: u64) -> Result<Box<dyn ReadAt + '_>> {
         let Some(part) = &self.parts[((content & !SPARSE) >> OFFSET_BITS) as usize] else {
-            return Ok(Box::new(Nothing));
+            return Ok(Box::new(EmptyFile));
         };
         let place = content & (PART_BYTES_MAX - 1);
         Ok(match content & SPARSE {
@@ -110,9 +110,9 @@ impl Content for Contents {
 }
 
 /// An empty file.
-struct Nothing;
+struct EmptyFile;
 
-impl ReadAt for Nothing {
+impl ReadAt for EmptyFile {
     fn read_at(&self, _: u64, buf: &mut [u8]) -> Result<()> {
         buf.fill(0);
         Ok(())

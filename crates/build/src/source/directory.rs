@@ -50,16 +50,16 @@ struct Place {
 }
 
 /// A regular file that was found.
-struct Met {
+struct FoundFile {
     dir: u32,
     /// The offset of its name in [`Names::bytes`], times 256, plus its length.
     name: u64,
-    /// A fingerprint of the fields that [`Below::fingerprint`] reads.
+    /// A fingerprint of the fields that [`SourceRoot::fingerprint`] reads.
     fingerprint: u64,
 }
 
 /// The source's directory.
-struct Below {
+struct SourceRoot {
     /// The source's own path, for messages.
     path: Vec<u8>,
     root: OwnedFd,
@@ -70,10 +70,10 @@ struct Below {
 
 /// The names by which files are opened again.
 struct Names {
-    below: Below,
+    below: SourceRoot,
     bytes: Vec<u8>,
     dirs: Vec<Place>,
-    files: Vec<Met>,
+    files: Vec<FoundFile>,
 }
 
 /// A directory that has not been listed yet.
@@ -90,23 +90,23 @@ struct Chunk {
     dir: u32,
     /// The path before the names.
     prefix: Vec<u8>,
-    found: Vec<Found>,
+    found: Vec<FoundEntry>,
     left_out: LeftOut,
     /// No more chunks of this directory will come.
     last: bool,
 }
 
 /// An entry that a thread reports.
-struct Found {
+struct FoundEntry {
     name: Box<[u8]>,
     attributes: Attributes,
     id: (u64, u64),
     /// Whether there are other names, unless it is a directory.
     several: bool,
-    what: What,
+    what: EntryKind,
 }
 
-enum What {
+enum EntryKind {
     Directory,
     File { size: u64, data: Option<Vec<Range<u64>>>, fingerprint: u64 },
     Symlink(Vec<u8>),
@@ -128,7 +128,7 @@ pub(super) fn read(path: &Path, options: Options) -> Result<Source> {
     let opened = openat(CWD, path, flags, Mode::empty()).and_then(|root| fstat(&root).map(|stat| (root, stat)));
     let path = path.as_os_str().as_bytes();
     let (root, stat) = opened.map_err(|e| super::source_error(shown(path), &e.into()))?;
-    let below = Below::new(path.to_vec(), root);
+    let below = SourceRoot::new(path.to_vec(), root);
     let mut builder = Builder::new(options.tree);
     let mut lister = Lister::new(&below);
     let xattrs = lister.xattrs(&below.root, b".", b"")?;
@@ -158,7 +158,7 @@ struct Walk {
     /// The names, stored as in [`Names`].
     bytes: Vec<u8>,
     dirs: Vec<Place>,
-    files: Vec<Met>,
+    files: Vec<FoundFile>,
     waiting: Vec<Job>,
     /// The builder's numbers of files with several names.
     linked: HashMap<(u64, u64), u32>,
@@ -167,7 +167,7 @@ struct Walk {
 
 impl Walk {
     /// Starts threads that list directories, and takes their entries in any order.
-    fn run(&mut self, below: &Below) -> Result<()> {
+    fn run(&mut self, below: &SourceRoot) -> Result<()> {
         std::thread::scope(|threads| {
             // Both ends of all channels are dropped with this closure, even if it fails. Then the threads end.
             let (results, found) = mpsc::sync_channel(CHUNKS);
@@ -217,7 +217,7 @@ impl Walk {
         self.left_out.add(left_out);
         let mut path = prefix;
         let prefix = path.len();
-        for Found { name, attributes, id, several, what } in found {
+        for FoundEntry { name, attributes, id, several, what } in found {
             path.truncate(prefix);
             path.extend_from_slice(&name);
             if several && let Some(node) = self.linked.get(&id) {
@@ -225,22 +225,22 @@ impl Walk {
                 continue;
             }
             match what {
-                What::Directory => {
+                EntryKind::Directory => {
                     self.builder.directory(&path, attributes)?;
                     let number = self.dirs.len() as u32;
                     let start = self.add(&name);
                     self.dirs.push(Place { parent: dir, name: start..start + name.len() as u64 });
                     self.waiting.push(Job { dir: number, path: path.clone(), id });
                 }
-                What::File { size, data, fingerprint } => {
+                EntryKind::File { size, data, fingerprint } => {
                     let content = self.files.len() as u64;
                     let start = self.add(&name);
-                    self.files.push(Met { dir, name: start << 8 | name.len() as u64, fingerprint });
+                    self.files.push(FoundFile { dir, name: start << 8 | name.len() as u64, fingerprint });
                     self.builder.file(&path, attributes, size, data, content)?;
                 }
-                What::Symlink(target) => self.builder.symlink(&path, attributes, &target)?,
-                What::Device { major, minor } => self.builder.device(&path, attributes, major, minor)?,
-                What::Special => self.builder.special(&path, attributes)?,
+                EntryKind::Symlink(target) => self.builder.symlink(&path, attributes, &target)?,
+                EntryKind::Device { major, minor } => self.builder.device(&path, attributes, major, minor)?,
+                EntryKind::Special => self.builder.special(&path, attributes)?,
             }
             if several && let Some(node) = self.builder.target(&path) {
                 self.linked.insert(id, node);
@@ -274,7 +274,7 @@ fn work(lister: &mut Lister<'_>, worker: usize, jobs: &mpsc::Receiver<Job>, resu
 
 /// The state of a thread that lists.
 struct Lister<'a> {
-    below: &'a Below,
+    below: &'a SourceRoot,
     /// Whether this thread has its own working directory, which is that of [`Lister::list`].
     enters: bool,
     left_out: LeftOut,
@@ -283,7 +283,7 @@ struct Lister<'a> {
 }
 
 impl Lister<'_> {
-    fn new(below: &Below) -> Lister<'_> {
+    fn new(below: &SourceRoot) -> Lister<'_> {
         Lister {
             below,
             enters: false,
@@ -334,29 +334,29 @@ impl Lister<'_> {
         Ok(send(Chunk { worker, dir, prefix: at, found, left_out, last: true }))
     }
 
-    fn entry(&mut self, fd: &OwnedFd, name: &[u8], path: &[u8]) -> Result<Found> {
+    fn entry(&mut self, fd: &OwnedFd, name: &[u8], path: &[u8]) -> Result<FoundEntry> {
         let below = self.below;
         let stat = statat(fd, os(name), AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|e| entry_error(below.shown(path), "cannot be examined", e))?;
         let kind = FileType::from_mode(stat.st_mode as u16);
         let xattrs = self.xattrs(fd, name, path)?;
         let what = match kind {
-            Some(FileType::Directory) => What::Directory,
+            Some(FileType::Directory) => EntryKind::Directory,
             Some(FileType::Regular) => {
                 let size = stat.st_size as u64;
                 let sparse = (stat.st_blocks as u64).saturating_mul(512) < size;
                 let data = if sparse { self.data(fd, name, path, &stat)? } else { None };
-                What::File { size, data, fingerprint: below.fingerprint(&stat) }
+                EntryKind::File { size, data, fingerprint: below.fingerprint(&stat) }
             }
             Some(FileType::Symlink) => {
                 let target = readlinkat(fd, os(name), Vec::new())
                     .map_err(|e| entry_error(below.shown(path), "the link cannot be read", e))?;
-                What::Symlink(target.into_bytes())
+                EntryKind::Symlink(target.into_bytes())
             }
             Some(FileType::CharDevice | FileType::BlockDevice) => {
-                What::Device { major: major(stat.st_rdev), minor: minor(stat.st_rdev) }
+                EntryKind::Device { major: major(stat.st_rdev), minor: minor(stat.st_rdev) }
             }
-            Some(FileType::Fifo | FileType::Socket) => What::Special,
+            Some(FileType::Fifo | FileType::Socket) => EntryKind::Special,
             None => {
                 let why = format!("mode {:o} is of no known type", stat.st_mode);
                 return Err(Error::Entry { entry: below.shown(path), why });
@@ -369,7 +369,7 @@ impl Lister<'_> {
         {
             attributes.flags = case_flag(&dir);
         }
-        Ok(Found { name: name.into(), attributes, id: id(&stat), several, what })
+        Ok(FoundEntry { name: name.into(), attributes, id: id(&stat), several, what })
     }
 
     /// The ranges with data of a file with holes; `None` if it has data everywhere, according to the host.
@@ -468,11 +468,11 @@ impl Names {
     }
 }
 
-impl Below {
-    fn new(path: Vec<u8>, root: OwnedFd) -> Below {
+impl SourceRoot {
+    fn new(path: Vec<u8>, root: OwnedFd) -> SourceRoot {
         let seen = stat(format!("/proc/self/fd/{}", root.as_raw_fd())).and_then(|seen| Ok((seen, fstat(&root)?)));
         let has_proc = seen.is_ok_and(|(seen, root)| id(&seen) == id(&root));
-        Below { path, root, has_proc, hasher: RandomState::new() }
+        SourceRoot { path, root, has_proc, hasher: RandomState::new() }
     }
 
     /// The path in the user's form.
@@ -533,7 +533,7 @@ impl Content for Names {
 }
 
 struct Reader<'a> {
-    below: &'a Below,
+    below: &'a SourceRoot,
     path: Vec<u8>,
     file: File,
     fingerprint: u64,
@@ -581,9 +581,9 @@ mod tests {
 
     use super::*;
 
-    fn below(dir: &Path) -> Below {
+    fn below(dir: &Path) -> SourceRoot {
         let root = openat(CWD, dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opened");
-        Below::new(b"top".to_vec(), root)
+        SourceRoot::new(b"top".to_vec(), root)
     }
 
     #[test]
@@ -610,7 +610,7 @@ mod tests {
         }
         std::os::unix::fs::symlink(at("secret/f"), at("tree/inner/link")).expect("a link");
         for (has_proc, enters) in [(true, false), (false, false), (false, true)] {
-            let below = Below { has_proc, ..below(&at("tree")) };
+            let below = SourceRoot { has_proc, ..below(&at("tree")) };
             let inner = below.open(b"inner", OFlags::RDONLY | OFlags::DIRECTORY).expect("opened");
             std::fs::rename(at("tree/inner"), at("tree/old")).expect("renamed");
             std::os::unix::fs::symlink(at("secret"), at("tree/inner")).expect("a link");

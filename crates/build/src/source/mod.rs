@@ -226,7 +226,7 @@ fn archive(mut input: tar::Input<'_>, form: &Form, options: Options) -> Result<S
 
 /// An archive without entries contains only zeros, like many files that are no archives. It is accepted only if the
 /// user says that it is an archive.
-fn refuse_empty(input: &mut tar::Input<'_>, seen: &tar::Seen, form: &Form) -> Result<()> {
+fn refuse_empty(input: &mut tar::Input<'_>, seen: &tar::ArchiveSummary, form: &Form) -> Result<()> {
     if !seen.is_marked {
         return Err(input.refused("it is empty"));
     }

@@ -384,14 +384,14 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// The target of a path of the model.
 #[derive(Clone, Debug, PartialEq)]
-enum Thing {
+enum ModelNode {
     Directory(u32),
     File(u32),
     Later(String),
 }
 
 #[derive(Default)]
-struct Model(BTreeMap<String, Thing>);
+struct Model(BTreeMap<String, ModelNode>);
 
 impl Model {
     fn below(path: &str) -> String {
@@ -409,17 +409,17 @@ impl Model {
 
     /// Whether the parents are directories, or can be created.
     fn open(&self, path: &str) -> bool {
-        Model::parents(path).all(|parent| matches!(self.0.get(parent), None | Some(Thing::Directory(_))))
+        Model::parents(path).all(|parent| matches!(self.0.get(parent), None | Some(ModelNode::Directory(_))))
     }
 
-    fn put(&mut self, path: &str, thing: Thing) -> bool {
+    fn put(&mut self, path: &str, thing: ModelNode) -> bool {
         if !self.open(path) {
             return false;
         }
         for parent in Model::parents(path) {
-            self.0.entry(parent.to_owned()).or_insert(Thing::Directory(0));
+            self.0.entry(parent.to_owned()).or_insert(ModelNode::Directory(0));
         }
-        if !matches!((&thing, self.0.get(path)), (Thing::Directory(_), Some(Thing::Directory(_)))) {
+        if !matches!((&thing, self.0.get(path)), (ModelNode::Directory(_), Some(ModelNode::Directory(_)))) {
             self.empty(path);
         }
         self.0.insert(path.to_owned(), thing);
@@ -428,14 +428,14 @@ impl Model {
 
     fn step(&mut self, step: &Step, number: u32) -> bool {
         match step {
-            Step::Directory(path) => self.put(path, Thing::Directory(number)),
-            Step::File(path) => self.put(path, Thing::File(number)),
+            Step::Directory(path) => self.put(path, ModelNode::Directory(number)),
+            Step::File(path) => self.put(path, ModelNode::File(number)),
             Step::Link(path, target) => {
                 let thing = match self.0.get(target) {
                     _ if !self.open(target) => return false,
-                    Some(Thing::Directory(_)) => return false,
-                    Some(Thing::File(number)) => Thing::File(*number),
-                    Some(Thing::Later(_)) | None => Thing::Later(target.clone()),
+                    Some(ModelNode::Directory(_)) => return false,
+                    Some(ModelNode::File(number)) => ModelNode::File(*number),
+                    Some(ModelNode::Later(_)) | None => ModelNode::Later(target.clone()),
                 };
                 self.put(path, thing)
             }
@@ -451,7 +451,7 @@ impl Model {
                 if !self.open(path) {
                     return false;
                 }
-                if matches!(self.0.get(path), Some(Thing::Directory(_))) {
+                if matches!(self.0.get(path), Some(ModelNode::Directory(_))) {
                     self.empty(path);
                 }
                 true
@@ -460,20 +460,20 @@ impl Model {
     }
 
     /// Every name, with links followed; `None` if one is impossible.
-    fn finish(&self) -> Option<BTreeMap<String, Thing>> {
-        let follow = |thing: &Thing| {
+    fn finish(&self) -> Option<BTreeMap<String, ModelNode>> {
+        let follow = |thing: &ModelNode| {
             let mut thing = thing.clone();
             for _ in 0..=self.0.len() {
                 match thing {
-                    Thing::Later(target) => thing = self.0.get(&target)?.clone(),
-                    Thing::Directory(_) => return None,
-                    Thing::File(_) => return Some(thing),
+                    ModelNode::Later(target) => thing = self.0.get(&target)?.clone(),
+                    ModelNode::Directory(_) => return None,
+                    ModelNode::File(_) => return Some(thing),
                 }
             }
             None
         };
         let finished = self.0.iter().map(|(path, thing)| match thing {
-            Thing::Later(_) => Some((path.clone(), follow(thing)?)),
+            ModelNode::Later(_) => Some((path.clone(), follow(thing)?)),
             thing => Some((path.clone(), thing.clone())),
         });
         finished.collect()
@@ -503,12 +503,12 @@ proptest! {
             return Ok(());
         };
         let tree = tree.expect("the model finishes");
-        let found: BTreeMap<String, Thing> = names(&tree)
+        let found: BTreeMap<String, ModelNode> = names(&tree)
             .into_iter()
             .map(|(path, id)| {
                 let node = tree.node(id);
                 let directory = matches!(node.body, Body::Directory { .. });
-                let thing = if directory { Thing::Directory(node.uid) } else { Thing::File(node.uid) };
+                let thing = if directory { ModelNode::Directory(node.uid) } else { ModelNode::File(node.uid) };
                 (path[1..].to_owned(), thing)
             })
             .collect();

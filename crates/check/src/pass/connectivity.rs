@@ -13,7 +13,7 @@ use crate::problem::Problem;
 use crate::report::Sink;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum WalkState {
     Unknown,
     Walked,
     Done,
@@ -25,16 +25,16 @@ pub fn check(check: &Check, directories: &Directories, sink: &mut Sink) {
     if !root.has(InodeState::USED) {
         sink.push(Finding::at(Problem::NoRootInode, Place::Inode(InodeNr::ROOT)));
     }
-    let mut ways = vec![Way::Unknown; directories.dirs.len()];
+    let mut ways = vec![WalkState::Unknown; directories.dirs.len()];
     if let Some(at) = directories.find(InodeNr::ROOT.0) {
-        ways[at] = Way::Done;
+        ways[at] = WalkState::Done;
     }
     let mut path = Vec::new();
     for start in 0..directories.dirs.len() {
         let mut at = start;
         path.clear();
-        while ways[at] == Way::Unknown {
-            ways[at] = Way::Walked;
+        while ways[at] == WalkState::Unknown {
+            ways[at] = WalkState::Walked;
             path.push(at);
             let dir = directories.dirs[at];
             let orphan = check.orphans.contains(&dir.ino);
@@ -47,7 +47,7 @@ pub fn check(check: &Check, directories: &Directories, sink: &mut Sink) {
             }
             let Some(parent) = directories.find(directories.parent(at)) else { break };
             at = parent;
-            if ways[at] == Way::Walked {
+            if ways[at] == WalkState::Walked {
                 // A cycle is reported once, at its smallest directory.
                 let from = path.iter().position(|step| *step == at).unwrap_or(0);
                 let least = path[from..].iter().copied().min().unwrap_or(at);
@@ -56,7 +56,7 @@ pub fn check(check: &Check, directories: &Directories, sink: &mut Sink) {
             }
         }
         for step in &path {
-            ways[*step] = Way::Done;
+            ways[*step] = WalkState::Done;
         }
     }
     for (at, dir) in directories.dirs.iter().enumerate() {

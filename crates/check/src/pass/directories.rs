@@ -17,7 +17,7 @@ use super::dir_runs::{self, DirRun};
 use super::entries;
 use super::htree::{self, Leaf, Link, Root};
 use super::names;
-use super::walk::{Dir, Walked};
+use super::walk::{Dir, WalkResult};
 use crate::context::Check;
 use crate::error::Result;
 use crate::finding::{Finding, Place};
@@ -28,7 +28,7 @@ use crate::scan::{self, Output};
 
 /// A name of a directory in its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Sub {
+pub struct Subdirectory {
     pub child: u32,
     pub name: Name,
 }
@@ -76,7 +76,7 @@ static HOLDS: LockClass = LockClass::new("check parents", 767);
 #[derive(Default)]
 pub struct DirOut {
     pub sink: Sink,
-    pub subs: Vec<Sub>,
+    pub subs: Vec<Subdirectory>,
     pub dotdots: Vec<(u32, u32)>,
     pub roots: Vec<Root>,
     pub leaves: Vec<Leaf>,
@@ -126,8 +126,8 @@ fn find(dirs: &[Dir], ino: u32) -> Option<usize> {
 }
 
 /// Reads all directories.
-pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Directories> {
-    let Walked { dir_runs, dirs, mut inline_dirs, .. } = walked;
+pub fn check(check: &Arc<Check>, walked: WalkResult, sink: &mut Sink) -> Result<Directories> {
+    let WalkResult { dir_runs, dirs, mut inline_dirs, .. } = walked;
     let mut dirs = dirs.into_vec();
     dirs.sort_unstable();
     let (mut pieces, shared) = dir_runs.finish();
@@ -136,7 +136,7 @@ pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Dire
     pieces.sort_unstable_by_key(|piece| (piece.lblk != 0, piece.block));
     let first = pieces.partition_point(|piece| piece.lblk == 0);
     let holds = Mutex::new(&HOLDS, Holds { of: vec![Hold::default(); dirs.len()], more: Sink::default() });
-    let all = Arc::new(All { dirs, pieces, holds });
+    let all = Arc::new(DirectorySet { dirs, pieces, holds });
     let mut found = DirOut::default();
     wave(check, &all, 0..first, Arc::default(), &mut found)?;
     let mut roots = std::mem::take(&mut found.roots);
@@ -163,7 +163,7 @@ pub fn check(check: &Arc<Check>, walked: Walked, sink: &mut Sink) -> Result<Dire
 }
 
 /// The directories and their blocks, which all waves use.
-struct All {
+struct DirectorySet {
     /// The directories, by inode.
     dirs: Vec<Dir>,
     /// The pieces with logical block 0 first, then the others. Each part is sorted by block.
@@ -171,20 +171,20 @@ struct All {
     holds: Mutex<Holds>,
 }
 
-impl All {
+impl DirectorySet {
     /// Records the results about parents.
     fn note(&self, out: &mut DirOut) {
         // A directory may have two first blocks, which is damage. Then the larger `..` is used.
         let dotdots = out.dotdots.drain(..).filter_map(|(ino, dotdot)| Some((find(&self.dirs, ino)?, dotdot)));
         let dotdots: Vec<(usize, u32)> = dotdots.collect();
         let subs = out.subs.drain(..).filter_map(|sub| Some((find(&self.dirs, sub.child)?, sub)));
-        let subs: Vec<(usize, Sub)> = subs.collect();
+        let subs: Vec<(usize, Subdirectory)> = subs.collect();
         let mut holds = self.holds.lock();
         let Holds { of, more } = &mut *holds;
         for (at, dotdot) in dotdots {
             of[at].dotdot = of[at].dotdot.max(dotdot);
         }
-        for (at, Sub { child, mut name }) in subs {
+        for (at, Subdirectory { child, mut name }) in subs {
             let kept = &mut of[at].name;
             if kept.parent == 0 {
                 *kept = name;
@@ -209,7 +209,7 @@ impl All {
 /// Reads some of the pieces.
 fn wave(
     check: &Arc<Check>,
-    all: &Arc<All>,
+    all: &Arc<DirectorySet>,
     part: Range<usize>,
     roots: Arc<Vec<Root>>,
     found: &mut DirOut,
@@ -285,7 +285,7 @@ fn holes(check: &Check, dirs: &[Dir], runs: &[DirRun], shared: &[u32], sink: &mu
 }
 
 /// Reports the additional names of directories. Returns the parents of directories.
-fn parents(all: &All, sink: &mut Sink) -> Vec<Hold> {
+fn parents(all: &DirectorySet, sink: &mut Sink) -> Vec<Hold> {
     let (mut holds, mut more) = {
         let mut holds = all.holds.lock();
         (std::mem::take(&mut holds.of), std::mem::take(&mut holds.more))

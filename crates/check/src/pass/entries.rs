@@ -13,7 +13,7 @@ use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::inode::inline::ROOM;
 use extant_ondisk::{InodeNr, casefold};
 
-use super::directories::{DirOut, Name, Sub};
+use super::directories::{DirOut, Name, Subdirectory};
 use super::htree::{self, Leaf, Root};
 use super::names;
 use super::walk::Dir;
@@ -191,7 +191,7 @@ fn entries(check: &Check, dir: &Dir, part: &Part<'_>, hasher: Option<Hasher>, ou
         let state = check.inodes.get(InodeNr(entry.ino));
         if number > 2 && state.kind() == Kind::Directory {
             let name = Name::new(dir.ino, lblk, block, at as u32);
-            out.subs.push(Sub { child: entry.ino, name });
+            out.subs.push(Subdirectory { child: entry.ino, name });
         }
         if dir.ino == InodeNr::ROOT.0 && entry.name == b"lost+found" {
             out.lost_found = Some(out.lost_found.map_or(entry.ino, |other| other.min(entry.ino)));

@@ -197,7 +197,7 @@ fn repeats(count: usize, child: impl Fn(usize) -> u32) -> Vec<usize> {
 
 /// The facts about a block while its directory is being checked.
 #[derive(Clone, Copy, Default)]
-struct Known {
+struct BlockFacts {
     node: bool,
     low: u32,
     high: u32,
@@ -253,9 +253,9 @@ pub fn check(
 fn judge(check: &Check, dir: &Dir, root: Root, leaves: &[Leaf], links: &[Link], sink: &mut Sink) {
     // Only blocks that were read are checked, so the memory depends on their number and not on a field.
     let find = |lblk: u32| leaves.binary_search_by_key(&lblk, |leaf| leaf.lblk).ok();
-    let mut known: Vec<Known> = leaves
+    let mut known: Vec<BlockFacts> = leaves
         .iter()
-        .map(|leaf| Known { node: leaf.node, low: leaf.low, high: leaf.high, ..Known::default() })
+        .map(|leaf| BlockFacts { node: leaf.node, low: leaf.low, high: leaf.high, ..BlockFacts::default() })
         .collect();
     for link in links {
         let Some(at) = find(link.child) else { continue };
@@ -320,7 +320,7 @@ fn judge(check: &Check, dir: &Dir, root: Root, leaves: &[Leaf], links: &[Link], 
 }
 
 /// The number of steps up to the root. For a cycle, this is the largest possible depth.
-fn depth(known: &[Known], leaves: &[Leaf], mut at: usize, find: &dyn Fn(u32) -> Option<usize>) -> u32 {
+fn depth(known: &[BlockFacts], leaves: &[Leaf], mut at: usize, find: &dyn Fn(u32) -> Option<usize>) -> u32 {
     let most = u32::from(LEVELS_MAX) + 2;
     let mut depth = 0;
     while leaves[at].lblk != 0 && depth < most {

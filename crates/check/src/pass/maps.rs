@@ -11,7 +11,7 @@ use std::ops::Range;
 use extant_ondisk::extent::{DEPTH_MAX, ExtentDamage, LOGICAL_END, NodeContext, NodeRef, ROOT_BYTES};
 use extant_ondisk::indirect::IndirectDamage;
 use extant_ondisk::inode::{FileType, InodeFlags};
-use extant_ondisk::map::{self, Child, Form, Found, MapDamage, Run};
+use extant_ondisk::map::{self, Child, Form, MapDamage, Run, StepItem};
 use extant_ondisk::superblock::Geometry;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, indirect};
 
@@ -137,10 +137,10 @@ fn step(walker: &mut Walker<'_>, part: &mut Part<'_>, bytes: &[u8]) {
     let (node, form) = (part.node, part.form);
     let mut has_header = true;
     let mut found = |found| match found {
-        Found::Child(one) => child(walker, part, one),
-        Found::Run(one) => run(walker, part, one),
-        Found::Damage(MapDamage::Indirect(damage)) => pointer(walker, part, damage),
-        Found::Damage(MapDamage::Extent(damage)) => {
+        StepItem::Child(one) => child(walker, part, one),
+        StepItem::Run(one) => run(walker, part, one),
+        StepItem::Damage(MapDamage::Indirect(damage)) => pointer(walker, part, damage),
+        StepItem::Damage(MapDamage::Extent(damage)) => {
             let Some((problem, lblk, block, found, expected)) = extent(geo, part, bytes, damage) else { return };
             // A header can have several faults.
             let is_header = matches!(problem, Problem::ExtentHeaderInvalid | Problem::MissingExtentHeader);

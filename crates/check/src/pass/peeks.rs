@@ -26,11 +26,11 @@ pub struct Peek {
     block: u64,
     ino: u32,
     size: u64,
-    what: What,
+    what: PeekKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum PeekKind {
     Target { encrypted: bool, frozen: bool },
     Directory { mode: u16 },
 }
@@ -39,7 +39,7 @@ enum What {
 pub fn target(walker: &mut Walker<'_>, inode: &Inode<'_>, block: u64) {
     let encrypted = inode.flags.contains(InodeFlags::ENCRYPT);
     let frozen = inode.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
-    let what = What::Target { encrypted, frozen };
+    let what = PeekKind::Target { encrypted, frozen };
     walker.out.peeks.push(Peek { block, ino: inode.ino, size: inode.size, what });
 }
 
@@ -73,7 +73,7 @@ pub fn maybe_directory(walker: &mut Walker<'_>, inode: &Inode<'_>) {
     if !exists(block) || (device && inode.raw.i_links_count.get() == 1 && !no_device) {
         return;
     }
-    let what = What::Directory { mode: inode.raw.i_mode.get() };
+    let what = PeekKind::Directory { mode: inode.raw.i_mode.get() };
     walker.out.peeks.push(Peek { block, ino: inode.ino, size: inode.size, what });
 }
 
@@ -107,7 +107,7 @@ pub fn check(check: &Arc<Check>, all: &mut Out) -> Result<()> {
 
 fn look(walker: &mut Walker<'_>, peek: &Peek, block: &[u8]) {
     match peek.what {
-        What::Target { encrypted, frozen } => {
+        PeekKind::Target { encrypted, frozen } => {
             if !target_fits(block, peek.size, encrypted) {
                 walker.bad_inode(Problem::InvalidSymlink, peek.ino, peek.size, 0u64);
                 walker.check.inodes.mark(InodeNr(peek.ino), InodeState::BAD);
@@ -115,7 +115,7 @@ fn look(walker: &mut Walker<'_>, peek: &Peek, block: &[u8]) {
                 walker.bad_inode(Problem::SetImmutable, peek.ino, 0u64, 0u64);
             }
         }
-        What::Directory { mode } => {
+        PeekKind::Directory { mode } => {
             if begins_as_directory(block, peek.ino) {
                 let place = Place::Inode(InodeNr(peek.ino));
                 walker.bad(Finding::new(Problem::TreatAsDirectory, place, mode, 0u64));

@@ -64,7 +64,7 @@ fn project(bytes: &[u8]) -> u32 {
 
 /// The usage of one owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Used {
+struct OwnerUsage {
     id: u32,
     inodes: u32,
     bytes: u64,
@@ -72,14 +72,14 @@ struct Used {
 
 /// The usage of all owners of one kind.
 #[derive(Debug, Default)]
-struct Owned {
-    list: Vec<Used>,
+struct KindUsage {
+    list: Vec<OwnerUsage>,
     /// The length at which the parts of each owner are added up; 0 before the first time.
     sort_at: usize,
 }
 
-impl Owned {
-    fn add(&mut self, used: Used) {
+impl KindUsage {
+    fn add(&mut self, used: OwnerUsage) {
         match self.list.last_mut() {
             // Adjacent inodes in a table often have the same owner.
             Some(last) if last.id == used.id => join(last, &used),
@@ -104,7 +104,7 @@ impl Owned {
     }
 }
 
-fn join(to: &mut Used, from: &Used) {
+fn join(to: &mut OwnerUsage, from: &OwnerUsage) {
     to.inodes = to.inodes.saturating_add(from.inodes);
     to.bytes = to.bytes.saturating_add(from.bytes);
 }
@@ -112,7 +112,7 @@ fn join(to: &mut Used, from: &Used) {
 /// The usage of all owners.
 #[derive(Debug, Default)]
 pub struct Sums {
-    kinds: [Owned; 3],
+    kinds: [KindUsage; 3],
     /// Whether the map of some inode is only partly known.
     partial: bool,
 }
@@ -130,13 +130,13 @@ impl Sums {
 
 /// The usage of all owners, sorted.
 pub struct Usages {
-    kinds: [Arc<Vec<Used>>; 3],
+    kinds: [Arc<Vec<OwnerUsage>>; 3],
     partial: bool,
 }
 
 impl Usages {
     pub fn new(sums: Sums) -> Usages {
-        let sorted = |mut owned: Owned| {
+        let sorted = |mut owned: KindUsage| {
             owned.sort();
             Arc::new(owned.list)
         };
@@ -145,7 +145,7 @@ impl Usages {
 
     /// The usage of the owners of one kind; `None` if part of it is unknown.
     pub fn of(&self, kind: QuotaKind) -> Option<impl Iterator<Item = Usage> + '_> {
-        let usage = |used: &Used| Usage { id: used.id, bytes: used.bytes, inodes: used.inodes.into() };
+        let usage = |used: &OwnerUsage| Usage { id: used.id, bytes: used.bytes, inodes: used.inodes.into() };
         (!self.partial).then(|| self.kinds[kind as usize].iter().map(usage))
     }
 }
@@ -158,7 +158,7 @@ pub fn count(walker: &mut Walker<'_>, tally: &Tally) {
         (tally.sums.clusters << walker.check.geo.cluster_bits).saturating_mul(walker.check.geo.block_size.into());
     usage.partial |= tally.sums.partial || tally.unknown_values;
     for (owned, id) in usage.kinds.iter_mut().zip(owners) {
-        owned.add(Used { id, inodes: tally.values.saturating_add(1), bytes });
+        owned.add(OwnerUsage { id, inodes: tally.values.saturating_add(1), bytes });
     }
 }
 
@@ -185,7 +185,7 @@ pub fn check(check: &Arc<Check>, usages: &Usages, sink: &mut Sink) -> Result<()>
 }
 
 /// Reports the differences between an entry and the counted usage.
-fn compare(ino: u32, entry: Usage, used: Used, sink: &mut Sink) {
+fn compare(ino: u32, entry: Usage, used: OwnerUsage, sink: &mut Sink) {
     let counts = [(UsageOf::Bytes, entry.bytes, used.bytes), (UsageOf::Inodes, entry.inodes, used.inodes.into())];
     for (of, found, expected) in counts {
         if found != expected {
@@ -217,7 +217,7 @@ fn damaged(place: Place, damage: QuotaDamage, sink: &mut Sink) {
 struct FileOut {
     sink: Sink,
     /// The blocks of a file that are kept in memory.
-    kept: Kept,
+    kept: KeptBlocks,
 }
 
 impl Output for FileOut {
@@ -231,7 +231,7 @@ struct Reading {
     ino: u32,
     header: QuotaFile,
     map: JournalMap,
-    expected: Arc<Vec<Used>>,
+    expected: Arc<Vec<OwnerUsage>>,
     partial: bool,
     /// The owners that have an entry.
     seen: Bits,
@@ -256,7 +256,7 @@ impl Reading {
                 self.seen.set(at as u64);
             }
             if !self.partial {
-                let used = known.map_or(Used { id: entry.id, ..Used::default() }, |at| self.expected[at]);
+                let used = known.map_or(OwnerUsage { id: entry.id, ..OwnerUsage::default() }, |at| self.expected[at]);
                 compare(self.ino, entry, used, sink);
             }
         }
@@ -285,10 +285,10 @@ fn file(
     check: &Arc<Check>,
     kind: QuotaKind,
     ino: u32,
-    expected: Arc<Vec<Used>>,
+    expected: Arc<Vec<OwnerUsage>>,
     partial: bool,
     sink: &mut Sink,
-) -> Result<Vec<Used>> {
+) -> Result<Vec<OwnerUsage>> {
     let bits = check.geo.block_bits;
     let Some(desc) = orphans::inode(check, ino) else { return Ok(expected.to_vec()) };
     // The last block may be partly filled.
@@ -320,15 +320,15 @@ fn file(
             false => from_device(check, &reading, depth, places)?,
         }
     }
-    let missed = |(at, used): (usize, &Used)| (!reading.seen.test(at as u64)).then_some(*used);
+    let missed = |(at, used): (usize, &OwnerUsage)| (!reading.seen.test(at as u64)).then_some(*used);
     Ok(reading.expected.iter().enumerate().filter_map(missed).collect())
 }
 
 /// Blocks and their numbers, sorted.
-type Kept = Vec<(u64, Vec<u8>)>;
+type KeptBlocks = Vec<(u64, Vec<u8>)>;
 
 /// Reads blocks, those near each other together.
-fn keep(check: &Arc<Check>, blocks: impl Iterator<Item = BlockNr>) -> Result<Kept> {
+fn keep(check: &Arc<Check>, blocks: impl Iterator<Item = BlockNr>) -> Result<KeptBlocks> {
     let mut blocks: Vec<u64> = blocks.map(|block| block.0).collect();
     blocks.sort_unstable();
     let runs = scan::runs(&blocks, check.geo.block_bits, |block| (*block, 1));
@@ -339,16 +339,16 @@ fn keep(check: &Arc<Check>, blocks: impl Iterator<Item = BlockNr>) -> Result<Kep
             out.kept.push((*block, data[at..at + size].to_vec()));
         }
     })?;
-    let mut kept: Kept = outs.into_iter().flat_map(|out| out.kept).collect();
+    let mut kept: KeptBlocks = outs.into_iter().flat_map(|out| out.kept).collect();
     kept.sort_unstable();
     Ok(kept)
 }
 
-fn block_of(kept: &Kept, block: u64) -> &[u8] {
+fn block_of(kept: &KeptBlocks, block: u64) -> &[u8] {
     kept.binary_search_by_key(&block, |(kept, _)| *kept).map_or(&[], |at| &kept[at].1)
 }
 
-fn from_memory(kept: &Kept, reading: &Reading, depth: u32, places: &[(u64, usize, u32)]) -> Sink {
+fn from_memory(kept: &KeptBlocks, reading: &Reading, depth: u32, places: &[(u64, usize, u32)]) -> Sink {
     let mut sink = Sink::default();
     for (block, byte, at) in places {
         let bytes = block_of(kept, *block).get(*byte..*byte + BLOCK_BYTES).unwrap_or(&[]);

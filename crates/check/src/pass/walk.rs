@@ -3,7 +3,7 @@
 //!
 //! Main types: [`Mode`] (a check, or the search for the owners of blocks that are claimed twice), [`Out`] (the results
 //! of a thread), [`Tally`] (the facts about an inode whose map has its own blocks), [`Node`] (a block of a map that has
-//! to be read), [`Walked`] (the input of the later passes).
+//! to be read), [`WalkResult`] (the input of the later passes).
 //!
 //! # Locking
 //! None of its own.
@@ -237,7 +237,7 @@ impl Output for Out {
 
 /// The input of the passes after the walk.
 #[derive(Default)]
-pub struct Walked {
+pub struct WalkResult {
     pub dir_runs: DirRuns,
     pub dirs: Pile<Dir>,
     pub inline_dirs: Vec<InlineDir>,
@@ -342,7 +342,7 @@ const BATCH_BYTES: u64 = 4 << 20;
 const BATCH_NODES: u64 = 1 << 13;
 
 /// Walks everything.
-pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
+pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<WalkResult> {
     if mode == Mode::Owners {
         check.claims.descended.clear();
     }
@@ -380,7 +380,7 @@ pub fn walk(check: &Arc<Check>, mode: Mode, sink: &mut Sink) -> Result<Walked> {
         all.sharers.sort_unstable();
         all.sharers.dedup();
     }
-    Ok(Walked {
+    Ok(WalkResult {
         dir_runs: all.dir_runs,
         dirs: all.dirs,
         inline_dirs: all.inline_dirs,

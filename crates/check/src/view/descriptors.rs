@@ -4,7 +4,7 @@
 //! None.
 
 use extant_block::{BioFlags, BlockDevice};
-use extant_ondisk::group_desc::{Counted, DescDamage, GroupDesc, GroupFlags, Piece};
+use extant_ondisk::group_desc::{DescCount, DescDamage, GroupDesc, GroupFlags, Piece};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr};
 use extant_recovery::read::Reader;
@@ -128,11 +128,11 @@ fn finding(damage: DescDamage, group: GroupNr) -> Option<Finding> {
         },
         // The claims of all groups' metadata show these two as conflicts.
         D::Shared { .. } | D::OnFixed { .. } => None,
-        D::Count { what: Counted::UnusedInodes, found, most } | D::UnusedAboveFree { unused: found, free: most } => {
+        D::Count { what: DescCount::UnusedInodes, found, most } | D::UnusedAboveFree { unused: found, free: most } => {
             at(Problem::GdtItableUnused, found.into(), most.into())
         }
         // The pass over the bitmaps reports these counts.
-        D::Count { what: Counted::FreeBlocks | Counted::FreeInodes | Counted::Directories, .. } => None,
+        D::Count { what: DescCount::FreeBlocks | DescCount::FreeInodes | DescCount::Directories, .. } => None,
         D::Uninit { flags, unused } => at(Problem::GdtUninit, u64::from(flags) | u64::from(unused), 0),
         D::UninitLast => at(Problem::BbUninitLast, 0, 0),
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, ValueEnum};
 
-use crate::owner::Given;
+use crate::owner::OwnerSpec;
 
 /// Make a file system
 ///
@@ -65,8 +65,8 @@ pub struct MkfsSource {
     #[arg(long = "size", value_name = "SIZE", conflicts_with = "size")]
     pub wanted_size: Option<String>,
     /// Give everything to one owner and group, by number or name
-    #[arg(long, value_name = "USER:GROUP", value_parser = Given::parse)]
-    pub owner: Option<Given>,
+    #[arg(long, value_name = "USER:GROUP", value_parser = OwnerSpec::parse)]
+    pub owner: Option<OwnerSpec>,
     /// Change owners as this file specifies: lines 'uid FROM TO COUNT', 'gid FROM TO COUNT' and 'PATH USER:GROUP'
     #[arg(long, value_name = "FILE")]
     pub owners: Option<PathBuf>,

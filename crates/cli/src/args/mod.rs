@@ -40,7 +40,7 @@ pub use self::verbs::{
 };
 use crate::commands::lab::LabArgs;
 use crate::mount_options;
-use crate::owner::Given;
+use crate::owner::OwnerSpec;
 use crate::record::Format;
 
 /// Mount, inspect and change ext2/3/4 images, and copy in and out of them, without root.
@@ -545,8 +545,8 @@ pub struct ManArgs {
 pub struct OwnerArg {
     /// Owner and group of everything that is created in an image: numbers, or names that this host knows. By default,
     /// files of root belong to root, and those of another caller to the owner and group of their directory
-    #[arg(long, value_name = "USER:GROUP", value_parser = Given::parse)]
-    pub owner: Option<Given>,
+    #[arg(long, value_name = "USER:GROUP", value_parser = OwnerSpec::parse)]
+    pub owner: Option<OwnerSpec>,
 }
 
 // A command that names images: its own arguments, and the options that all such commands have. No doc comment on either

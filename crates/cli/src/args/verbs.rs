@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::OwnerArg;
-use crate::owner::Given;
+use crate::owner::OwnerSpec;
 use crate::record::Format;
 
 /// For commands in which `-h` means something else: human-readable sizes, or links that are not followed.
@@ -145,8 +145,8 @@ pub struct ChmodArgs {
 #[command(disable_help_flag = true)]
 pub struct ChownArgs {
     /// USER:GROUP
-    #[arg(value_parser = Given::parse)]
-    pub owner: Given,
+    #[arg(value_parser = OwnerSpec::parse)]
+    pub owner: OwnerSpec,
     /// Files to change, as IMAGE:PATH
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub paths: Vec<OsString>,

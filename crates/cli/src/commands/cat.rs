@@ -7,14 +7,14 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use extant_fs::Filesystem;
-use extant_transfer::content::{self, Ended};
+use extant_transfer::content::{self, TransferError};
 
 use super::verb::Images;
 use crate::args::CatArgs;
 use crate::failure::{Failure, Report, Result};
 use crate::image;
 use crate::place::in_image;
-use crate::rescued::{self, Did, Tally};
+use crate::rescued::{self, AccessKind, Tally};
 use crate::text::Output;
 
 pub fn run(args: &CatArgs, images: &mut Images) -> Result<()> {
@@ -24,7 +24,7 @@ pub fn run(args: &CatArgs, images: &mut Images) -> Result<()> {
     }
     let fs = images.image(&spec)?;
     let mut out = Output::new();
-    let (mut report, mut tally) = (Report::default(), Tally::new(Did::Read));
+    let (mut report, mut tally) = (Report::default(), Tally::new(AccessKind::Read));
     for path in &paths {
         let printed = cat(&fs, path.as_bytes(), &mut out);
         if printed.is_ok() {
@@ -51,8 +51,8 @@ fn cat(fs: &Filesystem, path: &[u8], out: &mut Output) -> Result<()> {
     });
     let missing = match read {
         Ok(missing) => missing,
-        Err(Ended::Write(e)) => return Err(e),
-        Err(Ended::Read(e)) => return Err(failed(e)),
+        Err(TransferError::Write(e)) => return Err(e),
+        Err(TransferError::Read(e)) => return Err(failed(e)),
     };
     zeroes(out, fs.getattr(&inode).size.saturating_sub(pos))?;
     match (missing, rescued::doubt(fs, &inode)) {

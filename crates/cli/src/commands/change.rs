@@ -19,7 +19,7 @@ use extant_image::probe;
 use extant_ondisk::features::Incompat;
 use extant_ondisk::mmp::{CHECK_MAX, INTERVAL, Mmp, SEQ_CLEAN, SEQ_FSCK};
 use extant_ondisk::superblock::{SUPERBLOCK_SIZE, SuperBlock};
-use extant_repair::{How, Layers, Outcome, Stamp, Undo, commit, unfinished};
+use extant_repair::{Layers, Outcome, Stamp, Undo, WriteMethod, commit, unfinished};
 
 use crate::failure::{Failure, Result, warn};
 use crate::image::{ImageSpec, Part};
@@ -141,7 +141,7 @@ pub fn write(
     outcome: &Outcome,
     wanted: Option<&Path>,
     no_undo: bool,
-) -> (extant_repair::Result<How>, Option<PathBuf>) {
+) -> (extant_repair::Result<WriteMethod>, Option<PathBuf>) {
     let now = Clock::real().wall();
     let stamp = Stamp { sec: now.sec.max(0) as u64, nsec: now.nsec };
     let mut record: Option<PathBuf> = None;
@@ -160,10 +160,10 @@ pub fn write(
     (written, record)
 }
 
-type Made = (PathBuf, Arc<dyn BlockDevice>);
+type RecordFile = (PathBuf, Arc<dyn BlockDevice>);
 
 /// Creates the file of a record; the file and its directory entry are durable.
-fn make_record(wanted: Option<&Path>, spec: &ImageSpec, bytes: u64) -> extant_repair::Result<Made> {
+fn make_record(wanted: Option<&Path>, spec: &ImageSpec, bytes: u64) -> extant_repair::Result<RecordFile> {
     let places: Vec<PathBuf> = match wanted {
         Some(path) => vec![path.to_owned()],
         None => {

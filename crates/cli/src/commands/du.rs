@@ -14,11 +14,11 @@ use super::verb::{File, Images, Report};
 use crate::args::DuArgs;
 use crate::failure::Result;
 use crate::record::{self, Records};
-use crate::rescued::{self, Did, Tally};
+use crate::rescued::{self, AccessKind, Tally};
 use crate::{image, size};
 
 pub fn run(args: &DuArgs, images: &mut Images) -> Result<()> {
-    let (records, tally) = (Records::new(args.format)?, Tally::new(Did::Looked));
+    let (records, tally) = (Records::new(args.format)?, Tally::new(AccessKind::Looked));
     let mut counting = Counting { args, records, counted: HashMap::new(), tally };
     let mut report = Report::default();
     for path in &args.paths {

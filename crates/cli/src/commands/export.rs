@@ -24,7 +24,7 @@ use crate::failure::{Failure, HURT, OPERATIONAL, Report, Result, plain, warn};
 use crate::image;
 use crate::opened;
 use crate::place::{in_image, the_path};
-use crate::rescued::{self, Did, Tally};
+use crate::rescued::{self, AccessKind, Tally};
 use crate::server::signals::Stop;
 
 /// The images that an export reads. If a signal ends the command, the unfinished file is removed.
@@ -124,7 +124,7 @@ fn export(
     to: impl Write,
     is_layer: bool,
 ) -> Result<Report> {
-    let (report, tally) = (RefCell::default(), RefCell::new(Tally::new(Did::Read)));
+    let (report, tally) = (RefCell::default(), RefCell::new(Tally::new(AccessKind::Read)));
     let events = Events { fs, stop, name, report, tally, ended: Cell::new(false) };
     match archive::export(fs, path, to, is_layer, &events) {
         Ok(()) => {

@@ -24,7 +24,7 @@ use crate::failure::{Failure, Result, warn};
 use crate::image::{self, ImageSpec, Part};
 use crate::place::Place;
 use crate::record::{self, Format, Records};
-use crate::rescued::{self, Did, Tally};
+use crate::rescued::{self, AccessKind, Tally};
 
 /// The search of a command line.
 struct Search {
@@ -104,7 +104,7 @@ pub fn run(args: &FindArgs, images: &mut Images) -> Result<()> {
     let find::Search { expression, depth_max, depth_min, spots } = found;
     let search = Search { expression, depth_max, depth_min, spots, format };
     let (records, report) = (Records::new(search.format)?, Report::default());
-    let mut to = Results { start: 0, records, report, tally: Tally::new(Did::Looked) };
+    let mut to = Results { start: 0, records, report, tally: Tally::new(AccessKind::Looked) };
     for path in paths {
         // If one image cannot be opened, the search continues with the others.
         let path = search.partition_of(path);

@@ -19,7 +19,7 @@ use crate::failure::{Failure, Report, Result};
 use crate::image;
 use crate::place::in_images;
 use crate::record::{self, Records};
-use crate::rescued::{self, Did, Tally};
+use crate::rescued::{self, AccessKind, Tally};
 use crate::{size, text};
 
 pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
@@ -33,7 +33,7 @@ pub fn run(args: &LsArgs, images: &mut Images) -> Result<()> {
         of_images: named.iter().any(|(spec, _)| *spec != named[0].0),
         begun: false,
         report: Report::default(),
-        tally: Tally::new(Did::Looked),
+        tally: Tally::new(AccessKind::Looked),
     };
     // As ls(1): a link on the command line is followed, unless the link itself is to be described.
     let follow = !(long || args.format.json || args.directory);

@@ -90,26 +90,26 @@ struct Job {
 }
 
 /// Where the content comes from.
-enum From {
+enum ContentSource {
     /// A source that `build` reads.
     Word(Word),
     /// Another file system.
     Image(ImageSpec),
 }
 
-impl From {
-    fn parse(word: OsString) -> Result<From> {
+impl ContentSource {
+    fn parse(word: OsString) -> Result<ContentSource> {
         match old_image::named(&word) {
-            Some(spec) => Ok(From::Image(spec)),
-            None => Word::parse(&word).map(From::Word).map_err(failed),
+            Some(spec) => Ok(ContentSource::Image(spec)),
+            None => Word::parse(&word).map(ContentSource::Word).map_err(failed),
         }
     }
 
     /// The file or directory that the source is read from.
     fn word(&self) -> Word {
         match self {
-            From::Word(word) => word.clone(),
-            From::Image(spec) => Word { form: Form::Archive, path: Some(spec.path.clone()) },
+            ContentSource::Word(word) => word.clone(),
+            ContentSource::Image(spec) => Word { form: Form::Archive, path: Some(spec.path.clone()) },
         }
     }
 }
@@ -119,7 +119,7 @@ impl Job {
         unfinished::watch_signals();
         self.refuse_letters()?;
         let from = self.source.from.take().or_else(|| self.letters.directory.take().map(PathBuf::into_os_string));
-        let from = from.map(From::parse).transpose()?;
+        let from = from.map(ContentSource::parse).transpose()?;
         if from.is_none() {
             self.refuse_owners()?;
         }
@@ -191,7 +191,7 @@ impl Job {
     /// Reads the source, and gives its root what -E wants of it. `None`: an empty file system, as mke2fs makes it.
     fn source(
         &self,
-        from: Option<From>,
+        from: Option<ContentSource>,
         request: &Request,
         fact: &Fact,
         target: &mut Target,
@@ -355,11 +355,11 @@ impl Job {
     }
 
     /// Reads the source, with its lost+found.
-    fn read(&self, from: &From, tree: tree::Options) -> Result<Source> {
+    fn read(&self, from: &ContentSource, tree: tree::Options) -> Result<Source> {
         let options = source::Options { tree, ..source::Options::default() };
         let mut source = match from {
-            From::Word(word) => self.read_word(word, options)?,
-            From::Image(spec) => old_image::read(spec, options)?,
+            ContentSource::Word(word) => self.read_word(word, options)?,
+            ContentSource::Image(spec) => old_image::read(spec, options)?,
         };
         // Printed even with -q: these warn of a loss, and do not describe the image.
         source.warnings.iter().for_each(|warning| warn(warning));

@@ -26,7 +26,7 @@ use crate::commands::unmount;
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, USAGE, mention, plain, plain_text, warn};
 use crate::image::{ImageSpec, Part};
 use crate::mount_options::MountConfig;
-use crate::mount_table::{self, Found};
+use crate::mount_table::{self, FoundMount};
 use crate::namespace;
 use crate::program;
 use crate::server::log;
@@ -232,7 +232,7 @@ fn remount(point: MountPoint, options: &[String]) -> Result<()> {
 }
 
 /// Sends a remount to the mount's server, and returns the server's answer.
-fn tell_server(found: &Found, read_only: bool) -> Result<std::result::Result<(), Errno>> {
+fn tell_server(found: &FoundMount, read_only: bool) -> Result<std::result::Result<(), Errno>> {
     let root = found.point.open_root(found.top);
     let root = root.map_err(|e| Failure::io(found.point.path(), std::io::Error::from(e)).with_status(MOUNT))?;
     if read_only {
@@ -245,7 +245,7 @@ fn tell_server(found: &Found, read_only: bool) -> Result<std::result::Result<(),
 /// Replaces a mount whose server was mounted read-only: it cannot write the image, and has replayed the log only in
 /// memory. The old mount must not be in use, and must belong to the caller, because any user can give a mount any
 /// source. The first of `options` are the old mount's.
-fn mount_for_writing(found: &Found, options: &[String]) -> Result<()> {
+fn mount_for_writing(found: &FoundMount, options: &[String]) -> Result<()> {
     let old = &found.mount;
     let name = shown(old.dir.as_os_str().as_bytes());
     let failed = |what: &str| Failure::new(MOUNT, format!("{name}: it was mounted read-only{what}"));

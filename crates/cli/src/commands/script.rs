@@ -193,9 +193,9 @@ mod tests {
     use crate::args::OwnerArg;
 
     /// Some lines, followed by the signal that ends both the writer and this process.
-    struct Ended<'a>(&'a [u8], &'a Stop);
+    struct SignalledInput<'a>(&'a [u8], &'a Stop);
 
-    impl Read for Ended<'_> {
+    impl Read for SignalledInput<'_> {
         fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
             if self.0.is_empty() {
                 self.1.come(signal_hook::consts::SIGINT);
@@ -218,7 +218,7 @@ mod tests {
         let stop = Stop::default();
         let fs = open_image(&ImageSpec::whole(&image), &ImageArgs::default(), false).expect("mounted");
         let mut script = Script { args: &args, name: "lines", fs: fs.clone(), stop: &stop, done: 0 };
-        let ended = script.lines(&mut Ended(b"mkdir /a\n", &stop)).expect_err("cut off");
+        let ended = script.lines(&mut SignalledInput(b"mkdir /a\n", &stop)).expect_err("cut off");
         assert_eq!((ended.status, script.done), (130, 1));
         close(&fs).expect("unmounted");
     }

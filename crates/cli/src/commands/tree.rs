@@ -15,7 +15,7 @@ use crate::failure::{Report, Result};
 use crate::image;
 use crate::place::{in_image, the_path};
 use crate::record::{self, Records};
-use crate::rescued::{self, Did, Tally};
+use crate::rescued::{self, AccessKind, Tally};
 
 pub fn run(args: &TreeArgs, images: &mut Images) -> Result<()> {
     let (spec, paths) = in_image(&args.image, args.path.as_slice());
@@ -31,7 +31,7 @@ pub fn run(args: &TreeArgs, images: &mut Images) -> Result<()> {
         directories: 0,
         files: 0,
         report: Report::default(),
-        tally: Tally::new(Did::Looked),
+        tally: Tally::new(AccessKind::Looked),
     };
     if drawing.records.is_plain() {
         drawing.records.path(path)?;

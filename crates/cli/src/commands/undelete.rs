@@ -20,7 +20,7 @@ use extant_check::Options;
 use extant_image::probe;
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
-use extant_repair::undelete::{Chance, Deleted, Found, search};
+use extant_repair::undelete::{Chance, Deleted, DeletedFiles, search};
 
 use super::change;
 use crate::args::{ImageArgs, UndeleteArgs};
@@ -87,7 +87,7 @@ fn refuse_full(dir: &Path) -> Result<()> {
     }
 }
 
-fn list(found: &Found) -> Result<()> {
+fn list(found: &DeletedFiles) -> Result<()> {
     let mut out = Output::new();
     for file in &found.files {
         let (word, why) = match &file.chance {
@@ -103,7 +103,7 @@ fn list(found: &Found) -> Result<()> {
     summary(found, None)
 }
 
-fn summary(found: &Found, copied: Option<usize>) -> Result<()> {
+fn summary(found: &DeletedFiles, copied: Option<usize>) -> Result<()> {
     let whole = found.files.iter().filter(|file| file.chance == Chance::Whole).count();
     let partial = found.files.len() - whole;
     let copied = copied.map_or(String::new(), |count| format!("; {count} copied"));
@@ -116,7 +116,7 @@ fn summary(found: &Found, copied: Option<usize>) -> Result<()> {
 struct Copy<'a> {
     dir: &'a Path,
     partial: bool,
-    found: &'a Found,
+    found: &'a DeletedFiles,
     report: Report,
 }
 
@@ -148,7 +148,7 @@ impl Copy<'_> {
         let other = self.dir.join(format!("#{}.{}", file.ino.0, file.inode.generation));
         if file.kind == FileType::Symlink {
             let mut target = Vec::new();
-            self.found.read::<Broken>(file, |_, bytes| {
+            self.found.read::<FailedSide>(file, |_, bytes| {
                 target.extend_from_slice(bytes);
                 Ok(())
             })?;
@@ -159,14 +159,14 @@ impl Copy<'_> {
         let (to, path) = place(&wanted, &other, create)?;
         let written = self.content(file, &to);
         written.map_err(|e| match e {
-            Broken::Image(e) => Failure::op(format!("{}: {e}", shown(&file.path))),
-            Broken::Host(e) => Failure::write(&path.display().to_string(), &e),
+            FailedSide::Image(e) => Failure::op(format!("{}: {e}", shown(&file.path))),
+            FailedSide::Host(e) => Failure::write(&path.display().to_string(), &e),
         })
     }
 
-    fn content(&self, file: &Deleted, to: &File) -> std::result::Result<(), Broken> {
+    fn content(&self, file: &Deleted, to: &File) -> std::result::Result<(), FailedSide> {
         to.set_len(file.inode.size)?;
-        self.found.read::<Broken>(file, |at, bytes| Ok(to.write_all_at(bytes, at)?))?;
+        self.found.read::<FailedSide>(file, |at, bytes| Ok(to.write_all_at(bytes, at)?))?;
         let seconds = u64::try_from(file.inode.mtime.seconds).unwrap_or(0);
         let time = UNIX_EPOCH + Duration::new(seconds, file.inode.mtime.nanos.min(999_999_999));
         to.set_permissions(Permissions::from_mode(u32::from(file.inode.mode & PERMISSIONS)))?;
@@ -185,28 +185,28 @@ fn place<T>(wanted: &Path, other: &Path, make: impl Fn(&Path) -> std::io::Result
 }
 
 /// The side that failed.
-enum Broken {
+enum FailedSide {
     Image(extant_repair::Error),
     Host(std::io::Error),
 }
 
-impl From<extant_repair::Error> for Broken {
-    fn from(e: extant_repair::Error) -> Broken {
-        Broken::Image(e)
+impl From<extant_repair::Error> for FailedSide {
+    fn from(e: extant_repair::Error) -> FailedSide {
+        FailedSide::Image(e)
     }
 }
 
-impl From<std::io::Error> for Broken {
-    fn from(e: std::io::Error) -> Broken {
-        Broken::Host(e)
+impl From<std::io::Error> for FailedSide {
+    fn from(e: std::io::Error) -> FailedSide {
+        FailedSide::Host(e)
     }
 }
 
-impl From<Broken> for Failure {
-    fn from(broken: Broken) -> Failure {
+impl From<FailedSide> for Failure {
+    fn from(broken: FailedSide) -> Failure {
         match broken {
-            Broken::Image(e) => Failure::op(e.to_string()),
-            Broken::Host(e) => Failure::op(e.to_string()),
+            FailedSide::Image(e) => Failure::op(e.to_string()),
+            FailedSide::Host(e) => Failure::op(e.to_string()),
         }
     }
 }

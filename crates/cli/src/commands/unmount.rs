@@ -28,9 +28,9 @@ use extant_ondisk::superblock::FsState;
 use crate::args::{UnmountArgs, UnmountHelper};
 use crate::failure::{Failure, MOUNT, Result, SYSTEM, mention, plain_text, warn};
 use crate::image::{Access, Claim, ImageSpec};
-use crate::mount_table::{self, Found};
+use crate::mount_table::{self, FoundMount};
 use crate::namespace;
-use crate::server::status::{Ended, Watch};
+use crate::server::status::{ServerExit, Watch};
 use crate::text;
 
 /// How long to retry a busy mount.
@@ -80,7 +80,7 @@ fn one(dir: &Path, args: &UnmountArgs) -> Result<()> {
 }
 
 /// Unmounts a mount of Extant.
-pub fn down(found: &Found, args: &UnmountArgs) -> Result<()> {
+pub fn down(found: &FoundMount, args: &UnmountArgs) -> Result<()> {
     let mount = &found.mount;
     // Opened before the unmount: afterwards the server may have ended.
     let watch = Watch::open(&mount.device, mount.user_id.unwrap_or(0));
@@ -127,7 +127,7 @@ fn shown(path: &Path) -> String {
 }
 
 /// Whether the server of a mount answers within a short time. The kernel's answer for a dead server counts.
-fn answers(found: &Found) -> bool {
+fn answers(found: &FoundMount) -> bool {
     let Ok(root) = found.point.open_directory() else { return true };
     let answered = Arc::new(AtomicBool::new(false));
     let heard = answered.clone();
@@ -147,7 +147,7 @@ fn answers(found: &Found) -> bool {
 
 /// Unmounts. Retries a mount that is busy for a short time: a program that is just starting still has the files of its
 /// parent. `deaf`: the server does not answer the kernel's requests during the unmount.
-fn take_down(found: &Found, lazy: bool, deaf: bool) -> std::result::Result<(), FuseError> {
+fn take_down(found: &FoundMount, lazy: bool, deaf: bool) -> std::result::Result<(), FuseError> {
     let how = Unmounting { lazy, force: deaf && kernel_uid().is_root() };
     let clock = Clock::real();
     loop {
@@ -213,17 +213,17 @@ fn wait(mount: &Mount, mut watch: Option<Watch>, witness: &Witness, force: bool)
         pause = (pause * 2).min(Duration::from_millis(50));
     };
     match ended {
-        Ended::Unmounted => Ok(()),
-        Ended::Failed(why) => {
+        ServerExit::Unmounted => Ok(()),
+        ServerExit::Failed(why) => {
             if let Some(watch) = watch {
                 watch.clear();
             }
             failed(why.lines().map(|line| text::shown(line.as_bytes())).collect::<Vec<_>>().join("\n"))
         }
-        Ended::Unknown => failed(format!(
+        ServerExit::Unknown => failed(format!(
             "{image}: unmounted, but the server has not reported its end: check the image with 'extant info' or e2fsck -fn"
         )),
-        Ended::Died => {
+        ServerExit::Died => {
             if let Some(watch) = watch {
                 watch.clear();
             }
@@ -239,7 +239,7 @@ struct Witness {
     /// Whether the mount is read-only.
     read_only: bool,
     /// The state of its superblock before the unmount.
-    before: Option<InUse>,
+    before: Option<InUseMarks>,
 }
 
 impl Witness {
@@ -248,53 +248,53 @@ impl Witness {
         let spec = ImageSpec::parse(mount.source.as_os_str());
         let place = extant_image::place(&spec).unwrap_or((0, None));
         let read_only = mount.super_options.split(',').any(|option| option == "ro");
-        let before = InUse::of(&spec);
+        let before = InUseMarks::of(&spec);
         Witness { spec, place, read_only, before }
     }
 
     /// How the server has ended. `None` while the lock on the image shows that it is running.
-    fn ended(&self) -> Option<Ended> {
+    fn ended(&self) -> Option<ServerExit> {
         let locked = has_writer(&self.spec.path, self.place.0, self.place.1);
         if matches!(locked, Ok(true)) {
             return None;
         }
-        let complete = || Some(self.before?.is_over(InUse::of(&self.spec)?));
+        let complete = || Some(self.before?.is_over(InUseMarks::of(&self.spec)?));
         // While other programs hold read locks, a server holds no lock of its own.
         let beside_readers = || is_locked(&self.spec.path, self.place.0, self.place.1).unwrap_or(false);
         if !self.read_only && locked.is_ok() && complete() == Some(false) && beside_readers() {
             return None;
         }
         match locked {
-            _ if self.read_only || complete() == Some(true) => Some(Ended::Unmounted),
+            _ if self.read_only || complete() == Some(true) => Some(ServerExit::Unmounted),
             // Then only the superblock shows it, if it can be read.
-            Err(e) if e.kind() == ErrorKind::Unsupported => (complete().is_none()).then_some(Ended::Unknown),
-            _ => Some(Ended::Unknown),
+            Err(e) if e.kind() == ErrorKind::Unsupported => (complete().is_none()).then_some(ServerExit::Unknown),
+            _ => Some(ServerExit::Unknown),
         }
     }
 }
 
 /// The marks of a mounted image in its superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct InUse {
+struct InUseMarks {
     needs_recovery: bool,
     not_valid: bool,
 }
 
-impl InUse {
+impl InUseMarks {
     /// Reads the marks, even if the image is in use.
-    fn of(spec: &ImageSpec) -> Option<InUse> {
+    fn of(spec: &ImageSpec) -> Option<InUseMarks> {
         // This open takes no lock, and ignores existing locks.
         let access = Access { claim: Claim::None, ..Access::tool(true) };
         let opened = extant_image::open(spec, &access).ok()?;
         let (sb, _) = extant_image::probe(&*opened.device).ok()?;
-        Some(InUse { needs_recovery: sb.needs_recovery(), not_valid: !sb.state().contains(FsState::VALID) })
+        Some(InUseMarks { needs_recovery: sb.needs_recovery(), not_valid: !sb.state().contains(FsState::VALID) })
     }
 
     /// Whether the mark has been removed `now`: "needs recovery" for an image with a log, otherwise "not valid".
-    fn is_over(self, now: InUse) -> bool {
+    fn is_over(self, now: InUseMarks) -> bool {
         match self {
-            InUse { needs_recovery: true, .. } => !now.needs_recovery,
-            InUse { not_valid, .. } => not_valid && now == InUse { needs_recovery: false, not_valid: false },
+            InUseMarks { needs_recovery: true, .. } => !now.needs_recovery,
+            InUseMarks { not_valid, .. } => not_valid && now == InUseMarks { needs_recovery: false, not_valid: false },
         }
     }
 }
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn an_image_shows_a_clean_end_only_if_it_showed_its_use() {
-        let says = |needs_recovery, not_valid| InUse { needs_recovery, not_valid };
+        let says = |needs_recovery, not_valid| InUseMarks { needs_recovery, not_valid };
         assert!(says(true, false).is_over(says(false, false)));
         // The superblock was not valid before the mount.
         assert!(says(true, true).is_over(says(false, true)));

@@ -19,7 +19,7 @@ use extant_fs::{Error, Filesystem, InodeRef, Mounted};
 use extant_image::place;
 
 use crate::args::{ImageArgs, OwnerArg};
-use crate::beside::{self, Beside};
+use crate::beside::{self, InUseImage};
 pub use crate::failure::Report;
 use crate::failure::{Failure, Result, both};
 use crate::image::{self, ImageSpec, open_image};
@@ -35,7 +35,7 @@ pub struct Images {
     /// Whether images that another process has mounted are read, too.
     looks: bool,
     open: Vec<(ImageSpec, Mounted)>,
-    beside: Vec<Beside>,
+    beside: Vec<InUseImage>,
     /// If set, arguments are paths in this file system.
     only: Option<Arc<Filesystem>>,
     /// The owner of new files, unless the command's own arguments name one.
@@ -169,7 +169,7 @@ impl Images {
     pub fn with(mut self, command: impl FnOnce(&mut Images) -> Result<()>) -> Result<()> {
         let done = command(&mut self);
         let closed = self.close();
-        self.beside.iter().for_each(Beside::end);
+        self.beside.iter().for_each(InUseImage::end);
         both(done, closed)?;
         image::refuse_damage(self.open.iter().map(|(_, fs)| &**fs))
     }

@@ -212,7 +212,7 @@ pub struct Watch {
 
 /// How a server ended.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum ServerExit {
     Unmounted,
     Failed(String),
     /// Killed, without a report.
@@ -237,15 +237,15 @@ impl Watch {
     }
 
     /// How the server ended; `None` while it is running.
-    pub fn poll(&mut self) -> Option<Ended> {
+    pub fn poll(&mut self) -> Option<ServerExit> {
         if self.server.is_some() && holder(&self.file).ok()? == self.server {
             return None;
         }
         let (word, rest) = self.read();
         Some(match word.as_str() {
-            "unmounted" => Ended::Unmounted,
-            "failed" => Ended::Failed(rest),
-            _ => Ended::Died,
+            "unmounted" => ServerExit::Unmounted,
+            "failed" => ServerExit::Failed(rest),
+            _ => ServerExit::Died,
         })
     }
 
@@ -272,7 +272,9 @@ impl Watch {
         for _ in 0..TRIES {
             match self.poll() {
                 None => Clock::real().sleep(PAUSE),
-                Some(Ended::Unmounted) => return alone_in(&self.dir, || remove(&self.file, &self.dir, &self.name)),
+                Some(ServerExit::Unmounted) => {
+                    return alone_in(&self.dir, || remove(&self.file, &self.dir, &self.name));
+                }
                 Some(_) => return,
             }
         }
@@ -319,19 +321,19 @@ mod tests {
         assert_eq!(watch.poll(), None);
         assert_eq!(watch.options().as_deref(), Some("noatime,cache=64M"));
         server.finish(Ok(()), true);
-        assert_eq!(watch.poll(), Some(Ended::Unmounted));
+        assert_eq!(watch.poll(), Some(ServerExit::Unmounted));
         assert_eq!(watch.options(), None);
         assert!(Watch::open(&device, uid).is_none());
 
         let server = ServerStatus::create(&device, "").expect("again");
         let mut watch = Watch::open(&device, uid).expect("the file is there");
         server.finish(Err("disk.img: no\nspace".into()), true);
-        assert_eq!(watch.poll(), Some(Ended::Failed("disk.img: no\nspace".into())));
+        assert_eq!(watch.poll(), Some(ServerExit::Failed("disk.img: no\nspace".into())));
 
         let server = ServerStatus::create(&device, "").expect("replaces the old file");
         let mut watch = Watch::open(&device, uid).expect("the file is there");
         drop(server);
-        assert_eq!(watch.poll(), Some(Ended::Died));
+        assert_eq!(watch.poll(), Some(ServerExit::Died));
         assert!(cleared(watch, &device, uid));
     }
 

@@ -12,13 +12,13 @@ pub use extant_testkit::oracle::tool;
 
 /// The result of a command.
 #[derive(Debug)]
-pub struct Ran {
+pub struct CommandResult {
     pub code: Option<i32>,
     pub out: Vec<u8>,
     pub err: String,
 }
 
-impl Ran {
+impl CommandResult {
     /// Asserts success without a message, and returns the output as text. A message about a slow unmount is allowed,
     /// because it occurs on a busy machine.
     #[track_caller]
@@ -57,7 +57,7 @@ pub fn copy_program(to: &str) {
     install(extant_path().to_str().expect("UTF-8"), to);
 }
 
-pub fn run(program: impl AsRef<OsStr>, args: &[&str]) -> Ran {
+pub fn run(program: impl AsRef<OsStr>, args: &[&str]) -> CommandResult {
     let name = program.as_ref().to_owned();
     let done = Command::new(&name)
         .args(args)
@@ -66,10 +66,14 @@ pub fn run(program: impl AsRef<OsStr>, args: &[&str]) -> Ran {
         .env("TZ", "UTC")
         .output()
         .unwrap_or_else(|e| panic!("{}: {e}", name.display()));
-    Ran { code: done.status.code(), out: done.stdout, err: String::from_utf8_lossy(&done.stderr).into_owned() }
+    CommandResult {
+        code: done.status.code(),
+        out: done.stdout,
+        err: String::from_utf8_lossy(&done.stderr).into_owned(),
+    }
 }
 
-pub fn extant(args: &[&str]) -> Ran {
+pub fn extant(args: &[&str]) -> CommandResult {
     run(extant_path(), args)
 }
 
@@ -79,7 +83,7 @@ pub fn python() -> &'static str {
 }
 
 /// Runs `extant` with arguments; kills it after a minute.
-pub fn in_time(args: &[&str]) -> Ran {
+pub fn in_time(args: &[&str]) -> CommandResult {
     run("timeout", &[&["60", extant_path().to_str().expect("UTF-8")], args].concat())
 }
 

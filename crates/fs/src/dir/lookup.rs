@@ -3,7 +3,7 @@
 //! # Locking
 //! None; see the parent module.
 
-use extant_ondisk::casefold::Wanted;
+use extant_ondisk::casefold::LookupName;
 use extant_ondisk::dirent::Dirent;
 use extant_ondisk::units::InodeNr;
 
@@ -61,7 +61,7 @@ fn find_in<S: DirStore>(
     params: &DirParams,
     lblk: u32,
     kind: BlockKind,
-    wanted: &Wanted<'_>,
+    wanted: &LookupName<'_>,
 ) -> Result<Option<Found>, S::Error> {
     let format = params.leaf_format();
     let entry = store.read(lblk, kind, |block| {
@@ -70,7 +70,11 @@ fn find_in<S: DirStore>(
     Ok(entry.map_err(|damage| DirError::corrupt(lblk, damage))?)
 }
 
-fn lookup_linear<S: DirStore>(store: &S, params: &DirParams, wanted: &Wanted<'_>) -> Result<Option<Found>, S::Error> {
+fn lookup_linear<S: DirStore>(
+    store: &S,
+    params: &DirParams,
+    wanted: &LookupName<'_>,
+) -> Result<Option<Found>, S::Error> {
     let mut passed = Passed::new(params);
     let mut next = Some(0);
     while let Some(from) = next {
@@ -91,7 +95,7 @@ fn lookup_indexed<S: DirStore>(
     store: &S,
     params: &DirParams,
     name: &[u8],
-    wanted: &Wanted<'_>,
+    wanted: &LookupName<'_>,
 ) -> Indexed<Option<Found>, S::Error> {
     let mut path = match of_index(store, probe(store, params, Target::Name(name)))? {
         Ok(path) => path,

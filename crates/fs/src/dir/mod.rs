@@ -30,7 +30,7 @@ mod readdir;
 #[cfg(test)]
 mod tests;
 
-use extant_ondisk::casefold::Wanted;
+use extant_ondisk::casefold::LookupName;
 use extant_ondisk::csum::ChecksumSeed;
 use extant_ondisk::dirent::{self, DirBlockFormat, DirDamage, DirRule};
 use extant_ondisk::htree::{self, DxFormat, DxShape, HashVersion, Hasher, NameHash};
@@ -165,8 +165,8 @@ impl DirParams {
     }
 
     /// A name to find in this directory.
-    fn wanted<'a>(&self, name: &'a [u8]) -> Wanted<'a> {
-        Wanted::new(name, self.folds)
+    fn wanted<'a>(&self, name: &'a [u8]) -> LookupName<'a> {
+        LookupName::new(name, self.folds)
     }
 
     /// The function that hashes names in this directory, for the hash version of an index.

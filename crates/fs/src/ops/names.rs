@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
 use extant_journal::Handle;
-use extant_ondisk::casefold::Wanted;
+use extant_ondisk::casefold::LookupName;
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::{FileType, InodeDesc, LINK_MAX};
 use extant_ondisk::time::Timestamp;
@@ -65,7 +65,7 @@ impl Filesystem {
     /// Whether two names refer to one entry of a directory, which need not exist. They do if they are equal, or if the
     /// directory is case-insensitive and they fold to the same text.
     pub fn is_one_name(&self, dir: &InodeRef, one: &[u8], other: &[u8]) -> bool {
-        Wanted::new(one, self.dir_params(dir).folds).is(other)
+        LookupName::new(one, self.dir_params(dir).folds).is(other)
     }
 
     /// As [`Filesystem::lookup`], but only among the entries on disk.

@@ -12,7 +12,7 @@
 use extant_ondisk::damage::Damage as _;
 use extant_ondisk::extent::{self, NodeContext};
 use extant_ondisk::inode::{FAST_SYMLINK_LIMIT, FileType, InodeDamage, InodeDesc, InodeFlags};
-use extant_ondisk::map::{self, Form, Found};
+use extant_ondisk::map::{self, Form, StepItem};
 use extant_ondisk::{InodeNr, LogicalBlock};
 
 use super::state::Rescue;
@@ -129,10 +129,10 @@ fn count_entries(desc: &InodeDesc, fs: &Filesystem) -> (usize, usize) {
     let context = NodeContext { seed: None, is_dir: desc.is_dir(), cluster_bits: 0, valid };
     let (mut sound, mut damaged) = (0, 0);
     map::root(form, &desc.i_block, fs.geo.block_size, &context, &mut |found| match found {
-        Found::Damage(damage) => damaged += usize::from(damage.is_fatal()),
+        StepItem::Damage(damage) => damaged += usize::from(damage.is_fatal()),
         // Adjacent pointers are reported as one run.
-        Found::Run(run) if form == Form::Indirect => sound += run.len as usize,
-        Found::Run(_) | Found::Child(_) => sound += 1,
+        StepItem::Run(run) if form == Form::Indirect => sound += run.len as usize,
+        StepItem::Run(_) | StepItem::Child(_) => sound += 1,
     });
     (sound, damaged)
 }

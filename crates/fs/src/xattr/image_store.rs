@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use extant_ondisk::xattr::{Name, Outside};
+use extant_ondisk::xattr::{ExternalValue, Name};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use super::{Joinable, Reference, SharedBlocks, XattrSource, XattrStore};
@@ -176,7 +176,7 @@ impl XattrSource for ImageInode<'_> {
         false
     }
 
-    fn value(&self, _name: Name<'_>, _there: Outside) -> Result<Vec<u8>, Self::Error> {
+    fn value(&self, _name: Name<'_>, _there: ExternalValue) -> Result<Vec<u8>, Self::Error> {
         unreachable!("no image here has values in inodes")
     }
 }
@@ -240,7 +240,7 @@ impl XattrStore for ImageInode<'_> {
     fn refer(&mut self, _value: InodeNr, _how: Reference) -> Result<(), String> {
         unreachable!("no image here has values in inodes")
     }
-    fn charge(&mut self, _before: &[Outside], _after: &[Outside]) -> Result<(), String> {
+    fn charge(&mut self, _before: &[ExternalValue], _after: &[ExternalValue]) -> Result<(), String> {
         unreachable!("no image here has values in inodes")
     }
 }

@@ -52,7 +52,7 @@ pub use shared_values::SharedValues;
 use std::sync::Arc;
 
 use extant_ondisk::acl::AclError;
-use extant_ondisk::xattr::{Name, NoSpace, Outside};
+use extant_ondisk::xattr::{ExternalValue, Name, NoSpace};
 use extant_ondisk::{BlockNr, InodeNr};
 
 /// The maximum number of metadata blocks that one change dirties: the inode; the old and the new xattr block; bitmap
@@ -93,7 +93,7 @@ pub trait XattrSource {
     fn may_go_outside(&self) -> bool;
     /// The value of the attribute `name` that is stored in an inode of its own. The implementation compares it with the
     /// entry.
-    fn value(&self, name: Name<'_>, there: Outside) -> Result<Vec<u8>, Self::Error>;
+    fn value(&self, name: Name<'_>, there: ExternalValue) -> Result<Vec<u8>, Self::Error>;
 }
 
 /// A change of the references to a value.
@@ -137,7 +137,7 @@ pub trait XattrStore: XattrSource {
     fn refer(&mut self, value: InodeNr, how: Reference) -> Result<(), Self::Error>;
     /// Charges the blocks of values to the inode, whose attributes referred to the values `before` and now refer to
     /// those in `after`.
-    fn charge(&mut self, before: &[Outside], after: &[Outside]) -> Result<(), Self::Error>;
+    fn charge(&mut self, before: &[ExternalValue], after: &[ExternalValue]) -> Result<(), Self::Error>;
 }
 
 /// The flags of setxattr.

@@ -1,8 +1,9 @@
 //! Get, list, set, remove: the inode first, then the block.
 
 use extant_ondisk::xattr::{
-    EntryList, EntryRef, HEADER_LEN, NAME_LEN_MAX, Name, NoSpace, Outside, References, VALUE_SIZE_MAX, XattrBlock,
-    XattrContext, add_reference, drop_reference, inode_area, large_value, outside_hash, reserved_for_names, scan_block,
+    EntryList, EntryRef, ExternalValue, HEADER_LEN, NAME_LEN_MAX, Name, NoSpace, References, VALUE_SIZE_MAX,
+    XattrBlock, XattrContext, add_reference, drop_reference, inode_area, large_value, outside_hash, reserved_for_names,
+    scan_block,
 };
 use extant_ondisk::{BlockNr, Error as OnDiskError, InodeNr, Structure};
 
@@ -68,7 +69,7 @@ pub fn check<S: XattrSource>(store: &S) -> Result<Option<BlockNr>, S> {
 }
 
 /// The values in inodes of their own that the inode's attributes refer to, including those in its block.
-pub fn outside<S: XattrSource>(store: &S) -> Result<Vec<Outside>, S> {
+pub fn outside<S: XattrSource>(store: &S) -> Result<Vec<ExternalValue>, S> {
     Ok(load(store)?.outside())
 }
 
@@ -82,7 +83,7 @@ pub fn goes_outside<S: XattrSource>(store: &S, name: Name<'_>, value: &[u8]) -> 
     if with_value(store, &l, name, value).is_some() {
         return Ok(false);
     }
-    let there = Outside { inode: InodeNr(0), len: value.len() as u32, hash: 0 };
+    let there = ExternalValue { inode: InodeNr(0), len: value.len() as u32, hash: 0 };
     Ok(placed(store, &l, name, |list| list.set_outside(name, there), 0).is_some())
 }
 
@@ -259,7 +260,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn outside(&self) -> Vec<Outside> {
+    fn outside(&self) -> Vec<ExternalValue> {
         self.inode.outside().chain(self.block.outside()).collect()
     }
 }
@@ -329,7 +330,7 @@ fn with_attribute<S: XattrStore>(
         return Ok(lists);
     }
     if let Some((inode, hash)) = store.prepared(value) {
-        let there = Outside { inode, len: value.len() as u32, hash: outside_hash(name.suffix, hash) };
+        let there = ExternalValue { inode, len: value.len() as u32, hash: outside_hash(name.suffix, hash) };
         if let Some(lists) = placed(store, l, name, |list| list.set_outside(name, there), 0) {
             return Ok(lists);
         }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use extant_ondisk::xattr::{EntryList, inode_area};
-use extant_ondisk::xattr::{Name, Outside, XattrBlock, is_outside_hash, value_hash};
+use extant_ondisk::xattr::{ExternalValue, Name, XattrBlock, is_outside_hash, value_hash};
 use extant_ondisk::{BlockNr, InodeNr};
 use proptest::prelude::*;
 
@@ -83,7 +83,7 @@ impl XattrSource for MemInode {
         self.disk.borrow().outside
     }
 
-    fn value(&self, name: Name<'_>, there: Outside) -> Result<Vec<u8>, Self::Error> {
+    fn value(&self, name: Name<'_>, there: ExternalValue) -> Result<Vec<u8>, Self::Error> {
         let d = self.disk.borrow();
         let (value, references) = d.values.get(&there.inode.0).ok_or("no such value")?;
         assert!(*references > 0 && value.len() == there.len as usize);
@@ -158,8 +158,8 @@ impl XattrStore for MemInode {
         }
         Ok(())
     }
-    fn charge(&mut self, before: &[Outside], after: &[Outside]) -> Result<(), String> {
-        let bytes = |all: &[Outside]| all.iter().map(|there| i64::from(there.len)).sum::<i64>();
+    fn charge(&mut self, before: &[ExternalValue], after: &[ExternalValue]) -> Result<(), String> {
+        let bytes = |all: &[ExternalValue]| all.iter().map(|there| i64::from(there.len)).sum::<i64>();
         self.charged += bytes(after) - bytes(before);
         Ok(())
     }

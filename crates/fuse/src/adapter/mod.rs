@@ -39,7 +39,7 @@ use self::detached::Outstanding;
 pub use self::direct::DirectIo;
 pub use self::errno::errno;
 use self::helper::Helper;
-use self::nodes::{InUse, Node, Nodes};
+use self::nodes::{Node, Nodes, RequestInode};
 use self::openers::Openers;
 pub use self::options::ServerOptions;
 use self::pauses::Pauses;
@@ -182,12 +182,12 @@ impl FsServer {
         (self.fs.budget().limit() / HELD_SHARE / INODE_BYTES) as usize
     }
 
-    fn node(&self, nodeid: u64) -> Result<InUse<'_>, Errno> {
+    fn node(&self, nodeid: u64) -> Result<RequestInode<'_>, Errno> {
         self.known(nodeid)?.ok_or(Errno::STALE)
     }
 
     /// The inode behind a nodeid; `None` if the kernel does not know it.
-    fn known(&self, nodeid: u64) -> Result<Option<InUse<'_>>, Errno> {
+    fn known(&self, nodeid: u64) -> Result<Option<RequestInode<'_>>, Errno> {
         let inode = match (self.nodes.get(nodeid), self.nodes.ino_of(nodeid)) {
             (Some(Node::Held(inode)), _) => inode,
             (Some(Node::Known { generation }), Some(ino)) => {
@@ -198,13 +198,13 @@ impl FsServer {
         Ok(Some(self.in_use(nodeid, inode)))
     }
 
-    fn in_use(&self, nodeid: u64, inode: InodeRef) -> InUse<'_> {
-        InUse { inode, nodes: &self.nodes, nodeid, most: self.most_held() }
+    fn in_use(&self, nodeid: u64, inode: InodeRef) -> RequestInode<'_> {
+        RequestInode { inode, nodes: &self.nodes, nodeid, most: self.most_held() }
     }
 
     /// An inode by number, as file handles name it. The kernel may ask for an inode that it does not know. An inode
     /// that no name reaches is refused.
-    fn node_by_number(&self, nodeid: u64) -> Result<InUse<'_>, Errno> {
+    fn node_by_number(&self, nodeid: u64) -> Result<RequestInode<'_>, Errno> {
         if let Some(inode) = self.known(nodeid)? {
             return Ok(inode);
         }

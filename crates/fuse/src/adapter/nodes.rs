@@ -1,7 +1,7 @@
 //! The inodes that the kernel knows, and how many references it has to each.
 //!
-//! Main types: [`Nodes`], [`InUse`] (an inode while a request works on it). A nodeid is the inode's number, with one
-//! exception: the directory shown as the root (inode 2, unless the mount shows a subdirectory) is nodeid 1, as the
+//! Main types: [`Nodes`], [`RequestInode`] (an inode while a request works on it). A nodeid is the inode's number, with
+//! one exception: the directory shown as the root (inode 2, unless the mount shows a subdirectory) is nodeid 1, as the
 //! protocol requires. Inode 1 (bad blocks) has no name and so no nodeid.
 //!
 //! A known inode costs number, generation and count, 48 bytes at most. The inode itself may leave memory: the next
@@ -43,13 +43,13 @@ const TABLE_LEAST: usize = 64;
 /// Packed: after a walk through a tree there may be a million of these.
 #[derive(Clone, Copy)]
 #[repr(Rust, packed(4))]
-struct Known {
+struct KnownNode {
     generation: u32,
     /// References that the kernel has.
     lookups: u64,
 }
 
-struct Held {
+struct HeldNode {
     inode: InodeRef,
     /// Whether a request has used it since the last round.
     used: bool,
@@ -57,9 +57,9 @@ struct Held {
 
 #[derive(Default)]
 struct Shard {
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, KnownNode>,
     /// The held inodes among `known`.
-    held: BTreeMap<u32, Held>,
+    held: BTreeMap<u32, HeldNode>,
     /// The inode that the last round reached.
     hand: u32,
 }
@@ -72,7 +72,7 @@ impl Shard {
     fn hold(&mut self, id: u32, inode: &InodeRef) {
         match self.held.entry(id) {
             HeldEntry::Occupied(mut held) => held.get_mut().used = true,
-            HeldEntry::Vacant(place) => drop(place.insert(Held { inode: inode.clone(), used: true })),
+            HeldEntry::Vacant(place) => drop(place.insert(HeldNode { inode: inode.clone(), used: true })),
         }
     }
 
@@ -88,7 +88,7 @@ impl Shard {
     }
 
     /// Drops an inode that [`Shard::turn`] returned, unless a request has used it meanwhile.
-    fn let_go(&mut self, id: u32) -> Option<Held> {
+    fn let_go(&mut self, id: u32) -> Option<HeldNode> {
         if self.held.get(&id).is_some_and(|held| held.used) { None } else { self.held.remove(&id) }
     }
 }
@@ -117,7 +117,7 @@ impl Nodes {
         let shards = (0..1 << SHARD_BITS).map(|_| Slot(Mutex::new(&CLASS, Shard::default()))).collect();
         let nodes = Nodes { shards, root: root.ino };
         let mut shard = nodes.shard(ROOT).lock();
-        shard.known.insert(ROOT, Known { generation: root.generation, lookups: 1 });
+        shard.known.insert(ROOT, KnownNode { generation: root.generation, lookups: 1 });
         shard.hold(ROOT, root);
         drop(shard);
         nodes
@@ -162,7 +162,7 @@ impl Nodes {
 
     fn tell(&self, id: u32, generation: u32) {
         let mut shard = self.shard(id).lock();
-        let known = shard.known.entry(id).or_insert(Known { generation, lookups: 0 });
+        let known = shard.known.entry(id).or_insert(KnownNode { generation, lookups: 0 });
         known.lookups += 1;
         // The number belongs to another inode by now. The kernel's references to the former one have the same nodeid,
         // and FORGET drops them together.
@@ -247,7 +247,7 @@ impl Nodes {
     pub(super) fn counts(&self) -> (usize, u64) {
         self.shards.iter().fold((0, 0), |(inodes, lookups), slot| {
             let shard = slot.0.lock();
-            let told = |(id, known): (&u32, &Known)| if *id == ROOT { 0 } else { known.lookups };
+            let told = |(id, known): (&u32, &KnownNode)| if *id == ROOT { 0 } else { known.lookups };
             (inodes + shard.known.len(), lookups + shard.known.iter().map(told).sum::<u64>())
         })
     }
@@ -259,7 +259,7 @@ impl Nodes {
 }
 
 /// An inode that a request works on. When this is dropped, the inode is held for the kernel if its state needs that.
-pub(super) struct InUse<'a> {
+pub(super) struct RequestInode<'a> {
     pub(super) inode: InodeRef,
     pub(super) nodes: &'a Nodes,
     pub(super) nodeid: u64,
@@ -267,7 +267,7 @@ pub(super) struct InUse<'a> {
     pub(super) most: usize,
 }
 
-impl Deref for InUse<'_> {
+impl Deref for RequestInode<'_> {
     type Target = InodeRef;
 
     fn deref(&self) -> &InodeRef {
@@ -275,7 +275,7 @@ impl Deref for InUse<'_> {
     }
 }
 
-impl Drop for InUse<'_> {
+impl Drop for RequestInode<'_> {
     fn drop(&mut self) {
         self.nodes.keep(self.nodeid, &self.inode, self.most);
     }

@@ -101,7 +101,7 @@ impl Scene {
 fn table_bytes(nodes: &Nodes) -> usize {
     let of = |slot: &Slot| {
         let places = (slot.0.lock().known.capacity() * 8 / 7).next_power_of_two();
-        places * (size_of::<(u32, Known)>() + 1)
+        places * (size_of::<(u32, KnownNode)>() + 1)
     };
     nodes.shards.iter().map(of).sum::<usize>() + nodes.shards.len() * size_of::<Slot>()
 }

@@ -25,7 +25,7 @@ const FULL: Duration = Duration::from_millis(10);
 type Reply = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingWriters {
     /// Keyed by the time at which each writer may continue, then by order of arrival.
     writers: BTreeMap<(u64, u64), Reply>,
     came: u64,
@@ -36,7 +36,7 @@ struct Shared {
     /// Weak, because the thread may outlive the mount.
     fs: Weak<Filesystem>,
     clock: Clock,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingWriters>,
     more: Condvar,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Pauses(Arc<Shared>);
 
 impl Pauses {
     pub(super) fn new(fs: &Arc<Filesystem>) -> Pauses {
-        let waiting = Mutex::new(&CLASS, Waiting::default());
+        let waiting = Mutex::new(&CLASS, WaitingWriters::default());
         Pauses(Arc::new(Shared { fs: Arc::downgrade(fs), clock: Clock::real(), waiting, more: Condvar::new() }))
     }
 

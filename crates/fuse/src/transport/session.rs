@@ -69,11 +69,11 @@ pub(super) struct Shared<S> {
     holding: AtomicBool,
     kept: Mutex<Vec<(Origin, Vec<u8>)>>,
     /// None once the server's `destroy` has returned.
-    pub(super) when_lost: Mutex<Option<WhenLost>>,
+    pub(super) when_lost: Mutex<Option<LossHandler>>,
 }
 
 /// See [`Session::when_lost`].
-type WhenLost = Box<dyn FnOnce() + Send>;
+type LossHandler = Box<dyn FnOnce() + Send>;
 
 /// Holds back requests that would change something while a mount is frozen. No worker waits meanwhile.
 #[derive(Clone)]

@@ -15,16 +15,16 @@ use extant_block::error::Result;
 use extant_block::{Bio, BioData, BioFlags, BioOp, BioVec, BlockDevice, BusyBy, Completion, Error, IoStats, Limits};
 use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
-use super::{Change, ClaimState, DeviceClaim, Held, Transition};
+use super::{Change, ClaimState, DeviceClaim, DeviceHold, Transition};
 
 static CLAIM: LockClass = LockClass::new("device claim", 815);
 
 pub(super) type SuperBlockBytes = Box<[u8; SUPERBLOCK_SIZE]>;
 
-struct Standing {
+struct GateState {
     state: ClaimState,
     /// Our exclusive open.
-    held: Option<Held>,
+    held: Option<DeviceHold>,
     /// Changes that have passed and have not ended.
     under_way: usize,
     waiting: Vec<Bio>,
@@ -41,15 +41,15 @@ fn super_block_in<'a>(offset: u64, pieces: impl Iterator<Item = &'a [u8]>) -> Op
 }
 
 pub(super) struct Gate {
-    standing: Mutex<Standing>,
+    standing: Mutex<GateState>,
     changed: Condvar,
 }
 
 impl Gate {
-    pub(super) fn new(held: Held) -> Gate {
+    pub(super) fn new(held: DeviceHold) -> Gate {
         let held = Some(held);
         let standing =
-            Standing { state: ClaimState::Ours, held, under_way: 0, waiting: Vec::new(), superblocks: Vec::new() };
+            GateState { state: ClaimState::Ours, held, under_way: 0, waiting: Vec::new(), superblocks: Vec::new() };
         Gate { standing: Mutex::new(&CLAIM, standing), changed: Condvar::new() }
     }
 
@@ -68,7 +68,7 @@ impl Gate {
         drop(held);
     }
 
-    pub(super) fn hold(&self, held: Option<Held>) {
+    pub(super) fn hold(&self, held: Option<DeviceHold>) {
         self.standing.lock().held = held;
     }
 
@@ -79,22 +79,22 @@ impl Gate {
 }
 
 /// A change that has passed; dropping this ends it.
-struct UnderWay {
+struct PendingChange {
     gate: Arc<Gate>,
     /// The superblock that it writes, if it writes one.
     leaves: Option<SuperBlockBytes>,
     succeeded: bool,
 }
 
-impl UnderWay {
+impl PendingChange {
     fn begin<'a>(
         gate: &Arc<Gate>,
-        standing: &mut Standing,
+        standing: &mut GateState,
         offset: u64,
         pieces: impl Iterator<Item = &'a [u8]>,
-    ) -> UnderWay {
+    ) -> PendingChange {
         standing.under_way += 1;
-        UnderWay { gate: gate.clone(), leaves: super_block_in(offset, pieces), succeeded: false }
+        PendingChange { gate: gate.clone(), leaves: super_block_in(offset, pieces), succeeded: false }
     }
 
     fn end<T>(mut self, result: &Result<T>) {
@@ -102,7 +102,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for PendingChange {
     fn drop(&mut self) {
         let mut standing = self.gate.standing.lock();
         if let Some(bytes) = self.leaves.take() {
@@ -154,7 +154,8 @@ impl DeviceClaim {
             Change::Passes => {
                 let vecs = if let BioData::Write(vecs) = &bio.data { &vecs[..] } else { &[] };
                 let pieces = vecs.iter().map(BioVec::bytes);
-                let (under_way, end_io) = (UnderWay::begin(&self.gate, &mut standing, bio.offset, pieces), bio.end_io);
+                let (under_way, end_io) =
+                    (PendingChange::begin(&self.gate, &mut standing, bio.offset, pieces), bio.end_io);
                 bio.end_io = Box::new(move |done: Completion| {
                     under_way.end(&done.result);
                     end_io.end_io(done);
@@ -185,7 +186,7 @@ impl DeviceClaim {
             if standing.state.change() == Change::Fails {
                 return Err(self.refusal());
             }
-            UnderWay::begin(&self.gate, &mut standing, offset, pieces.iter().copied())
+            PendingChange::begin(&self.gate, &mut standing, offset, pieces.iter().copied())
         };
         let result = send();
         under_way.end(&result);

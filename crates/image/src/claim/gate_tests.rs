@@ -22,10 +22,10 @@ const LONG: Duration = Duration::from_secs(60);
 const NONE: BioFlags = BioFlags::empty();
 
 /// Sector, whether it was written, whether its completion ran on the submitter's own thread.
-pub(super) type Ended = Arc<Mutex<Vec<(u64, bool, bool)>>>;
+pub(super) type EndedWrites = Arc<Mutex<Vec<(u64, bool, bool)>>>;
 
-pub(super) fn none_ended() -> Ended {
-    Ended::new(Mutex::new(&ENDED, Vec::new()))
+pub(super) fn none_ended() -> EndedWrites {
+    EndedWrites::new(Mutex::new(&ENDED, Vec::new()))
 }
 
 /// A claim in the state `Ours`. The tests make the transitions themselves.
@@ -34,7 +34,7 @@ pub(super) fn claim_of(exclusive: Arc<dyn BlockDevice>, inner: Arc<dyn BlockDevi
 }
 
 /// Fills the sector `at` with that number, and records the completion.
-pub(super) fn write(dev: &dyn BlockDevice, at: u64, ended: &Ended) {
+pub(super) fn write(dev: &dyn BlockDevice, at: u64, ended: &EndedWrites) {
     let vecs = vec![BioVec { buf: Arc::new(AlignedBuf::from_slice(&[at as u8; 512])), offset: 0, len: 512 }];
     let (ended, submitter) = (ended.clone(), task::current().id());
     let done = move |c: Completion| {

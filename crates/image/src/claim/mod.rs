@@ -60,7 +60,7 @@ use crate::spec::ImageSpec;
 const KERNEL_CLOSE_NS: u64 = 500_000_000;
 
 /// While this exists, no other process can open the device exclusively.
-type Held = Box<dyn Any + Send>;
+type DeviceHold = Box<dyn Any + Send>;
 
 /// The state of a claim. See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,9 +125,9 @@ pub struct DeviceClaim {
 }
 
 /// When dropped in the state `Lent`, gives the device up: a mount that panics must not leave requests that wait.
-struct Undecided<'a>(&'a DeviceClaim);
+struct UndecidedClaim<'a>(&'a DeviceClaim);
 
-impl Drop for Undecided<'_> {
+impl Drop for UndecidedClaim<'_> {
     fn drop(&mut self) {
         self.0.go(Transition::GiveUp);
     }
@@ -163,7 +163,7 @@ impl DeviceClaim {
         mount: impl FnOnce() -> std::result::Result<T, M>,
     ) -> (std::result::Result<T, M>, Result<()>) {
         self.go(Transition::Lend);
-        let _undecided = Undecided(self);
+        let _undecided = UndecidedClaim(self);
         let before = super_block(&*self.inner);
         self.gate.close(before.as_ref().ok().cloned());
         let mounted = mount();
@@ -171,9 +171,10 @@ impl DeviceClaim {
         let (transition, held) = match &mounted {
             Ok(_) => (Transition::Mounted, Ok(None)),
             Err(_) if self.access.read_only => (Transition::Regain, Ok(None)),
-            Err(_) => {
-                (Transition::Regain, open_whole(&self.spec, &self.access).map(|again| Some(Box::new(again) as Held)))
-            }
+            Err(_) => (
+                Transition::Regain,
+                open_whole(&self.spec, &self.access).map(|again| Some(Box::new(again) as DeviceHold)),
+            ),
         };
         // The new mount outlives the decision: its end waits while changes wait.
         let decided = self.decide(cut_off, transition, held, is_same);
@@ -205,7 +206,7 @@ impl DeviceClaim {
         &self,
         cut_off: impl FnOnce(),
         transition: Transition,
-        held: Result<Option<Held>>,
+        held: Result<Option<DeviceHold>>,
         is_same: impl FnOnce() -> Result<bool>,
     ) -> Result<()> {
         let decided = held.and_then(|held| {
@@ -228,7 +229,7 @@ impl DeviceClaim {
     }
 
     /// Our exclusive open, or that of a dead mount, which excludes other processes as well.
-    fn open_again(&self) -> Result<Held> {
+    fn open_again(&self) -> Result<DeviceHold> {
         let clock = Clock::real();
         loop {
             // The connection ends first, then the mount, then the kernel's exclusive open.
@@ -244,7 +245,7 @@ impl DeviceClaim {
 
     /// A busy mount remains after its server, and still has the device. It may be visible only under a bind mount, or
     /// nowhere. If it is visible, an open descriptor prevents its end.
-    fn dead_mount(&self) -> Option<Held> {
+    fn dead_mount(&self) -> Option<DeviceHold> {
         let device = rustix::fs::stat(&self.spec.path).ok()?.st_rdev;
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let shown = format!("{major}:{minor}");
@@ -260,7 +261,7 @@ impl DeviceClaim {
         // The device number in the kernel's form (Linux: fuse_ctl_add_conn). The connection vanishes with the file
         // system, and nothing here prevents that: see docs/crash-consistency.md.
         let connection = format!("/sys/fs/fuse/connections/{}", u64::from(major) << 20 | u64::from(minor));
-        rustix::fs::stat(connection).is_ok().then(|| Box::new(()) as Held)
+        rustix::fs::stat(connection).is_ok().then(|| Box::new(()) as DeviceHold)
     }
 
     /// Whether no process has mounted or checked it since: it has the superblock that we wrote last.
@@ -271,10 +272,10 @@ impl DeviceClaim {
 }
 
 /// The fields of a superblock that a mount or a check changes without the log.
-type OfMount = (u16, i64, Incompat, bool);
+type MountFields = (u16, i64, Incompat, bool);
 
 /// These fields of a superblock; errors and labels are not among them. `None`: it is no superblock.
-fn of_mount(bytes: &[u8]) -> Option<OfMount> {
+fn of_mount(bytes: &[u8]) -> Option<MountFields> {
     let sb = SuperBlock::decode(bytes, SUPERBLOCK_OFFSET).ok()?;
     Some((sb.mount_count(), sb.mount_time(), sb.incompat(), sb.state().contains(FsState::VALID)))
 }

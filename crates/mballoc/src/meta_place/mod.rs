@@ -21,7 +21,7 @@ use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_ondisk::{BlockNr, GroupNr};
 
 pub use policy::MetaPolicy;
-use policy::{Ahead, Place, Zoning};
+use policy::{Place, SetAsideAmount, Zoning};
 
 use crate::zones::SystemZones;
 use crate::{Allocator, Geometry, GroupStore, GroupSummary};
@@ -82,8 +82,8 @@ impl MetaZones {
         let regions = regions.map(|(groups, first)| {
             let most = groups.len() as u32 * zoning.per_group;
             let wanted = match zoning.ahead {
-                Ahead::All => u64::MAX,
-                Ahead::HalfAnArea => {
+                SetAsideAmount::All => u64::MAX,
+                SetAsideAmount::HalfAnArea => {
                     let blocks: u64 =
                         (first..).take(groups.len()).map(|g| u64::from(geometry.blocks_in_group(GroupNr(g)))).sum();
                     let free = groups.iter().map(|g| u64::from(g.free)).sum::<u64>().min(blocks);

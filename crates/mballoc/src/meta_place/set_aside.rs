@@ -8,7 +8,7 @@ use std::ops::Range;
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_ondisk::{BlockNr, GroupNr};
 
-use super::policy::Ahead;
+use super::policy::SetAsideAmount;
 use super::{Area, MetaZones, NEVER, PAGE, Region, WINDOW};
 use crate::allocator::Allocator;
 use crate::group::GroupInner;
@@ -295,8 +295,8 @@ impl<S: GroupStore> Allocator<S> {
                 continue;
             }
             let short = match zones.zoning.ahead {
-                Ahead::All => true,
-                Ahead::HalfAnArea => region.free.load(Ordering::Relaxed) < zones.area_len / 2,
+                SetAsideAmount::All => true,
+                SetAsideAmount::HalfAnArea => region.free.load(Ordering::Relaxed) < zones.area_len / 2,
             };
             if !short || !self.has_plenty(zones) {
                 return;

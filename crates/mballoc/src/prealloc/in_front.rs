@@ -19,7 +19,7 @@ use crate::search::Extent;
 use crate::{Allocation, GroupStore, Kind, Pointers, Request};
 
 /// The preallocations of some pointer blocks.
-pub(crate) type InFront = Vec<(PointerBlock, Arc<Preallocation>)>;
+pub(crate) type LeadingPreallocations = Vec<(PointerBlock, Arc<Preallocation>)>;
 
 /// The pointer blocks that belong in front of the data of this request, and for which no block is set aside yet.
 pub(crate) fn pointer_blocks(request: &Request<'_>) -> Vec<PointerBlock> {
@@ -33,7 +33,7 @@ pub(crate) fn pointer_blocks(request: &Request<'_>) -> Vec<PointerBlock> {
 
 /// Splits an extent into blocks for `lead` and the data behind them. If that would leave no data, the whole extent is
 /// used for data.
-pub(crate) fn lead_off(found: Extent, lead: &[PointerBlock]) -> (InFront, Extent) {
+pub(crate) fn lead_off(found: Extent, lead: &[PointerBlock]) -> (LeadingPreallocations, Extent) {
     let len = lead.len() as u32;
     if found.len <= len {
         return (Vec::new(), found);
@@ -65,7 +65,7 @@ impl<S: GroupStore> Allocator<S> {
         self.settle_cut(request, &pa, cut, &[]).map(Some)
     }
 
-    pub(crate) fn keep_in_front(&self, request: &Request<'_>, in_front: InFront) {
+    pub(crate) fn keep_in_front(&self, request: &Request<'_>, in_front: LeadingPreallocations) {
         let Some(pointers) = request.pointers else { return };
         for (which, pa) in in_front {
             self.discard_list(pointers.owner.add_pointer_block(which, pa));

@@ -29,7 +29,7 @@ mod tests;
 pub use damage::{DirDamage, DirRule, tail_damage};
 pub use inline::InlineDir;
 pub use types::{RawDirent, RawDirentTail};
-pub use whole::{Target, Whole, WholeFormat};
+pub use whole::{DirectoryLayout, Target, WholeFormat};
 
 use zerocopy::{FromBytes, IntoBytes};
 

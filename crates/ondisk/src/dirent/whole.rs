@@ -1,6 +1,7 @@
 //! Lays out a whole directory: first the number of blocks, then each block separately.
 //!
-//! Main types: [`WholeFormat`] (the directory format of this file system), [`Whole`] (the layout of one directory).
+//! Main types: [`WholeFormat`] (the directory format of this file system), [`DirectoryLayout`] (the layout of one
+//! directory).
 //!
 //! A directory that fits in one block, or has no index, is linear, with its names in the given order. Any other
 //! directory begins with its index (the root, then the nodes level by level), followed by its leaves sorted by hash. A
@@ -42,7 +43,7 @@ pub struct Target {
 
 /// The layout of one directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Whole {
+pub struct DirectoryLayout {
     /// The numbers of the names in the order of the layout; empty if that is their original order.
     order: Vec<u32>,
     names: u32,
@@ -67,7 +68,12 @@ impl WholeFormat {
     /// # Errors
     /// [`DirRule::Unwritable`] for a name that may not be written, [`DirRule::IndexFull`] for more names than an index
     /// can hold.
-    pub fn lay_out<'a>(&self, names: u32, name: impl Fn(u32) -> &'a [u8], blocks_min: u32) -> Result<Whole, DirDamage> {
+    pub fn lay_out<'a>(
+        &self,
+        names: u32,
+        name: impl Fn(u32) -> &'a [u8],
+        blocks_min: u32,
+    ) -> Result<DirectoryLayout, DirDamage> {
         let limit = self.blocks.limit(self.block_size);
         let dots = 2 * rec_len_needed(1);
         let mut bytes = dots;
@@ -78,7 +84,7 @@ impl WholeFormat {
             }
             bytes = bytes.saturating_add(rec_len_needed(name.len()));
         }
-        let mut whole = Whole {
+        let mut whole = DirectoryLayout {
             order: Vec::new(),
             names,
             starts: vec![0],
@@ -126,7 +132,7 @@ impl WholeFormat {
     /// created.
     pub fn fill<'a>(
         &self,
-        whole: &Whole,
+        whole: &DirectoryLayout,
         number: u32,
         block: &mut [u8],
         dot: [u32; 2],
@@ -155,7 +161,13 @@ impl WholeFormat {
         Ok(())
     }
 
-    fn fill_index(&self, whole: &Whole, number: u32, block: &mut [u8], dot: [u32; 2]) -> Result<(), DirDamage> {
+    fn fill_index(
+        &self,
+        whole: &DirectoryLayout,
+        number: u32,
+        block: &mut [u8],
+        dot: [u32; 2],
+    ) -> Result<(), DirDamage> {
         let fan_out = self.dx().limit(DxShape::Node, self.block_size);
         // The level of this block, and the first block of that level; level 0 is the root.
         let (mut level, mut first) = (0, 0);
@@ -183,7 +195,7 @@ impl WholeFormat {
     }
 }
 
-impl Whole {
+impl DirectoryLayout {
     /// Divides the names into leaves, each as full as possible. In the first leaf, `taken` bytes are in use already.
     fn cut<'a>(&mut self, limit: usize, taken: usize, name: &impl Fn(u32) -> &'a [u8]) {
         let mut used = taken;

@@ -13,7 +13,7 @@ fn format(block_size: usize, has_csum: bool, levels_most: u8) -> WholeFormat {
 }
 
 /// All blocks of a directory in which name `i` has inode `100 + i`.
-fn build(format: &WholeFormat, names: &[Vec<u8>], blocks_min: u32) -> (Whole, Vec<Vec<u8>>) {
+fn build(format: &WholeFormat, names: &[Vec<u8>], blocks_min: u32) -> (DirectoryLayout, Vec<Vec<u8>>) {
     let name = |number: u32| names[number as usize].as_slice();
     let whole = format.lay_out(names.len() as u32, name, blocks_min).unwrap();
     let entry = |number: u32| (name(number), Target { ino: 100 + number, file_type: FileType::Regular });

@@ -38,7 +38,7 @@ impl fmt::Display for Piece {
 
 /// A count in a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Counted {
+pub enum DescCount {
     /// `bg_free_blocks_count`.
     FreeBlocks,
     /// `bg_free_inodes_count`.
@@ -49,13 +49,13 @@ pub enum Counted {
     UnusedInodes,
 }
 
-impl fmt::Display for Counted {
+impl fmt::Display for DescCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Counted::FreeBlocks => "free blocks",
-            Counted::FreeInodes => "free inodes",
-            Counted::Directories => "directories",
-            Counted::UnusedInodes => "unused inodes",
+            DescCount::FreeBlocks => "free blocks",
+            DescCount::FreeInodes => "free inodes",
+            DescCount::Directories => "directories",
+            DescCount::UnusedInodes => "unused inodes",
         })
     }
 }
@@ -107,7 +107,7 @@ pub enum DescDamage {
     #[error("{found} {what}, at most {most} possible")]
     Count {
         /// The count.
-        what: Counted,
+        what: DescCount,
         /// The stored value.
         found: u32,
         /// The maximum for the group.
@@ -229,10 +229,10 @@ impl GroupDesc {
     pub(super) fn count_damage(&self, group: GroupNr, geometry: &Geometry, sink: &mut impl FnMut(DescDamage)) {
         let inodes = geometry.inodes_per_group;
         for (what, found, most) in [
-            (Counted::FreeBlocks, self.free_clusters, geometry.clusters_in_group(group)),
-            (Counted::FreeInodes, self.free_inodes, inodes),
-            (Counted::Directories, self.used_dirs, inodes),
-            (Counted::UnusedInodes, self.itable_unused, inodes),
+            (DescCount::FreeBlocks, self.free_clusters, geometry.clusters_in_group(group)),
+            (DescCount::FreeInodes, self.free_inodes, inodes),
+            (DescCount::Directories, self.used_dirs, inodes),
+            (DescCount::UnusedInodes, self.itable_unused, inodes),
         ] {
             if found > most {
                 sink(DescDamage::Count { what, found, most });

@@ -10,7 +10,7 @@ mod damage;
 #[cfg(test)]
 mod tests;
 
-pub use damage::{BitmapDamage, Counted, DescDamage, Piece};
+pub use damage::{BitmapDamage, DescCount, DescDamage, Piece};
 
 use crate::csum::{crc16, crc32c};
 use crate::damage::refuse;

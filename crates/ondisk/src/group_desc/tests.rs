@@ -71,13 +71,13 @@ fn each_damage_of_a_descriptor_is_found_alone() {
         ),
         (
             GroupDesc { free_clusters: 32769, ..good() },
-            D::Count { what: Counted::FreeBlocks, found: 32769, most: 32768 },
+            D::Count { what: DescCount::FreeBlocks, found: 32769, most: 32768 },
         ),
-        (GroupDesc { free_inodes: 8193, ..good() }, D::Count { what: Counted::FreeInodes, found: 8193, most: 8192 }),
-        (GroupDesc { used_dirs: 8193, ..good() }, D::Count { what: Counted::Directories, found: 8193, most: 8192 }),
+        (GroupDesc { free_inodes: 8193, ..good() }, D::Count { what: DescCount::FreeInodes, found: 8193, most: 8192 }),
+        (GroupDesc { used_dirs: 8193, ..good() }, D::Count { what: DescCount::Directories, found: 8193, most: 8192 }),
         (
             GroupDesc { itable_unused: 8193, ..good() },
-            D::Count { what: Counted::UnusedInodes, found: 8193, most: 8192 },
+            D::Count { what: DescCount::UnusedInodes, found: 8193, most: 8192 },
         ),
         (GroupDesc { itable_unused: 501, ..good() }, D::UnusedAboveFree { unused: 501, free: 500 }),
     ];

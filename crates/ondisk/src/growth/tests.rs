@@ -7,11 +7,11 @@ use zerocopy::IntoBytes;
 
 use super::*;
 use crate::features::{Compat, Incompat, RoCompat};
-use crate::superblock::{Layout, SuperBlock, Wanted};
+use crate::superblock::{Layout, LayoutRequest, SuperBlock};
 use crate::{GroupNr, indirect};
 
-fn made(blocks: u64, change: impl FnOnce(&mut Wanted)) -> SuperBlock {
-    let mut wanted = Wanted {
+fn made(blocks: u64, change: impl FnOnce(&mut LayoutRequest)) -> SuperBlock {
+    let mut wanted = LayoutRequest {
         compat: Compat::RESIZE_INODE,
         incompat: Incompat::FILETYPE | Incompat::BIT64 | Incompat::EXTENTS | Incompat::FLEX_BG,
         ro_compat: RoCompat::SPARSE_SUPER | RoCompat::METADATA_CSUM,
@@ -48,7 +48,7 @@ fn made(blocks: u64, change: impl FnOnce(&mut Wanted)) -> SuperBlock {
 
 #[test]
 fn steps_end_where_the_growth_at_once_does() {
-    let kinds: [fn(&mut Wanted); 4] = [
+    let kinds: [fn(&mut LayoutRequest); 4] = [
         |_| {},
         |wanted| wanted.incompat -= Incompat::FLEX_BG,
         |wanted| {

@@ -1,8 +1,8 @@
 //! One step down a file's map, in either of its two forms. From the bytes of a node it finds the nodes below, the runs
 //! of blocks that it maps, and its faults.
 //!
-//! Main functions: [`root`] (the 60 bytes of `i_block`), [`node`] (a block that a step found). Main types: [`Found`],
-//! [`Child`], [`Run`], [`MapDamage`].
+//! Main functions: [`root`] (the 60 bytes of `i_block`), [`node`] (a block that a step found). Main types:
+//! [`StepItem`], [`Child`], [`Run`], [`MapDamage`].
 //!
 //! What it does not do: I/O, or keep state. A caller that walks a map reads the children, and must not read a block
 //! again for each pointer to it. Every child has fewer levels below it than its parent, so a walk is at most
@@ -79,7 +79,7 @@ impl Damage for MapDamage {
 /// The results of a step, in the order of the node. Damage of a node as a whole comes before its entries, and damage of
 /// an entry comes in the entry's place. An entry with fatal damage yields neither a run nor a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum StepItem {
     /// A node to read next.
     Child(Child),
     /// A run of blocks of the file.
@@ -95,7 +95,7 @@ pub fn root<F: Fn(BlockNr, u32) -> bool>(
     i_block: &[u8; extent::ROOT_BYTES],
     block_size: u32,
     context: &NodeContext<F>,
-    found: &mut impl FnMut(Found),
+    found: &mut impl FnMut(StepItem),
 ) {
     match form {
         Form::Extents => extents(i_block, None, context, found),
@@ -119,7 +119,7 @@ pub fn node<F: Fn(BlockNr, u32) -> bool>(
     child: &Child,
     bytes: &[u8],
     context: &NodeContext<F>,
-    found: &mut impl FnMut(Found),
+    found: &mut impl FnMut(StepItem),
 ) {
     match child.form {
         Form::Extents => {
@@ -138,19 +138,19 @@ fn extents<F: Fn(BlockNr, u32) -> bool>(
     bytes: &[u8],
     promise: Option<&Promise>,
     context: &NodeContext<F>,
-    found: &mut impl FnMut(Found),
+    found: &mut impl FnMut(StepItem),
 ) {
     let Some(node) = NodeRef::sound(bytes) else {
-        return extent::header_damage(bytes, &mut |damage| found(Found::Damage(MapDamage::Extent(damage))));
+        return extent::header_damage(bytes, &mut |damage| found(StepItem::Damage(MapDamage::Extent(damage))));
     };
     let depth = node.depth();
     node.step(promise, context, &mut |step| {
         found(match step {
-            Err(damage) => Found::Damage(MapDamage::Extent(damage)),
+            Err(damage) => StepItem::Damage(MapDamage::Extent(damage)),
             Ok(NodeEntry::Extent(extent::Extent { lblk, len, pblk, unwritten })) => {
-                Found::Run(Run { lblk, len, pblk, unwritten })
+                StepItem::Run(Run { lblk, len, pblk, unwritten })
             }
-            Ok(NodeEntry::Child { index, end }) => Found::Child(Child {
+            Ok(NodeEntry::Child { index, end }) => StepItem::Child(Child {
                 block: index.child,
                 first: index.lblk.0,
                 end,
@@ -172,7 +172,7 @@ struct Pointers<'a, F> {
 impl<F: Fn(BlockNr, u32) -> bool> Pointers<'_, F> {
     /// Examines the pointers in `bytes`. The first of them is for logical block `first`, and `depth` levels of pointer
     /// blocks lie between them and the data.
-    fn step(&self, bytes: &[u8], first: u64, depth: u16, found: &mut impl FnMut(Found)) {
+    fn step(&self, bytes: &[u8], first: u64, depth: u16, found: &mut impl FnMut(StepItem)) {
         let span = self.geometry.span(depth.into());
         let end = u64::from(self.geometry.logical_end());
         let mut run: Option<Run> = None;
@@ -186,24 +186,24 @@ impl<F: Fn(BlockNr, u32) -> bool> Pointers<'_, F> {
                 None
             };
             if let Some(damage) = damage {
-                run.take().map(Found::Run).into_iter().for_each(&mut *found);
-                found(Found::Damage(MapDamage::Indirect(damage)));
+                run.take().map(StepItem::Run).into_iter().for_each(&mut *found);
+                found(StepItem::Damage(MapDamage::Indirect(damage)));
                 continue;
             }
             let (lblk, pblk) = (lblk as u32, BlockNr(block.into()));
             if depth > 0 {
                 let end = (u64::from(lblk) + span).min(end);
-                found(Found::Child(Child { block: pblk, first: lblk, end, depth: depth - 1, form: Form::Indirect }));
+                found(StepItem::Child(Child { block: pblk, first: lblk, end, depth: depth - 1, form: Form::Indirect }));
                 continue;
             }
             match &mut run {
                 Some(run) if run.lblk.0 + run.len == lblk && run.pblk.0 + u64::from(run.len) == pblk.0 => run.len += 1,
                 _ => {
                     let next = Run { lblk: LogicalBlock(lblk), len: 1, pblk, unwritten: false };
-                    run.replace(next).map(Found::Run).into_iter().for_each(&mut *found);
+                    run.replace(next).map(StepItem::Run).into_iter().for_each(&mut *found);
                 }
             }
         }
-        run.map(Found::Run).into_iter().for_each(found);
+        run.map(StepItem::Run).into_iter().for_each(found);
     }
 }

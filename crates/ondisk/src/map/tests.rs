@@ -10,25 +10,25 @@ fn context() -> NodeContext<impl Fn(BlockNr, u32) -> bool> {
     NodeContext { seed: Some(5), is_dir: false, cluster_bits: 0, valid }
 }
 
-fn root_step(form: Form, i_block: &[u8; 60]) -> Vec<Found> {
+fn root_step(form: Form, i_block: &[u8; 60]) -> Vec<StepItem> {
     let mut all = Vec::new();
     root(form, i_block, SIZE, &context(), &mut |found| all.push(found));
     all
 }
 
-fn node_step(child: &Child, bytes: &[u8]) -> Vec<Found> {
+fn node_step(child: &Child, bytes: &[u8]) -> Vec<StepItem> {
     let mut all = Vec::new();
     node(child, bytes, &context(), &mut |found| all.push(found));
     all
 }
 
 /// Walks a whole map in depth-first order.
-fn walk(steps: Vec<Found>, read: &dyn Fn(BlockNr) -> Vec<u8>, runs: &mut Vec<Run>) {
+fn walk(steps: Vec<StepItem>, read: &dyn Fn(BlockNr) -> Vec<u8>, runs: &mut Vec<Run>) {
     for found in steps {
         match found {
-            Found::Run(run) => runs.push(run),
-            Found::Child(child) => walk(node_step(&child, &read(child.block)), read, runs),
-            Found::Damage(damage) => panic!("{damage}"),
+            StepItem::Run(run) => runs.push(run),
+            StepItem::Child(child) => walk(node_step(&child, &read(child.block)), read, runs),
+            StepItem::Damage(damage) => panic!("{damage}"),
         }
     }
 }
@@ -98,7 +98,7 @@ fn neighbours_of_pointers_become_one_run() {
     }
     let child = Child { block: BlockNr(9), first: 12, end: 268, depth: 0, form: Form::Indirect };
     let run =
-        |lblk, len, pblk| Found::Run(Run { lblk: LogicalBlock(lblk), len, pblk: BlockNr(pblk), unwritten: false });
+        |lblk, len, pblk| StepItem::Run(Run { lblk: LogicalBlock(lblk), len, pblk: BlockNr(pblk), unwritten: false });
     assert_eq!(node_step(&child, &bytes), [run(12, 3, 50), run(16, 2, 54), run(18, 1, 90)]);
 }
 
@@ -108,17 +108,18 @@ fn damage_is_reported_in_place_of_its_entry_and_the_step_continues() {
     for (i, block) in [(0, 50), (1, 2_000_000), (2, 51), (12, 3_000_000), (13, 60)] {
         assert!(indirect::set_pointer(&mut i_block, i, block));
     }
-    let run = |lblk, pblk| Found::Run(Run { lblk: LogicalBlock(lblk), len: 1, pblk: BlockNr(pblk), unwritten: false });
-    let wild = |index, block| Found::Damage(MapDamage::Indirect(IndirectDamage::Pointer { index, block }));
+    let run =
+        |lblk, pblk| StepItem::Run(Run { lblk: LogicalBlock(lblk), len: 1, pblk: BlockNr(pblk), unwritten: false });
+    let wild = |index, block| StepItem::Damage(MapDamage::Indirect(IndirectDamage::Pointer { index, block }));
     let child = Child { block: BlockNr(60), first: 268, end: 65_804, depth: 1, form: Form::Indirect };
-    let expected = [run(0, 50), wild(1, 2_000_000), run(2, 51), wild(12, 3_000_000), Found::Child(child)];
+    let expected = [run(0, 50), wild(1, 2_000_000), run(2, 51), wild(12, 3_000_000), StepItem::Child(child)];
     assert_eq!(root_step(Form::Indirect, &i_block), expected);
 
     let index = |lblk, child| Index { lblk: LogicalBlock(lblk), child: BlockNr(child) }.encode();
     assert!(NodeMut::init(&mut i_block, 2).set_all(&[index(0, 7), index(10, 0), index(5, 8), index(20, 9)]));
     let child =
-        |block, first, end| Found::Child(Child { block: BlockNr(block), first, end, depth: 1, form: Form::Extents });
-    let damage = |damage| Found::Damage(MapDamage::Extent(damage));
+        |block, first, end| StepItem::Child(Child { block: BlockNr(block), first, end, depth: 1, form: Form::Extents });
+    let damage = |damage| StepItem::Damage(MapDamage::Extent(damage));
     let expected = [
         child(7, 0, 10),
         damage(ExtentDamage::Child { entry: 1, block: BlockNr(0) }),
@@ -135,7 +136,7 @@ fn pointers_behind_the_last_logical_block_are_damage() {
     let child = Child { block: BlockNr(9), first: u32::MAX - 3, end: u32::MAX.into(), depth: 0, form: Form::Indirect };
     let lblk = u64::from(u32::MAX) + 2;
     let expected = MapDamage::Indirect(IndirectDamage::BehindEnd { index: 5, block: 77, lblk });
-    assert_eq!(node_step(&child, &bytes), [Found::Damage(expected)]);
+    assert_eq!(node_step(&child, &bytes), [StepItem::Damage(expected)]);
 }
 
 #[test]
@@ -147,7 +148,7 @@ fn a_node_of_the_wrong_depth_gives_no_entries() {
     leaf.seal(Some(5));
     let child = Child { block: BlockNr(9), first: 0, end: 10, depth: 1, form: Form::Extents };
     let expected = MapDamage::Extent(ExtentDamage::Depth { found: 0, expected: 1 });
-    assert_eq!(node_step(&child, &bytes), [Found::Damage(expected)]);
+    assert_eq!(node_step(&child, &bytes), [StepItem::Damage(expected)]);
     let expected = MapDamage::Extent(ExtentDamage::Magic { found: 0 });
-    assert_eq!(node_step(&child, &[0; 1024])[0], Found::Damage(expected));
+    assert_eq!(node_step(&child, &[0; 1024])[0], StepItem::Damage(expected));
 }

@@ -20,7 +20,7 @@
 //! None.
 
 use super::{
-    Bad, GPT_CHECKSUM_AT, Gpt, MBR_ENTRIES_AT, MBR_TYPE_GPT, MbrEntry, Read, SECTOR, crc32, gpt_header_checksum,
+    GPT_CHECKSUM_AT, Gpt, GptError, MBR_ENTRIES_AT, MBR_TYPE_GPT, MbrEntry, Read, SECTOR, crc32, gpt_header_checksum,
     gpt_range, le32, le64, plausible_entries, read_gpt_copy,
 };
 
@@ -205,7 +205,7 @@ impl PartitionEnd {
         for sector_size in [SECTOR, 4096] {
             match read_gpt_copy(device_len, read, sector_size, 1) {
                 Ok(gpt) => return PartitionEnd::of_gpt(device_len, number, mbr, &gpt, sector_size, read),
-                Err(Bad::Damaged(reason)) if sector_size == SECTOR => why = reason,
+                Err(GptError::Damaged(reason)) if sector_size == SECTOR => why = reason,
                 Err(_) => {}
             }
         }

@@ -197,7 +197,7 @@ fn read_gpt(device_len: u64, read: Read<'_>) -> Result<Table> {
             match read_gpt_copy(device_len, read, sector_size, lba) {
                 Ok(gpt) => return Ok(Table { partitions: gpt.partitions(device_len, sector_size), source }),
                 // Report the reason for the place where a header was most likely.
-                Err(Bad::Damaged(why)) if sector_size == SECTOR => reason = why,
+                Err(GptError::Damaged(why)) if sector_size == SECTOR => reason = why,
                 Err(_) => {}
             }
         }
@@ -205,7 +205,7 @@ fn read_gpt(device_len: u64, read: Read<'_>) -> Result<Table> {
     Err(Error::corrupt(Structure::PartitionTable, 1u32, format!("no valid GPT header: {reason}")))
 }
 
-enum Bad {
+enum GptError {
     Absent,
     Damaged(String),
 }
@@ -225,14 +225,14 @@ fn gpt_range(entry: &[u8]) -> Option<(u64, u64)> {
     (entry[..16] != [0; 16] && first <= last).then_some((first, last))
 }
 
-fn read_gpt_copy(device_len: u64, read: Read<'_>, sector_size: u64, lba: u64) -> std::result::Result<Gpt, Bad> {
-    let damaged = |why: &str| Bad::Damaged(why.to_string());
+fn read_gpt_copy(device_len: u64, read: Read<'_>, sector_size: u64, lba: u64) -> std::result::Result<Gpt, GptError> {
+    let damaged = |why: &str| GptError::Damaged(why.to_string());
     let mut header = [0; SECTOR as usize];
     if !read(lba * sector_size, &mut header) {
         return Err(damaged("header cannot be read"));
     }
     if &header[..8] != b"EFI PART" {
-        return Err(Bad::Absent);
+        return Err(GptError::Absent);
     }
     let size = le32(&header, 12) as usize;
     if !(GPT_HEADER_MIN..=header.len()).contains(&size) {

@@ -1,8 +1,8 @@
 //! Computes the superblock of a new file system: it turns sizes and features into numbers of groups, inodes and
 //! descriptors, with the same results as mke2fs.
 //!
-//! Main types: [`Wanted`] (the parameters), [`Layout`] (the result), [`LayoutError`] (the reason why there is none).
-//! Main functions: [`Layout::compute`], [`SuperBlock::create`]. This module does not know which combinations of
+//! Main types: [`LayoutRequest`] (the parameters), [`Layout`] (the result), [`LayoutError`] (the reason why there is
+//! none). Main functions: [`Layout::compute`], [`SuperBlock::create`]. This module does not know which combinations of
 //! features make sense, nor where bitmaps and tables are placed.
 //!
 //! # Locking
@@ -37,7 +37,7 @@ const ENCRYPT_ALGOS: [u8; 4] = [1, 4, 0, 0];
 
 /// The parameters of a new file system.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct LayoutRequest {
     /// Compatible features.
     pub compat: Compat,
     /// Incompatible features.
@@ -131,7 +131,7 @@ pub enum LayoutError {
 /// A consistent layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
-    wanted: Wanted,
+    wanted: LayoutRequest,
     blocks_count: u64,
     reserved_blocks: u64,
     blocks_per_group: u32,
@@ -148,7 +148,7 @@ impl Layout {
     ///
     /// # Errors
     /// The parameters contradict each other, or the file system is too small.
-    pub fn compute(wanted: &Wanted) -> std::result::Result<Layout, LayoutError> {
+    pub fn compute(wanted: &LayoutRequest) -> std::result::Result<Layout, LayoutError> {
         let block_size = wanted.block_size;
         let sizes_fit = block_size.is_power_of_two()
             && (1024..=1 << 16).contains(&block_size)
@@ -452,8 +452,8 @@ mod tests {
     use super::*;
     use crate::GroupNr;
 
-    fn wanted(blocks_count: u64, block_size: u32) -> Wanted {
-        Wanted {
+    fn wanted(blocks_count: u64, block_size: u32) -> LayoutRequest {
+        LayoutRequest {
             compat: Compat::RESIZE_INODE,
             incompat: Incompat::FILETYPE | Incompat::BIT64 | Incompat::EXTENTS,
             ro_compat: RoCompat::SPARSE_SUPER | RoCompat::METADATA_CSUM,
@@ -508,15 +508,15 @@ mod tests {
     #[test]
     fn sizes_that_contradict_each_other_are_errors() {
         let bad = [
-            Wanted { block_size: 3000, ..wanted(1000, 4096) },
-            Wanted { cluster_size: 1024, ..wanted(1000, 4096) },
-            Wanted { inode_size: 8192, ..wanted(1000, 4096) },
-            Wanted { blocks_count: 1 << 50, ..wanted(1000, 4096) },
+            LayoutRequest { block_size: 3000, ..wanted(1000, 4096) },
+            LayoutRequest { cluster_size: 1024, ..wanted(1000, 4096) },
+            LayoutRequest { inode_size: 8192, ..wanted(1000, 4096) },
+            LayoutRequest { blocks_count: 1 << 50, ..wanted(1000, 4096) },
         ];
         for wanted in bad {
             assert_eq!(Layout::compute(&wanted).unwrap_err(), LayoutError::Sizes);
         }
-        let many = Wanted { inodes_count: u32::MAX, ..wanted(1 << 16, 4096) };
+        let many = LayoutRequest { inodes_count: u32::MAX, ..wanted(1 << 16, 4096) };
         assert_eq!(Layout::compute(&many).unwrap_err(), LayoutError::TooManyInodes);
     }
 

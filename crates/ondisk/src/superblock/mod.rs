@@ -24,7 +24,7 @@ pub use damage::{SpecialInode, SuperContext, SuperDamage};
 pub use find::{Ballot, Read, Start, backup_at, begins_at_zero, find, find_backup, find_start, vote};
 pub use geometry::{BackupRule, BaseMetadata, DescChecksum, Geometry, InodeLocation, backup_candidates};
 pub use journal_device::{JournalDevice, NewJournalDevice, NotAJournal};
-pub use layout::{Layout, LayoutError, Wanted};
+pub use layout::{Layout, LayoutError, LayoutRequest};
 pub use raw::{MAGIC, RawSuperBlock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, has_magic};
 
 use crate::casefold;

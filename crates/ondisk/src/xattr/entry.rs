@@ -4,7 +4,7 @@ use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::damage::{XattrContext, XattrDamage};
-use super::{EntryList, Name, NoSpace, Outside, entry_hash, entry_hash_signed, pad4};
+use super::{EntryList, ExternalValue, Name, NoSpace, entry_hash, entry_hash_signed, pad4};
 use crate::damage::{Damage, refuse};
 use crate::{InodeNr, Result, Structure};
 use std::ops::Range;
@@ -41,8 +41,8 @@ pub struct EntryRef<'a> {
 
 impl EntryRef<'_> {
     /// The value, if it is in a separate inode.
-    pub fn outside(&self) -> Option<Outside> {
-        self.outside.map(|(inode, len)| Outside { inode, len, hash: self.hash })
+    pub fn outside(&self) -> Option<ExternalValue> {
+        self.outside.map(|(inode, len)| ExternalValue { inode, len, hash: self.hash })
     }
 }
 

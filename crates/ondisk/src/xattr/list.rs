@@ -6,7 +6,7 @@ use crate::InodeNr;
 
 /// A value in a separate inode, as its entry describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Outside {
+pub struct ExternalValue {
     /// `e_value_inum`.
     pub inode: InodeNr,
     /// `e_value_size`, in bytes.
@@ -25,7 +25,7 @@ pub struct Entry {
     /// The value, which can be any bytes, and as many as fit. Empty if the value is outside.
     pub value: Vec<u8>,
     /// The inode that contains the value.
-    pub outside: Option<Outside>,
+    pub outside: Option<ExternalValue>,
 }
 
 impl Entry {
@@ -94,7 +94,7 @@ impl EntryList {
     }
 
     /// The values in separate inodes, in the order in which they are stored.
-    pub fn outside(&self) -> impl Iterator<Item = Outside> {
+    pub fn outside(&self) -> impl Iterator<Item = ExternalValue> {
         self.entries.iter().filter_map(|e| e.outside)
     }
 
@@ -107,11 +107,11 @@ impl EntryList {
 
     /// The same as [`EntryList::set`], for a value in a separate inode.
     #[must_use]
-    pub fn set_outside(&mut self, name: Name<'_>, outside: Outside) -> bool {
+    pub fn set_outside(&mut self, name: Name<'_>, outside: ExternalValue) -> bool {
         self.put(name, &[], Some(outside))
     }
 
-    fn put(&mut self, name: Name<'_>, value: &[u8], outside: Option<Outside>) -> bool {
+    fn put(&mut self, name: Name<'_>, value: &[u8], outside: Option<ExternalValue>) -> bool {
         if name.suffix.len() > NAME_LEN_MAX {
             return false;
         }

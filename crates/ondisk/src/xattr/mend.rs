@@ -30,7 +30,7 @@ pub enum Fate {
 }
 
 /// An entry with a complete name.
-struct Found {
+struct NamedEntry {
     name: Range<usize>,
     value: Option<Range<usize>>,
     /// The stored hash is correct.
@@ -112,7 +112,7 @@ fn mend(
 }
 
 /// Reads the entry at this byte offset; `None` if its name is cut off.
-fn look(bytes: &[u8], at: usize, value_base: usize) -> Option<Found> {
+fn look(bytes: &[u8], at: usize, value_base: usize) -> Option<NamedEntry> {
     let (raw, _) = RawEntry::ref_from_prefix(bytes.get(at..)?).ok()?;
     let suffix = bytes.get(at + ENTRY_LEN..at + ENTRY_LEN + usize::from(raw.e_name_len))?;
     let name = at..at + pad4(ENTRY_LEN + suffix.len());
@@ -127,10 +127,15 @@ fn look(bytes: &[u8], at: usize, value_base: usize) -> Option<Found> {
     let words = value.clone().map_or(Some(&[][..]), |value| bytes.get(value));
     let hash = raw.e_hash.get();
     let fits = words.is_some_and(|words| hash == entry_hash(suffix, words) || hash == entry_hash_signed(suffix, words));
-    Some(Found { name, value, fits })
+    Some(NamedEntry { name, value, fits })
 }
 
-fn usable(bytes: &[u8], entry: &Found, context: &XattrContext, keep: &mut dyn FnMut(&EntryRef<'_>) -> Fate) -> Fate {
+fn usable(
+    bytes: &[u8],
+    entry: &NamedEntry,
+    context: &XattrContext,
+    keep: &mut dyn FnMut(&EntryRef<'_>) -> Fate,
+) -> Fate {
     let Ok((raw, rest)) = RawEntry::ref_from_prefix(&bytes[entry.name.start..]) else { return Fate::Goes };
     let suffix = &rest[..usize::from(raw.e_name_len)];
     let inode = InodeNr(raw.e_value_inum.get());
@@ -151,7 +156,7 @@ fn usable(bytes: &[u8], entry: &Found, context: &XattrContext, keep: &mut dyn Fn
 }
 
 /// Corrects the hash of the entry at this byte offset. In an inode, it may be 0.
-fn rehash(bytes: &mut [u8], at: usize, entry: &Found, fate: Fate, in_block: bool) -> u32 {
+fn rehash(bytes: &mut [u8], at: usize, entry: &NamedEntry, fate: Fate, in_block: bool) -> u32 {
     let Ok((raw, rest)) = RawEntry::ref_from_prefix(&bytes[at..]) else { return 0 };
     let mut raw = *raw;
     if let Fate::StaysWith { hash } = fate {

@@ -19,8 +19,9 @@
 //! and unknown name indexes: unknown entries are preserved and rewritten unchanged, as in the kernel. Editing always
 //! rebuilds the whole area: decode, edit the list, encode.
 //!
-//! With `ea_inode`, an entry may refer to an inode that contains the value ([`Outside`]). Such an inode has flags, a
-//! reference count and the value's hash in fields that have other meanings elsewhere ([`crate::inode::InodeDesc`]).
+//! With `ea_inode`, an entry may refer to an inode that contains the value ([`ExternalValue`]). Such an inode has
+//! flags, a reference count and the value's hash in fields that have other meanings elsewhere
+//! ([`crate::inode::InodeDesc`]).
 //!
 //! What it does not do: read or write those inodes, choose between the places, share blocks, or check permissions. The
 //! `fs` crate does all that.
@@ -46,7 +47,7 @@ pub use block::{
 pub use damage::{XattrContext, XattrDamage};
 pub use entry::{EntryRef, renumber_values};
 pub use hash::{block_hash, entry_hash, entry_hash_signed, is_outside_hash, outside_hash, value_hash};
-pub use list::{Entry, EntryList, Outside};
+pub use list::{Entry, EntryList, ExternalValue};
 pub use mend::{Fate, mend_area, mend_block};
 pub use name::{Name, index};
 

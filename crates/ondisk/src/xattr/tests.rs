@@ -88,7 +88,7 @@ fn values_outside_or_overlapping_are_corrupt() {
     assert!(matches!(broken(4 + 2, &[4, 0]), Err(Error::Corrupt { .. })), "on the names");
     assert!(matches!(broken(4 + 8, &[255; 4]), Err(Error::Corrupt { .. })), "huge size");
     let outside = broken(4 + 4, &[9]).unwrap();
-    assert_eq!(outside.outside().next(), Some(Outside { inode: InodeNr(9), len: 4, hash: 0 }), "ea_inode");
+    assert_eq!(outside.outside().next(), Some(ExternalValue { inode: InodeNr(9), len: 4, hash: 0 }), "ea_inode");
     assert!(matches!(broken(4, &[255]), Err(Error::Corrupt { .. })), "long name");
     assert!(matches!(broken(4 + 16, &[0]), Err(Error::Corrupt { .. })), "NUL in name");
     let kept = broken(4 + 1, &[77]).unwrap();
@@ -99,7 +99,8 @@ fn values_outside_or_overlapping_are_corrupt() {
 #[test]
 fn entries_with_values_outside_keep_inode_length_and_hash() {
     let name = Name { index: index::USER, suffix: b"large" };
-    let outside = Outside { inode: InodeNr(77), len: 5000, hash: outside_hash(b"large", value_hash(9, &[7; 5000])) };
+    let outside =
+        ExternalValue { inode: InodeNr(77), len: 5000, hash: outside_hash(b"large", value_hash(9, &[7; 5000])) };
     let mut both = list(&[(b"a", b"1234")]);
     assert!(both.set_outside(name, outside));
     assert_eq!((both.get(name), both.find(name).unwrap().outside), (None, Some(outside)));

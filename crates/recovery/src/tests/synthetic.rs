@@ -499,7 +499,7 @@ impl BlockDevice for Queue {
     }
 }
 
-struct OverQueue {
+struct QueuedOverlay {
     log: LogWriter,
     queue: Arc<Queue>,
     overlay: OverlayDevice,
@@ -508,7 +508,7 @@ struct OverQueue {
 }
 
 /// An overlay over a queue, and reads of `len` bytes each that cover all of it.
-fn overlay_over_queue(log: LogWriter, len: usize) -> OverQueue {
+fn overlay_over_queue(log: LogWriter, len: usize) -> QueuedOverlay {
     let queue = Arc::new(Queue { below: log.disk.clone(), waiting: Mutex::new(&QUEUE, Vec::new()) });
     let journal = JournalFile::open(queue.clone(), BS, log.map.clone()).unwrap();
     let replay = load_from(&journal);
@@ -520,7 +520,7 @@ fn overlay_over_queue(log: LogWriter, len: usize) -> OverQueue {
         let buf = AlignedBuf::zeroed(len.min((overlay.size_bytes() - at) as usize));
         overlay.submit(Bio::read(at, buf, BioFlags::empty(), end_io));
     }
-    OverQueue { log, queue, overlay, done }
+    QueuedOverlay { log, queue, overlay, done }
 }
 
 /// A log with blocks 10, 11 and 13.
@@ -533,7 +533,7 @@ fn three_copies() -> LogWriter {
 
 #[test]
 fn the_overlay_submits_all_reads_below_at_once() {
-    let OverQueue { queue, overlay, done, .. } = overlay_over_queue(three_copies(), 4096);
+    let QueuedOverlay { queue, overlay, done, .. } = overlay_over_queue(three_copies(), 4096);
     let reads = overlay.size_bytes().div_ceil(4096) as usize;
     assert_eq!(queue.waiting.lock().len(), reads + 3);
     assert!(done.try_recv().is_err(), "nothing has been read");
@@ -550,7 +550,7 @@ fn the_overlay_submits_all_reads_below_at_once() {
 
 #[test]
 fn a_read_of_the_overlay_fails_if_its_copy_in_the_log_fails() {
-    let OverQueue { log, queue, overlay, done } = overlay_over_queue(three_copies(), 4096);
+    let QueuedOverlay { log, queue, overlay, done } = overlay_over_queue(three_copies(), 4096);
     let (at, _) = log.map.lookup(overlay.replay().blocks[&BlockNr(11)].log_block).unwrap();
     let at = at.0 * u64::from(BS);
     queue.complete_all(Some(at));
@@ -567,7 +567,7 @@ fn a_read_of_the_overlay_with_too_many_copies_is_carried_out_inline() {
     let mut log = LogWriter::new(BS, 4000, 1500, LogCsum::V3, true);
     log.start_here();
     log.transaction(&copies(&(10..1200).map(|block| (block, block as u8)).collect::<Vec<_>>()));
-    let OverQueue { queue, overlay, done, .. } = overlay_over_queue(log, 4 << 20);
+    let QueuedOverlay { queue, overlay, done, .. } = overlay_over_queue(log, 4 << 20);
     let first = done.try_recv().expect("1190 KiB of copies would be in memory");
     // The second read needs no copies.
     assert_eq!((first.offset, queue.waiting.lock().len()), (0, 1));

@@ -10,7 +10,7 @@ use extant_ondisk::xattr::{
 };
 use extant_ondisk::{BlockNr, InodeNr};
 
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 use crate::view::Image;
 use crate::view::inode::Inode;
 
@@ -67,7 +67,7 @@ fn value_hash(image: &Image, value: &Inode, size: u32) -> Option<u32> {
 }
 
 /// Rewrites the attributes of an inode, and those of its block if they refer to invalid values.
-pub fn in_inode(image: &mut Image, ino: InodeNr) -> Done {
+pub fn in_inode(image: &mut Image, ino: InodeNr) -> StepResult {
     image.touch(ino);
     let inode = image.inode(ino)?;
     let rules = context(image);
@@ -85,7 +85,7 @@ pub fn in_inode(image: &mut Image, ino: InodeNr) -> Done {
 
 /// Rewrites an attribute block with the attributes that can be read. `references` is the number of inodes that refer to
 /// it, or 0 to keep the stored one.
-pub fn block(image: &mut Image, nr: BlockNr, references: u32) -> Done {
+pub fn block(image: &mut Image, nr: BlockNr, references: u32) -> StepResult {
     let mut bytes = image.block(nr)?;
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     if references > 0 && word(0) == MAGIC {
@@ -100,7 +100,7 @@ pub fn block(image: &mut Image, nr: BlockNr, references: u32) -> Done {
 }
 
 /// Writes an attribute block with a reference count and its checksum, which also covers its place.
-pub fn write_block(image: &Image, nr: BlockNr, mut bytes: Vec<u8>, references: Option<u32>) -> Done {
+pub fn write_block(image: &Image, nr: BlockNr, mut bytes: Vec<u8>, references: Option<u32>) -> StepResult {
     if let Some(count) = references {
         bytes[REFERENCES_AT..REFERENCES_AT + 4].copy_from_slice(&count.to_le_bytes());
     }
@@ -119,7 +119,7 @@ fn inodes_with(image: &Image, block: BlockNr) -> Vec<InodeNr> {
 }
 
 /// Drops all references to an attribute block.
-pub fn drop_block(image: &mut Image, block: BlockNr) -> Done {
+pub fn drop_block(image: &mut Image, block: BlockNr) -> StepResult {
     let inodes = inodes_with(image, block);
     if inodes.is_empty() {
         return Err(Refusal::Lost("no inode refers to the attribute block"));

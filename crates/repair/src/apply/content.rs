@@ -8,12 +8,12 @@
 use extant_ondisk::map::Run;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
-use crate::error::Done;
+use crate::error::StepResult;
 use crate::view::Image;
 
 /// Returns `count` blocks in logical order: those of `own` first, then free ones. The blocks of a cluster keep their
 /// places in it.
-pub fn blocks(image: &mut Image, own: Vec<BlockNr>, count: usize) -> Done<Vec<BlockNr>> {
+pub fn blocks(image: &mut Image, own: Vec<BlockNr>, count: usize) -> StepResult<Vec<BlockNr>> {
     let mask = (1u64 << image.geo.cluster_bits) - 1;
     let mut blocks = own;
     blocks.truncate(count);
@@ -30,7 +30,7 @@ pub fn blocks(image: &mut Image, own: Vec<BlockNr>, count: usize) -> Done<Vec<Bl
 }
 
 /// The blocks of a file's old map that no other file has, in logical order.
-pub fn own(image: &Image, ino: InodeNr) -> Done<Vec<BlockNr>> {
+pub fn own(image: &Image, ino: InodeNr) -> StepResult<Vec<BlockNr>> {
     let inode = image.inode(ino)?;
     let mine = |block: &BlockNr| {
         !image.facts.is_shared(image.facts.clusters(*block, 1))
@@ -44,7 +44,7 @@ pub fn own(image: &Image, ino: InodeNr) -> Done<Vec<BlockNr>> {
 }
 
 /// Maps an inode to the blocks, and sets its size.
-pub fn set_blocks(image: &mut Image, ino: InodeNr, blocks: &[BlockNr], size: u64) -> Done {
+pub fn set_blocks(image: &mut Image, ino: InodeNr, blocks: &[BlockNr], size: u64) -> StepResult {
     let run = |(lblk, block): (usize, &BlockNr)| Run {
         lblk: LogicalBlock(lblk as u32),
         len: 1,
@@ -57,7 +57,7 @@ pub fn set_blocks(image: &mut Image, ino: InodeNr, blocks: &[BlockNr], size: u64
 }
 
 /// Writes the whole content of an inode.
-pub fn write(image: &mut Image, ino: InodeNr, bytes: &[u8]) -> Done {
+pub fn write(image: &mut Image, ino: InodeNr, bytes: &[u8]) -> StepResult {
     let size = image.geo.block_size as usize;
     let own = own(image, ino)?;
     let blocks = blocks(image, own, bytes.len().div_ceil(size))?;

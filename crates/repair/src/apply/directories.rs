@@ -19,16 +19,16 @@ use extant_ondisk::inode::{FileType, InodeFlags, inline};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use super::{content, search};
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 use crate::view::Image;
 use crate::view::dir::{Entry, I_BLOCK_AT, is_index_root, scan};
 use crate::view::inode::Inode;
 
 /// A name to write.
-type Named = (Vec<u8>, Target);
+type NamedTarget = (Vec<u8>, Target);
 
 /// Rewrites one block of a directory.
-pub fn block(image: &mut Image, ino: InodeNr, lblk: u32) -> Done {
+pub fn block(image: &mut Image, ino: InodeNr, lblk: u32) -> StepResult {
     let inode = image.inode(ino)?;
     if inode.has(InodeFlags::INLINE_DATA) {
         return inline(image, &inode, &[]);
@@ -59,7 +59,7 @@ pub fn block(image: &mut Image, ino: InodeNr, lblk: u32) -> Done {
     let head = [(b".".to_vec(), ino.0), (b"..".to_vec(), parent.0)]
         .map(|(name, ino)| (name, Target { ino, file_type: FileType::Directory }));
     let head = head.into_iter().filter(|_| lblk == 0);
-    let all: Vec<Named> = head.chain(names).collect();
+    let all: Vec<NamedTarget> = head.chain(names).collect();
     let entries = all.iter().map(|(name, target)| Dirent {
         offset: 0,
         rec_len: 0,
@@ -76,23 +76,23 @@ pub fn block(image: &mut Image, ino: InodeNr, lblk: u32) -> Done {
 }
 
 /// The names in the other blocks of a directory.
-fn others(image: &Image, inode: &Inode, lblk: u32) -> Taken {
-    let mut taken = Taken::of(inode);
+fn others(image: &Image, inode: &Inode, lblk: u32) -> TakenNames {
+    let mut taken = TakenNames::of(inode);
     image.entries(inode).into_iter().filter(|entry| entry.lblk != lblk).for_each(|entry| taken.insert(&entry.name));
     taken
 }
 
 /// The names of a directory, in the form in which the directory compares them.
-pub struct Taken {
+pub struct TakenNames {
     is_folded: bool,
     names: BTreeSet<Vec<u8>>,
 }
 
-impl Taken {
+impl TakenNames {
     /// An empty set for the names of this directory.
-    pub fn of(inode: &Inode) -> Taken {
+    pub fn of(inode: &Inode) -> TakenNames {
         let is_folded = inode.has(InodeFlags::CASEFOLD) && !inode.has(InodeFlags::ENCRYPT);
-        Taken { is_folded, names: BTreeSet::new() }
+        TakenNames { is_folded, names: BTreeSet::new() }
     }
 
     fn form(&self, name: &[u8]) -> Vec<u8> {
@@ -143,7 +143,7 @@ pub fn parent_of(image: &Image, inode: &Inode) -> InodeNr {
 
 /// The entries to rewrite: legal names, each once. A duplicate name gets a number. An entry that was found after damage
 /// is used if its inode lacks a name.
-fn usable(image: &Image, inode: &Inode, entries: Vec<Entry>, taken: &mut Taken) -> Vec<Named> {
+fn usable(image: &Image, inode: &Inode, entries: Vec<Entry>, taken: &mut TakenNames) -> Vec<NamedTarget> {
     let encrypted = inode.has(InodeFlags::ENCRYPT);
     let strict = image.sb.strict_encoding() && taken.is_folded;
     let mut names = Vec::new();
@@ -186,7 +186,7 @@ fn text(name: Vec<u8>) -> Vec<u8> {
 }
 
 /// The name itself, or the name with the first number that makes it unique.
-pub fn free_name(name: Vec<u8>, taken: &Taken) -> Vec<u8> {
+pub fn free_name(name: Vec<u8>, taken: &TakenNames) -> Vec<u8> {
     if !taken.has(&name) {
         return name;
     }
@@ -199,7 +199,7 @@ pub fn free_name(name: Vec<u8>, taken: &Taken) -> Vec<u8> {
 }
 
 /// Updates the checksum of a directory's block.
-pub fn seal(image: &Image, inode: &Inode, bytes: &mut [u8]) -> Done {
+pub fn seal(image: &Image, inode: &Inode, bytes: &mut [u8]) -> StepResult {
     let Some(seed) = image.seed(inode.ino, inode.generation()) else { return Ok(()) };
     let indexed = inode.has(InodeFlags::INDEX) && image.geo.dir_index;
     if indexed && (is_index_root(bytes) || image.is_index_node(bytes)) {
@@ -210,7 +210,7 @@ pub fn seal(image: &Image, inode: &Inode, bytes: &mut [u8]) -> Done {
 }
 
 /// Updates the checksums of a directory's blocks.
-pub fn reseal(image: &Image, inode: &Inode) -> Done {
+pub fn reseal(image: &Image, inode: &Inode) -> StepResult {
     for (_, block) in image.map(inode).blocks() {
         let mut bytes = image.block(block)?;
         seal(image, inode, &mut bytes)?;
@@ -230,7 +230,7 @@ fn hasher(image: &Image, inode: &Inode) -> Option<Hasher> {
 }
 
 /// Rewrites a directory with all names that can be read, and `more`.
-pub fn rebuild(image: &mut Image, ino: InodeNr, more: &[(Vec<u8>, InodeNr)]) -> Done {
+pub fn rebuild(image: &mut Image, ino: InodeNr, more: &[(Vec<u8>, InodeNr)]) -> StepResult {
     let inode = image.inode(ino)?;
     if inode.has(InodeFlags::INLINE_DATA) {
         return inline(image, &inode, more);
@@ -250,7 +250,7 @@ pub fn rebuild(image: &mut Image, ino: InodeNr, more: &[(Vec<u8>, InodeNr)]) -> 
         }
     }
     let parent = parent_of(image, &inode);
-    let mut taken = Taken::of(&inode);
+    let mut taken = TakenNames::of(&inode);
     let mut names = usable(image, &inode, entries, &mut taken);
     add(image, &mut names, &mut taken, more)?;
     let reserve = image.facts.lost_found() == Some(ino);
@@ -259,31 +259,31 @@ pub fn rebuild(image: &mut Image, ino: InodeNr, more: &[(Vec<u8>, InodeNr)]) -> 
 }
 
 /// Rewrites a directory of `old` in the form that `new` requires.
-pub fn rewrite(old: &Image, new: &mut Image, ino: InodeNr) -> Done {
+pub fn rewrite(old: &Image, new: &mut Image, ino: InodeNr) -> StepResult {
     let inode = old.inode(ino)?;
     if inode.has(InodeFlags::INLINE_DATA) {
         return inline(new, &inode, &[]);
     }
     let blocks: Vec<BlockNr> = old.map(&inode).blocks().map(|(_, block)| block).collect();
     let parent = parent_of(old, &inode);
-    let names = usable(new, &inode, old.entries(&inode), &mut Taken::of(&inode));
+    let names = usable(new, &inode, old.entries(&inode), &mut TakenNames::of(&inode));
     let blocks_min = if old.facts.lost_found() == Some(ino) { blocks.len() as u32 } else { 0 };
     write(new, &inode, parent, &names, blocks, blocks_min)
 }
 
 /// Rewrites a directory of `old` with other names, which must have the same lengths and be distinct.
-pub fn rename_all(old: &Image, new: &mut Image, ino: InodeNr, mut name: impl FnMut(&[u8]) -> Vec<u8>) -> Done {
+pub fn rename_all(old: &Image, new: &mut Image, ino: InodeNr, mut name: impl FnMut(&[u8]) -> Vec<u8>) -> StepResult {
     let inode = old.inode(ino)?;
     let blocks: Vec<BlockNr> = old.map(&inode).blocks().map(|(_, block)| block).collect();
     let parent = parent_of(old, &inode);
-    let mut names = usable(new, &inode, old.entries(&inode), &mut Taken::of(&inode));
+    let mut names = usable(new, &inode, old.entries(&inode), &mut TakenNames::of(&inode));
     names.iter_mut().for_each(|(old, _)| *old = name(old));
     let blocks_min = blocks.len() as u32;
     write(new, &inode, parent, &names, blocks, blocks_min)
 }
 
 /// Adds names.
-fn add(image: &Image, names: &mut Vec<Named>, taken: &mut Taken, more: &[(Vec<u8>, InodeNr)]) -> Done {
+fn add(image: &Image, names: &mut Vec<NamedTarget>, taken: &mut TakenNames, more: &[(Vec<u8>, InodeNr)]) -> StepResult {
     for (name, target) in more {
         let file_type = image.inode(*target)?.kind().unwrap_or(FileType::Regular);
         let name = free_name(name.clone(), taken);
@@ -298,10 +298,10 @@ fn write(
     image: &mut Image,
     inode: &Inode,
     parent: InodeNr,
-    names: &[Named],
+    names: &[NamedTarget],
     blocks: Vec<BlockNr>,
     blocks_min: u32,
-) -> Done {
+) -> StepResult {
     let (ino, size) = (inode.ino, image.geo.block_size as usize);
     let format = WholeFormat {
         blocks: DirBlockFormat { encrypted: true, ..image.dir_format(inode) },
@@ -331,9 +331,9 @@ fn write(
 }
 
 /// Makes an inode a directory that contains only the entries that can be found.
-pub fn make(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[(Vec<u8>, InodeNr)]) -> Done {
+pub fn make(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[(Vec<u8>, InodeNr)]) -> StepResult {
     let inode = image.inode(ino)?;
-    let named: Vec<Named> = names
+    let named: Vec<NamedTarget> = names
         .iter()
         .map(|(name, target)| {
             let file_type = image.inode(*target).ok().and_then(|one| one.kind()).unwrap_or(FileType::Regular);
@@ -344,7 +344,7 @@ pub fn make(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[(Vec<u8>,
 }
 
 /// Adds a name to a directory. `from` is the logical block to begin with. Returns the one that contains the name now.
-pub fn insert(image: &mut Image, dir: InodeNr, name: &[u8], target: InodeNr, from: u32) -> Done<u32> {
+pub fn insert(image: &mut Image, dir: InodeNr, name: &[u8], target: InodeNr, from: u32) -> StepResult<u32> {
     let inode = image.inode(dir)?;
     let kind = image.inode(target)?.kind();
     image.touch(dir);
@@ -367,7 +367,7 @@ pub fn insert(image: &mut Image, dir: InodeNr, name: &[u8], target: InodeNr, fro
 }
 
 /// Adds a block with one name to a linear directory.
-fn extend(image: &mut Image, inode: &Inode, name: &[u8], target: InodeNr) -> Done<u32> {
+fn extend(image: &mut Image, inode: &Inode, name: &[u8], target: InodeNr) -> StepResult<u32> {
     let (mapped, size) = (image.map(inode), image.geo.block_size as usize);
     let own: Vec<BlockNr> = mapped.blocks().map(|(_, block)| block).collect();
     if own.len() as u64 != mapped.end() {
@@ -391,13 +391,13 @@ fn extend(image: &mut Image, inode: &Inode, name: &[u8], target: InodeNr) -> Don
 }
 
 /// The block with an entry, for a directory whose entries are not in its inode.
-fn open(image: &Image, inode: &Inode, lblk: u32) -> Done<(BlockNr, Vec<u8>)> {
+fn open(image: &Image, inode: &Inode, lblk: u32) -> StepResult<(BlockNr, Vec<u8>)> {
     let place = image.map(inode).place(lblk.into()).ok_or(Refusal::Lost("the entry has no place"))?;
     Ok((place, image.block(place)?))
 }
 
 /// The length of the entry at this offset, if it refers to this inode.
-fn length_at(bytes: &[u8], at: usize, ino: Option<InodeNr>) -> Done<usize> {
+fn length_at(bytes: &[u8], at: usize, ino: Option<InodeNr>) -> StepResult<usize> {
     let entry = StoredEntry::at(bytes, at).ok_or(Refusal::Lost("the entry is cut off"))?;
     if ino.is_some_and(|ino| ino.0 != entry.ino) {
         return Err(Refusal::Lost("the entry has changed"));
@@ -406,7 +406,7 @@ fn length_at(bytes: &[u8], at: usize, ino: Option<InodeNr>) -> Done<usize> {
 }
 
 /// Removes an entry: the one before it takes its bytes, or it is marked as unused.
-pub fn drop_entry(image: &mut Image, dir: InodeNr, lblk: u32, offset: u32, ino: InodeNr) -> Done {
+pub fn drop_entry(image: &mut Image, dir: InodeNr, lblk: u32, offset: u32, ino: InodeNr) -> StepResult {
     let inode = image.inode(dir)?;
     image.touch(dir);
     let at = offset as usize;
@@ -435,7 +435,7 @@ pub fn drop_entry(image: &mut Image, dir: InodeNr, lblk: u32, offset: u32, ino: 
 }
 
 /// Sets the file type in an entry.
-pub fn entry_kind(image: &mut Image, dir: InodeNr, lblk: u32, offset: u32, kind: u8) -> Done {
+pub fn entry_kind(image: &mut Image, dir: InodeNr, lblk: u32, offset: u32, kind: u8) -> StepResult {
     let inode = image.inode(dir)?;
     image.touch(dir);
     let at = offset as usize;
@@ -450,7 +450,7 @@ pub fn entry_kind(image: &mut Image, dir: InodeNr, lblk: u32, offset: u32, kind:
 }
 
 /// Changes an entry of a directory whose entries are in its inode.
-fn inline_entry(image: &Image, inode: &Inode, lblk: u32, at: usize, change: impl FnOnce(&mut [u8])) -> Done {
+fn inline_entry(image: &Image, inode: &Inode, lblk: u32, at: usize, change: impl FnOnce(&mut [u8])) -> StepResult {
     let lost = Refusal::Lost("the entry is cut off");
     if lblk == 0 {
         let entry = I_BLOCK_AT + at;
@@ -462,7 +462,7 @@ fn inline_entry(image: &Image, inode: &Inode, lblk: u32, at: usize, change: impl
 }
 
 /// Sets `..`.
-pub fn set_parent(image: &mut Image, dir: InodeNr, parent: InodeNr) -> Done {
+pub fn set_parent(image: &mut Image, dir: InodeNr, parent: InodeNr) -> StepResult {
     let inode = image.inode(dir)?;
     image.touch(dir);
     if inode.has(InodeFlags::INLINE_DATA) {
@@ -480,11 +480,11 @@ pub fn set_parent(image: &mut Image, dir: InodeNr, parent: InodeNr) -> Done {
 
 /// Rewrites a directory in its inode with the entries that can be read. They are written to the inode, or to blocks if
 /// they do not fit there, or if the directory's own blocks can be found.
-pub fn inline(image: &mut Image, inode: &Inode, more: &[(Vec<u8>, InodeNr)]) -> Done {
+pub fn inline(image: &mut Image, inode: &Inode, more: &[(Vec<u8>, InodeNr)]) -> StepResult {
     let ino = inode.ino;
     image.touch(ino);
     let parent = parent_of(image, inode);
-    let mut taken = Taken::of(inode);
+    let mut taken = TakenNames::of(inode);
     let mut names = usable(image, inode, image.entries(inode), &mut taken);
     let found = match names.is_empty() {
         true => search::directory_blocks(image, ino, inode.generation()),
@@ -503,7 +503,7 @@ pub fn inline(image: &mut Image, inode: &Inode, more: &[(Vec<u8>, InodeNr)]) -> 
 }
 
 /// Writes entries into an inode. Returns `false` if they do not fit.
-fn pack_inline(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[Named]) -> Done<bool> {
+fn pack_inline(image: &mut Image, ino: InodeNr, parent: InodeNr, names: &[NamedTarget]) -> StepResult<bool> {
     let format = DirBlockFormat { has_csum: false, encrypted: true, ..image.dir_format(&image.inode(ino)?) };
     let mut dir = InlineDir::new(parent.0, InlineDir::rest_for(names.iter().map(|(name, _)| name.len())));
     for (name, target) in names {

@@ -8,20 +8,20 @@ use extant_ondisk::inode::FileType;
 use extant_ondisk::superblock::DescChecksum;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap, indirect, mmp};
 
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 use crate::view::Image;
 
-fn desc(image: &Image, group: GroupNr) -> Done<GroupDesc> {
+fn desc(image: &Image, group: GroupNr) -> StepResult<GroupDesc> {
     image.descs.get(group.0 as usize).cloned().ok_or(Refusal::Lost("the group has no descriptor"))
 }
 
-fn set_desc(image: &mut Image, group: GroupNr, desc: GroupDesc) -> Done {
+fn set_desc(image: &mut Image, group: GroupNr, desc: GroupDesc) -> StepResult {
     image.descs[group.0 as usize] = desc;
     image.put_desc(group)
 }
 
 /// Rewrites a descriptor. Flags that need checksums are cleared if there are none; the counts are those of the files.
-pub fn descriptor(image: &mut Image, group: GroupNr) -> Done {
+pub fn descriptor(image: &mut Image, group: GroupNr) -> StepResult {
     if image.geo.desc_checksum == DescChecksum::None {
         clear_flags(image, group)?;
     } else {
@@ -45,7 +45,7 @@ fn unused(image: &Image, group: GroupNr, known: &GroupDesc) -> u32 {
 }
 
 /// Clears the flags and the count of unused inodes, which the encoder does not change without checksums.
-pub fn clear_flags(image: &Image, group: GroupNr) -> Done {
+pub fn clear_flags(image: &Image, group: GroupNr) -> StepResult {
     let (block, at) = image.geo.group_desc_block(group).ok_or(Refusal::Lost("the group has no descriptor"))?;
     let at = (block.0 << image.geo.block_bits) + at as u64;
     let mut bytes = image.bytes(at, image.geo.desc_size)?;
@@ -58,7 +58,7 @@ pub fn clear_flags(image: &Image, group: GroupNr) -> Done {
 }
 
 /// Moves the beginning of the unused part of a table so that it follows this inode.
-pub fn open_table(image: &mut Image, ino: InodeNr) -> Done {
+pub fn open_table(image: &mut Image, ino: InodeNr) -> StepResult {
     let lost = Refusal::Lost("there is no such inode");
     let place = image.geo.inode_location(ino).map_err(|_| lost)?;
     let mut known = desc(image, place.group)?;
@@ -68,7 +68,7 @@ pub fn open_table(image: &mut Image, ino: InodeNr) -> Done {
 }
 
 /// Sets the bitmaps, their checksums and the counts of a group as the files need them.
-pub fn recount(image: &mut Image, group: GroupNr) -> Done {
+pub fn recount(image: &mut Image, group: GroupNr) -> StepResult {
     let mut known = desc(image, group)?;
     let blocks = image.facts.block_bitmap(group);
     let (inodes, directories) = image.facts.inode_bitmap(group);
@@ -94,7 +94,7 @@ pub fn recount(image: &mut Image, group: GroupNr) -> Done {
     set_desc(image, group, known)
 }
 
-fn write_bitmap(image: &Image, place: BlockNr, bytes: &[u8]) -> Done {
+fn write_bitmap(image: &Image, place: BlockNr, bytes: &[u8]) -> StepResult {
     if place.0 == 0 {
         return Err(Refusal::Lost("the bitmap has no place"));
     }
@@ -102,7 +102,7 @@ fn write_bitmap(image: &Image, place: BlockNr, bytes: &[u8]) -> Done {
 }
 
 /// The initial block bitmap of a group whose bitmap was never written, computed from the layout.
-fn initial(image: &Image, group: GroupNr) -> Done<Vec<u8>> {
+fn initial(image: &Image, group: GroupNr) -> StepResult<Vec<u8>> {
     let mut bytes = vec![0; image.geo.block_size as usize];
     bitmap::init_block_bitmap(&mut bytes, group, image.descs.iter(), &image.geo);
     Ok(bytes)
@@ -110,7 +110,7 @@ fn initial(image: &Image, group: GroupNr) -> Done<Vec<u8>> {
 
 /// Writes the places that the check took from a backup. A place that is still unknown, or that other metadata takes, is
 /// chosen again: the place of mke2fs if that is free, otherwise a free block.
-pub fn places(image: &mut Image, group: GroupNr) -> Done {
+pub fn places(image: &mut Image, group: GroupNr) -> StepResult {
     // If two tables are in the same place, the one that mke2fs would not put there is in the wrong place.
     let astray = tables_astray(image, group);
     for other in &astray {
@@ -152,7 +152,7 @@ pub fn unusual(image: &Image) -> impl Iterator<Item = GroupNr> + '_ {
 }
 
 /// Sets the places of a group's bitmaps and table to those where mke2fs puts them.
-pub fn usual(image: &mut Image, group: GroupNr) -> Done {
+pub fn usual(image: &mut Image, group: GroupNr) -> StepResult {
     let mut known = desc(image, group)?;
     [known.block_bitmap, known.inode_bitmap, known.inode_table] = usual_places(image, group);
     set_desc(image, group, known)
@@ -183,7 +183,7 @@ fn bitmaps_on_table(image: &Image, group: GroupNr) -> Vec<GroupNr> {
     others.map(|(other, _)| other).take_while(|_| start != 0).collect()
 }
 
-fn own_places(image: &mut Image, group: GroupNr) -> Done {
+fn own_places(image: &mut Image, group: GroupNr) -> StepResult {
     let mut known = desc(image, group)?;
     let stored = stored_places(image, group)?;
     let now = [known.block_bitmap, known.inode_bitmap, known.inode_table];
@@ -215,7 +215,7 @@ fn own_places(image: &mut Image, group: GroupNr) -> Done {
 }
 
 /// The places in the descriptor on the device.
-fn stored_places(image: &Image, group: GroupNr) -> Done<[BlockNr; 3]> {
+fn stored_places(image: &Image, group: GroupNr) -> StepResult<[BlockNr; 3]> {
     let (block, at) = image.geo.group_desc_block(group).ok_or(Refusal::Lost("the group has no descriptor"))?;
     let bytes = image.bytes((block.0 << image.geo.block_bits) + at as u64, image.geo.desc_size)?;
     let stored = GroupDesc::parse(&bytes, group, &image.geo).map_err(|_| Refusal::Lost("the descriptor is cut off"))?;
@@ -258,7 +258,7 @@ fn overlaps(image: &Image, (group, which): (GroupNr, usize), own: &GroupDesc, (f
 
 /// Makes the resize inode map the blocks that are reserved for descriptors, and their copies in the groups with
 /// backups, through one double indirect block (e2fsprogs: `ext2fs_create_resize_inode`).
-pub fn resize_inode(image: &mut Image) -> Done {
+pub fn resize_inode(image: &mut Image) -> StepResult {
     const DOUBLE: usize = 13;
     let (geo, ino) = (image.geo.clone(), InodeNr::RESIZE);
     let lost = Refusal::Lost("the reserved blocks lie behind those that its map can name");
@@ -309,7 +309,7 @@ pub fn resize_inode(image: &mut Image) -> Done {
 
 /// Rewrites the block of multi-mount protection, which then says that no mount uses the file system: the current block,
 /// or a free one if that is impossible.
-pub fn multi_mount(image: &mut Image) -> Done {
+pub fn multi_mount(image: &mut Image) -> StepResult {
     let stored = BlockNr(image.sb.raw().s_mmp_block.get());
     let block = match image.can_have(stored, 1) {
         true => stored,

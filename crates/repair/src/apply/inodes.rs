@@ -9,7 +9,7 @@ use extant_ondisk::time::Timestamp;
 use extant_ondisk::xattr::MAGIC;
 
 use super::{content, directories, search};
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 use crate::plan::InodeField;
 use crate::view::Image;
 
@@ -17,7 +17,7 @@ use crate::view::Image;
 const GOOD_OLD: usize = 128;
 
 /// Sets a field.
-pub fn field(image: &mut Image, ino: InodeNr, field: InodeField, value: u64) -> Done {
+pub fn field(image: &mut Image, ino: InodeNr, field: InodeField, value: u64) -> StepResult {
     let content = matches!(field, InodeField::Size | InodeField::SizeHigh | InodeField::Acl | InodeField::AclHigh);
     if content {
         image.touch(ino);
@@ -55,13 +55,13 @@ pub fn field(image: &mut Image, ino: InodeNr, field: InodeField, value: u64) -> 
 }
 
 /// Sets and clears flags.
-pub fn flags(image: &mut Image, ino: InodeNr, set: u32, clear: u32) -> Done {
+pub fn flags(image: &mut Image, ino: InodeNr, set: u32, clear: u32) -> StepResult {
     image.touch(ino);
     image.change_inode(ino, |raw| raw.i_flags.set((raw.i_flags.get() | set) & !clear))
 }
 
 /// Sets the stored count of blocks.
-pub fn blocks(image: &mut Image, ino: InodeNr, blocks: u64) -> Done {
+pub fn blocks(image: &mut Image, ino: InodeNr, blocks: u64) -> StepResult {
     image.change_inode(ino, |raw| {
         raw.i_blocks_lo.set(blocks as u32);
         raw.l_i_blocks_high.set((blocks >> 32) as u16);
@@ -69,7 +69,7 @@ pub fn blocks(image: &mut Image, ino: InodeNr, blocks: u64) -> Done {
 }
 
 /// Marks an inode as in use again if it has a name and was never deleted. Its links are counted later.
-pub fn revive(image: &mut Image, ino: InodeNr) -> Done {
+pub fn revive(image: &mut Image, ino: InodeNr) -> StepResult {
     image.touch(ino);
     image.change_inode(ino, |raw| {
         raw.i_links_count.set(1);
@@ -78,7 +78,7 @@ pub fn revive(image: &mut Image, ino: InodeNr) -> Done {
 }
 
 /// Recreates an inode as a file of this kind without content.
-pub fn fresh(image: &mut Image, ino: InodeNr, kind: FileType, permissions: u16, links: u16) -> Done {
+pub fn fresh(image: &mut Image, ino: InodeNr, kind: FileType, permissions: u16, links: u16) -> StepResult {
     image.zero_inode(ino)?;
     let mut desc = InodeDesc::new(kind.mode_bits() | permissions, &image.geo);
     desc.links = links;
@@ -97,7 +97,7 @@ pub fn fresh(image: &mut Image, ino: InodeNr, kind: FileType, permissions: u16, 
 }
 
 /// Sets the kind of an inode according to the superblock, its content or its names.
-pub fn kind(image: &mut Image, ino: InodeNr) -> Done {
+pub fn kind(image: &mut Image, ino: InodeNr) -> StepResult {
     let sb = image.sb.raw();
     let system = [
         sb.s_journal_inum.get(),
@@ -122,7 +122,7 @@ pub fn kind(image: &mut Image, ino: InodeNr) -> Done {
     Ok(())
 }
 
-fn shown_kind(image: &Image, ino: InodeNr) -> Done<FileType> {
+fn shown_kind(image: &Image, ino: InodeNr) -> StepResult<FileType> {
     let inode = image.inode(ino)?;
     let form = inode.form(image);
     let first = image.map_as(&inode, form).place(0);
@@ -136,7 +136,7 @@ fn shown_kind(image: &Image, ino: InodeNr) -> Done<FileType> {
 }
 
 /// Sets the size of the extra fields. If there are attributes, they begin with their magic number.
-pub fn extra_isize(image: &mut Image, ino: InodeNr) -> Done {
+pub fn extra_isize(image: &mut Image, ino: InodeNr) -> StepResult {
     image.touch(ino);
     let most = image.geo.inode_size.saturating_sub(GOOD_OLD);
     let usual = image.geo.want_extra_isize;
@@ -153,7 +153,7 @@ pub fn extra_isize(image: &mut Image, ino: InodeNr) -> Done {
 ///
 /// The bytes in `i_block` are kept, followed by an empty attribute, or in a block if the inode has no room for one. The
 /// bytes after them are lost. If `i_block` may be a map of any form, nothing of the content is known.
-pub fn inline(image: &mut Image, ino: InodeNr) -> Done {
+pub fn inline(image: &mut Image, ino: InodeNr) -> StepResult {
     let inode = image.inode(ino)?;
     image.touch(ino);
     if !image.geo.inline_data {
@@ -183,7 +183,7 @@ pub fn inline(image: &mut Image, ino: InodeNr) -> Done {
 }
 
 /// Replaces the inline data of an inode with an empty map.
-pub fn without_content(image: &mut Image, ino: InodeNr) -> Done {
+pub fn without_content(image: &mut Image, ino: InodeNr) -> StepResult {
     let extents = image.geo.extents;
     image.change_inode(ino, |raw| {
         let flags = raw.i_flags.get() & !(InodeFlags::INLINE_DATA | InodeFlags::INDEX | InodeFlags::EXTENTS).bits();

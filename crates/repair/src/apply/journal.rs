@@ -19,7 +19,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
 use super::content;
-use crate::error::{Done, Error, Refusal, Result};
+use crate::error::{Error, Refusal, Result, StepResult};
 use crate::view::Image;
 
 /// Replays the readable part of a file system's log onto the changes of its device. Returns the number of transactions,
@@ -62,7 +62,7 @@ fn unmark(device: &dyn BlockDevice) -> Result<()> {
 /// The inode gets back its kind, its links and its map if these are lost: the superblock has a copy of the map. If the
 /// result is a journal with a readable log, the log is replayed. Otherwise the journal is empty, and takes those of its
 /// old blocks that no other file uses.
-pub fn renew(image: &mut Image) -> Done {
+pub fn renew(image: &mut Image) -> StepResult {
     let ino = InodeNr::JOURNAL;
     let inode = image.inode(ino)?;
     image.change_super(|raw| {
@@ -121,7 +121,7 @@ fn is_usable(image: &Image) -> bool {
 }
 
 /// Replays the log of a journal that was found again, if the superblock says that there is one.
-fn restored(image: &mut Image) -> Done {
+fn restored(image: &mut Image) -> StepResult {
     image.touch(InodeNr::JOURNAL);
     note(image, InodeNr::JOURNAL)?;
     if !image.sb.needs_recovery() {
@@ -135,13 +135,13 @@ fn restored(image: &mut Image) -> Done {
 }
 
 /// Updates the superblock's copy of the map from the journal's inode.
-pub fn note(image: &mut Image, ino: InodeNr) -> Done {
+pub fn note(image: &mut Image, ino: InodeNr) -> StepResult {
     let raw = image.inode(ino)?.raw;
     note_map(image, raw.i_block, u64::from(raw.i_size_lo.get()) | u64::from(raw.i_size_high.get()) << 32)
 }
 
 /// Sets the superblock's copy of the map.
-fn note_map(image: &mut Image, i_block: [u8; 60], size: u64) -> Done {
+fn note_map(image: &mut Image, i_block: [u8; 60], size: u64) -> StepResult {
     image.change_super(|raw| {
         for (word, bytes) in raw.s_jnl_blocks.iter_mut().zip(i_block.as_chunks::<4>().0) {
             *word = U32::from_bytes(*bytes);
@@ -153,7 +153,7 @@ fn note_map(image: &mut Image, i_block: [u8; 60], size: u64) -> Done {
 }
 
 /// Creates a journal of `blocks` blocks, or of as many as mke2fs would choose, for a file system without one.
-pub fn create(image: &mut Image, blocks: Option<u32>) -> Done {
+pub fn create(image: &mut Image, blocks: Option<u32>) -> StepResult {
     let usual = jbd2::default_blocks(image.geo.blocks_count).unwrap_or(jbd2::MIN_LOG_BLOCKS);
     image.change_super(|raw| raw.s_journal_inum.set(InodeNr::JOURNAL.0))?;
     image.zero_inode(InodeNr::JOURNAL)?;
@@ -162,7 +162,7 @@ pub fn create(image: &mut Image, blocks: Option<u32>) -> Done {
 
 /// Creates an empty journal in its old blocks. Old blocks of a log in it are zeroed, so that none of them is ever
 /// mistaken for a block of a new log.
-fn empty(image: &mut Image, ino: InodeNr) -> Done {
+fn empty(image: &mut Image, ino: InodeNr) -> StepResult {
     let own = match image.inode(ino)?.is_file() {
         true => content::own(image, ino)?,
         false => Vec::new(),
@@ -173,7 +173,7 @@ fn empty(image: &mut Image, ino: InodeNr) -> Done {
 }
 
 /// Creates an empty journal of `count` blocks, `own` first.
-fn make(image: &mut Image, ino: InodeNr, own: Vec<BlockNr>, count: usize) -> Done {
+fn make(image: &mut Image, ino: InodeNr, own: Vec<BlockNr>, count: usize) -> StepResult {
     super::inodes::fresh(image, ino, FileType::Regular, 0o600, 1)?;
     let blocks = content::blocks(image, own, count)?;
     let magic = jbd2::MAGIC.to_be_bytes();

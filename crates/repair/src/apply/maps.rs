@@ -7,7 +7,7 @@ use extant_ondisk::inode::{FAST_SYMLINK_LIMIT, InodeFlags};
 use extant_ondisk::map::{Form, Run};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 use crate::view::Image;
 use crate::view::inode::{BAD_BLOCKS, Inode};
 use crate::view::map::Mapped;
@@ -16,7 +16,7 @@ use crate::view::map::Mapped;
 const DIR_BYTES_LOG2: u32 = 31;
 
 /// Rewrites a map with the part of it that can be used.
-pub fn rewrite(image: &mut Image, ino: InodeNr) -> Done {
+pub fn rewrite(image: &mut Image, ino: InodeNr) -> StepResult {
     let inode = image.inode(ino)?;
     let mut mapped = image.map(&inode);
     if mapped.runs.is_empty() && inode.has_map(image) {
@@ -107,7 +107,7 @@ fn end_of(image: &mut Image, inode: &Inode, mapped: &Mapped) -> u64 {
 
 /// In a file system with clusters, the place of a logical block in its cluster is fixed, and all blocks of a logical
 /// cluster are in one cluster. Runs that break this are copied to new clusters.
-fn aligned(image: &mut Image, runs: &[Run]) -> Done<Vec<Run>> {
+fn aligned(image: &mut Image, runs: &[Run]) -> StepResult<Vec<Run>> {
     let mask = (1u64 << image.geo.cluster_bits) - 1;
     let mut out: Vec<Run> = Vec::new();
     // The last logical cluster, and its place.
@@ -143,7 +143,7 @@ fn aligned(image: &mut Image, runs: &[Run]) -> Done<Vec<Run>> {
 }
 
 /// Sets the size of a symlink to that of its target, which ends with NUL.
-pub fn target(image: &mut Image, ino: InodeNr) -> Done {
+pub fn target(image: &mut Image, ino: InodeNr) -> StepResult {
     let inode = image.inode(ino)?;
     image.touch(ino);
     let length = |bytes: &[u8]| match inode.has(InodeFlags::ENCRYPT) {

@@ -23,14 +23,14 @@ pub mod search;
 mod shared;
 pub mod super_block;
 
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 use crate::plan::Action;
 use crate::view::Image;
 
 pub use shared::{Owners, Sharing};
 
 /// Carries out one action. [`crate::evidence`] carries out those that need a choice between candidates.
-pub fn apply(image: &mut Image, action: &Action, owners: &mut Owners) -> Done {
+pub fn apply(image: &mut Image, action: &Action, owners: &mut Owners) -> StepResult {
     match *action {
         Action::Feature { word, set, clear } => super_block::feature(image, word, set, clear),
         Action::SuperField(field, value) => super_block::field(image, field, value),

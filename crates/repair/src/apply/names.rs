@@ -7,16 +7,16 @@ use extant_check::{InodeState, Kind};
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{FileType, InodeFlags};
 
-use super::directories::Taken;
+use super::directories::TakenNames;
 use super::{directories, inodes, search};
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 use crate::view::Image;
 
 /// The directory for files whose names are lost.
 const LOST_FOUND: &[u8] = b"lost+found";
 
 /// Adds a name in `/lost+found` for an inode. A directory in a cycle loses its name there.
-pub fn attach(image: &mut Image, ino: InodeNr) -> Done {
+pub fn attach(image: &mut Image, ino: InodeNr) -> StepResult {
     let inode = image.inode(ino)?;
     let home = lost_found(image)?;
     let place = image.facts.directory(ino).filter(|_| inode.is_dir());
@@ -27,7 +27,7 @@ pub fn attach(image: &mut Image, ino: InodeNr) -> Done {
         }
     }
     let dir = image.inode(home)?;
-    let mut taken = Taken::of(&dir);
+    let mut taken = TakenNames::of(&dir);
     image.entries(&dir).iter().for_each(|entry| taken.insert(&entry.name));
     let name = directories::free_name(format!("#{}", ino.0).into_bytes(), &taken);
     directories::insert(image, home, &name, ino, 0)?;
@@ -35,7 +35,7 @@ pub fn attach(image: &mut Image, ino: InodeNr) -> Done {
 }
 
 /// Returns `/lost+found`, which is created if it does not exist.
-fn lost_found(image: &mut Image) -> Done<InodeNr> {
+fn lost_found(image: &mut Image) -> StepResult<InodeNr> {
     let root = image.inode(InodeNr::ROOT)?;
     let entries = image.entries(&root);
     let is_usable = |ino: InodeNr| {
@@ -51,7 +51,7 @@ fn lost_found(image: &mut Image) -> Done<InodeNr> {
     let ino = image.take_inode()?;
     inodes::fresh(image, ino, FileType::Directory, 0o700, 2)?;
     directories::make(image, ino, InodeNr::ROOT, &[])?;
-    let mut taken = Taken::of(&root);
+    let mut taken = TakenNames::of(&root);
     entries.iter().for_each(|entry| taken.insert(&entry.name));
     let name = directories::free_name(LOST_FOUND.to_vec(), &taken);
     directories::insert(image, InodeNr::ROOT, &name, ino, 0)?;
@@ -59,7 +59,7 @@ fn lost_found(image: &mut Image) -> Done<InodeNr> {
 }
 
 /// Restores the root: marks its inode as in use again, or recreates it from the blocks that can be found.
-pub fn root(image: &mut Image) -> Done {
+pub fn root(image: &mut Image) -> StepResult {
     let ino = InodeNr::ROOT;
     let inode = image.inode(ino)?;
     image.touch(ino);
@@ -78,7 +78,7 @@ pub fn root(image: &mut Image) -> Done {
 }
 
 /// Removes all names of a directory except one: the one that its `..` confirms, or otherwise the first.
-pub fn one_name(image: &mut Image, ino: InodeNr) -> Done {
+pub fn one_name(image: &mut Image, ino: InodeNr) -> StepResult {
     let place = image.facts.directory(ino).ok_or(Refusal::Lost("it is no directory"))?;
     let names = image.names_of(|named| named == ino.0);
     let is_dir = |dir: InodeNr| {

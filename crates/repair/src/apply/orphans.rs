@@ -12,12 +12,12 @@ use extant_ondisk::map::Run;
 use extant_ondisk::orphan;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 use crate::view::Image;
 use crate::view::inode::Inode;
 
 /// Deletes or truncates all orphans, and empties their lists.
-pub fn finish(image: &mut Image) -> Done {
+pub fn finish(image: &mut Image) -> StepResult {
     let all: BTreeSet<InodeNr> = image.facts.orphans().into_iter().collect();
     for ino in all {
         let inode = image.inode(ino)?;
@@ -28,7 +28,7 @@ pub fn finish(image: &mut Image) -> Done {
 }
 
 /// Frees the inode. Its blocks are free when the bitmaps are written.
-fn delete(image: &mut Image, inode: &Inode) -> Done {
+fn delete(image: &mut Image, inode: &Inode) -> StepResult {
     image.touch(inode.ino);
     let now = image.now.clamp(1, u32::MAX.into()) as u32;
     image.change_inode(inode.ino, |raw| {
@@ -45,7 +45,7 @@ fn delete(image: &mut Image, inode: &Inode) -> Done {
 }
 
 /// Drops the blocks after the end of the file, and zeroes the rest of the last one.
-fn truncate(image: &mut Image, inode: &Inode) -> Done {
+fn truncate(image: &mut Image, inode: &Inode) -> StepResult {
     image.change_inode(inode.ino, |raw| raw.i_dtime.set(0))?;
     if !inode.is_file() || !inode.has_map(image) {
         return Ok(());
@@ -75,7 +75,7 @@ fn truncate(image: &mut Image, inode: &Inode) -> Done {
 }
 
 /// Recreates the orphan file: empty, in its own blocks if it has any.
-pub fn renew_file(image: &mut Image) -> Done {
+pub fn renew_file(image: &mut Image) -> StepResult {
     let ino = image.sb.orphan_file().ok_or(Refusal::Lost("there is no orphan file"))?;
     let inode = image.inode(ino)?;
     let mapped = image.map(&inode);

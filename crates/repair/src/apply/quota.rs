@@ -13,11 +13,11 @@ use extant_ondisk::quota::pack::{GRACE, Owner, whole};
 use extant_ondisk::quota::{BLOCK_BYTES, LEVELS, Limits, QuotaDamage, QuotaFile, QuotaKind, ROOT, Usage};
 
 use super::content;
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 use crate::view::Image;
 
 /// Recreates a quota file, with the usage of the files.
-pub fn renew(image: &mut Image, ino: InodeNr) -> Done {
+pub fn renew(image: &mut Image, ino: InodeNr) -> StepResult {
     let raw = image.sb.raw();
     let named = [raw.s_usr_quota_inum.get(), raw.s_grp_quota_inum.get(), raw.s_prj_quota_inum.get()];
     let kind = QuotaKind::ALL.into_iter().zip(named).find(|(_, named)| *named == ino.0);
@@ -41,7 +41,7 @@ pub fn renew(image: &mut Image, ino: InodeNr) -> Done {
 
 /// The grace times and the limits in the readable part of an old file. A block is descended once, so that cycles in a
 /// tree end. Owners without limits are left out.
-fn old(image: &Image, ino: InodeNr, kind: QuotaKind) -> Done<([u32; 2], BTreeMap<u32, Limits>)> {
+fn old(image: &Image, ino: InodeNr, kind: QuotaKind) -> StepResult<([u32; 2], BTreeMap<u32, Limits>)> {
     let inode = image.inode(ino)?;
     let mapped = image.map(&inode);
     let size = u64::from(image.geo.block_size);

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use extant_ondisk::map::Run;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 use crate::view::Image;
 
 /// The rule for blocks that several files claim.
@@ -78,7 +78,7 @@ fn is_system(image: &Image, cluster: u64) -> bool {
 }
 
 /// Gives an inode separate blocks for those that another owner keeps.
-pub fn own(image: &mut Image, ino: InodeNr, owners: &mut Owners) -> Done {
+pub fn own(image: &mut Image, ino: InodeNr, owners: &mut Owners) -> StepResult {
     let (sharing, inode) = (owners.sharing, image.inode(ino)?);
     let mapped = image.map(&inode);
     let bits = image.geo.cluster_bits;
@@ -144,7 +144,7 @@ fn copy(
     (logical, cluster, block): (u64, u64, u64),
     last: &mut Option<(u64, u64, u64)>,
     out_of_room: &mut bool,
-) -> Done<Option<u64>> {
+) -> StepResult<Option<u64>> {
     let bits = image.geo.cluster_bits;
     let base = match *last {
         Some((of, from, base)) if (of, from) == (logical, cluster) => base,
@@ -168,7 +168,7 @@ fn copy(
     Ok(Some(place))
 }
 
-fn copy_attributes(image: &mut Image, ino: InodeNr, block: BlockNr) -> Done {
+fn copy_attributes(image: &mut Image, ino: InodeNr, block: BlockNr) -> StepResult {
     image.touch(ino);
     let bytes = image.block(block)?;
     let place = image.take_block(block)?;

@@ -5,12 +5,12 @@
 
 use extant_ondisk::superblock::{FsState, RawSuperBlock};
 
-use crate::error::Done;
+use crate::error::StepResult;
 use crate::plan::{SuperField, Word};
 use crate::view::Image;
 
 /// Sets and clears feature bits.
-pub fn feature(image: &mut Image, word: Word, set: u32, clear: u32) -> Done {
+pub fn feature(image: &mut Image, word: Word, set: u32, clear: u32) -> StepResult {
     image.change_super(|raw| {
         let bits = match word {
             Word::Compat => &mut raw.s_feature_compat,
@@ -22,7 +22,7 @@ pub fn feature(image: &mut Image, word: Word, set: u32, clear: u32) -> Done {
 }
 
 /// Sets a number.
-pub fn field(image: &mut Image, field: SuperField, value: u64) -> Done {
+pub fn field(image: &mut Image, field: SuperField, value: u64) -> StepResult {
     image.change_super(|raw| match field {
         SuperField::LastOrphan => raw.s_last_orphan.set(value as u32),
         SuperField::ReservedGdtBlocks => raw.s_reserved_gdt_blocks.set(value as u16),
@@ -41,7 +41,7 @@ pub fn field(image: &mut Image, field: SuperField, value: u64) -> Done {
 }
 
 /// Forgets a journal on another device, because the one in the image is used.
-pub fn forget_external_journal(image: &mut Image) -> Done {
+pub fn forget_external_journal(image: &mut Image) -> StepResult {
     image.change_super(|raw| {
         raw.s_journal_uuid = [0; 16];
         raw.s_journal_dev.set(0);
@@ -49,7 +49,7 @@ pub fn forget_external_journal(image: &mut Image) -> Done {
 }
 
 /// Sets the totals to the sums of the descriptors.
-pub fn totals(image: &mut Image) -> Done {
+pub fn totals(image: &mut Image) -> StepResult {
     let clusters: u64 = image.descs.iter().map(|desc| u64::from(desc.free_clusters)).sum();
     let inodes: u64 = image.descs.iter().map(|desc| u64::from(desc.free_inodes)).sum();
     let (blocks, wide) = (clusters << image.geo.cluster_bits, image.geo.bit64);
@@ -63,7 +63,7 @@ pub fn totals(image: &mut Image) -> Done {
 }
 
 /// Records that the file system is sound and was checked: there is no known error any more, and no mount since.
-pub fn mark_checked(image: &mut Image, is_sound: bool) -> Done {
+pub fn mark_checked(image: &mut Image, is_sound: bool) -> StepResult {
     let now = image.now;
     image.change_super(|raw| checked(raw, now, is_sound))
 }

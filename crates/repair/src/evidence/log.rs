@@ -1,7 +1,7 @@
 //! Older copies of damaged blocks in the log, which still contains them after everything in it is home.
 //!
 //! Main functions: [`choose`] (the copies that leave fewer findings), [`take`] (puts one in its place). Main type:
-//! [`Copied`].
+//! [`LoggedBlock`].
 //!
 //! A copy may be older than the damaged block, so it is used only if the check then finds less damage. Of a table, only
 //! damaged inodes are taken, because their neighbours may be newer than the copy.
@@ -25,7 +25,7 @@ use extant_recovery::{JournalFile, JournalMap, Newest};
 use zerocopy::FromZeros;
 
 use super::damage;
-use crate::error::{Done, Refusal, Result};
+use crate::error::{Refusal, Result, StepResult};
 use crate::prove::Options;
 use crate::view::Image;
 use crate::view::inode::Inode;
@@ -42,7 +42,7 @@ const NODES_MAX: usize = 64;
 
 /// A block of the log that is used, or an inode in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Copied {
+pub struct LoggedBlock {
     /// The block of which it is a copy.
     pub block: BlockNr,
     /// The inode in it that is used; `None` for the whole block.
@@ -82,7 +82,7 @@ fn stored_map(image: &Image) -> Option<Vec<Run>> {
 }
 
 /// Puts a copy in its place.
-pub fn take(image: &mut Image, history: &Newest, one: Copied) -> Done {
+pub fn take(image: &mut Image, history: &Newest, one: LoggedBlock) -> StepResult {
     let lost = Refusal::Lost("the log has no copy of it");
     let copy = history.read(one.block).ok().flatten().ok_or(lost.clone())?;
     let Some(ino) = one.ino else { return image.put_block(one.block, &copy) };
@@ -96,7 +96,7 @@ pub fn take(image: &mut Image, history: &Newest, one: Copied) -> Done {
 struct Candidates<'a> {
     image: &'a Image,
     history: &'a Newest,
-    found: BTreeSet<Copied>,
+    found: BTreeSet<LoggedBlock>,
     /// The map of the last directory, because findings about one directory follow each other.
     last: Option<(InodeNr, Mapped)>,
     /// Inodes whose maps have been examined.
@@ -109,7 +109,7 @@ impl Candidates<'_> {
         if self.found.len() >= CANDIDATES_MAX || !self.image.can_have(block, 1) || self.image.is_unreadable(block, 1) {
             return;
         }
-        let one = Copied { block, ino: None };
+        let one = LoggedBlock { block, ino: None };
         let copy = self.history.read(block).ok().flatten();
         let other = |copy: &Vec<u8>| self.image.block(block).is_ok_and(|now| now != *copy);
         if copy.as_ref().is_some_and(other) {
@@ -121,7 +121,7 @@ impl Candidates<'_> {
     fn inode(&mut self, ino: InodeNr) {
         let Some(at) = self.image.inode_at(ino).filter(|_| self.found.len() < CANDIDATES_MAX) else { return };
         let block = BlockNr(at >> self.image.geo.block_bits);
-        let one = Copied { block, ino: Some(ino) };
+        let one = LoggedBlock { block, ino: Some(ino) };
         if self.found.contains(&one) || self.image.is_unreadable(block, 1) {
             return;
         }
@@ -197,7 +197,7 @@ impl Candidates<'_> {
 }
 
 /// The candidates for a report: the structures in its findings, and those that may be the cause of them.
-fn candidates(image: &Image, report: &Report, history: &Newest) -> [BTreeSet<Copied>; 2] {
+fn candidates(image: &Image, report: &Report, history: &Newest) -> [BTreeSet<LoggedBlock>; 2] {
     let is_damage = |finding: &&Finding| finding.problem.severity() == Severity::Damage;
     let mut all = Candidates { image, history, found: BTreeSet::new(), last: None, seen: BTreeSet::new() };
     report.findings.iter().filter(is_damage).for_each(|finding| all.direct(finding));
@@ -219,7 +219,7 @@ fn tried<'a>(
     device: &Arc<CowDevice>,
     image: &Image,
     history: &Newest,
-    copies: impl Iterator<Item = &'a Copied>,
+    copies: impl Iterator<Item = &'a LoggedBlock>,
     options: &Options,
 ) -> Result<Trial> {
     let over = Arc::new(options.layers.over(device.clone()));
@@ -239,13 +239,13 @@ fn tried<'a>(
 ///
 /// # Errors
 /// Those of the devices.
-pub fn choose(image: &Image, report: &Report, history: &Newest, options: &Options) -> Result<BTreeSet<Copied>> {
+pub fn choose(image: &Image, report: &Report, history: &Newest, options: &Options) -> Result<BTreeSet<LoggedBlock>> {
     let mut chosen = BTreeSet::new();
     let mut now = Trial { device: image.device.clone(), damage: damage(report), checked: None };
     for _ in 0..PASSES_MAX {
         let (current, report) = now.checked.as_ref().map_or((image, report), |(image, report)| (image, report));
         let [direct, related] = candidates(current, report, history);
-        let fresh = |of: BTreeSet<Copied>| of.into_iter().filter(|one| !chosen.contains(one)).collect::<Vec<_>>();
+        let fresh = |of: BTreeSet<LoggedBlock>| of.into_iter().filter(|one| !chosen.contains(one)).collect::<Vec<_>>();
         let (direct, related) = (fresh(direct), fresh(related));
         let together = match direct.is_empty() {
             true => None,
@@ -272,10 +272,10 @@ fn one_by_one<'a>(
     now: &Trial,
     image: &Image,
     history: &Newest,
-    copies: impl Iterator<Item = &'a Copied>,
+    copies: impl Iterator<Item = &'a LoggedBlock>,
     options: &Options,
-) -> Result<Option<(Trial, Vec<Copied>)>> {
-    let mut best: Option<(Trial, Vec<Copied>)> = None;
+) -> Result<Option<(Trial, Vec<LoggedBlock>)>> {
+    let mut best: Option<(Trial, Vec<LoggedBlock>)> = None;
     for one in copies {
         let (device, least) =
             best.as_ref().map_or((&now.device, now.damage), |(trial, _)| (&trial.device, trial.damage));

@@ -103,14 +103,14 @@ pub fn flags(finding: &Finding, set: u32, clear: u32) -> Option<Answer> {
 
 /// The rule if a block cannot be read: names, maps and inodes in it still count, so nothing is freed, and no count
 /// becomes smaller.
-struct Blind {
+struct UnreadRule {
     /// Groups whose bitmaps have bits set that nothing readable uses.
     groups: BTreeSet<GroupNr>,
 }
 
-impl Blind {
+impl UnreadRule {
     /// Returns `None` if everything necessary could be read.
-    fn of(planner: &Planner<'_>, without: &BTreeMap<Action, String>) -> Option<Blind> {
+    fn of(planner: &Planner<'_>, without: &BTreeMap<Action, String>) -> Option<UnreadRule> {
         if !planner.any(Problem::Unreadable) && !without.values().any(|why| why == UNREADABLE) {
             return None;
         }
@@ -119,7 +119,7 @@ impl Blind {
             Answer::Act(_, Action::Recount(group)) => Some(group),
             _ => None,
         };
-        Some(Blind { groups: planner.report.findings.iter().filter(frees).filter_map(group).collect() })
+        Some(UnreadRule { groups: planner.report.findings.iter().filter(frees).filter_map(group).collect() })
     }
 
     fn forbids(&self, action: &Action, finding: &Finding) -> bool {
@@ -149,7 +149,7 @@ pub fn plan(image: &Image, report: &Report, without: &BTreeMap<Action, String>) 
         step.findings += 1;
         step.is_safe &= is_safe;
     };
-    let blind = Blind::of(&planner, without);
+    let blind = UnreadRule::of(&planner, without);
     for finding in &report.findings {
         let is_damage = finding.problem.severity() == Severity::Damage;
         match planner.answer(finding) {

@@ -9,7 +9,7 @@ use extant_check::InodeState;
 use extant_ondisk::map::{Form, Run};
 use extant_ondisk::{BlockNr, InodeNr};
 
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 use crate::view::Image;
 use crate::view::inode::BAD_BLOCKS;
 use crate::view::map::Mapped;
@@ -37,7 +37,7 @@ impl Content {
 }
 
 /// The inodes with blocks after the end, except for the one that reserves blocks for descriptors.
-pub fn behind(old: &Image, end: u64) -> Done<Vec<Content>> {
+pub fn behind(old: &Image, end: u64) -> StepResult<Vec<Content>> {
     let mut all = Vec::new();
     for group in old.geo.groups() {
         let used = old.facts.inodes_of(group).filter(|(_, state)| state.has(InodeState::USED));

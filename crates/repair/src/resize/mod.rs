@@ -1,8 +1,8 @@
 //! Growth and shrinking of a file system, proved before it is written.
 //!
 //! Main functions: [`grow`] (creates the larger file system in an overlay and checks it; [`crate::commit`] writes it),
-//! [`shrink()`]. Main types: [`Growth`], [`CannotGrow`], [`Smaller`], [`CannotShrink`]. The layout of a larger file
-//! system is in [`extant_ondisk::growth`].
+//! [`shrink()`]. Main types: [`Growth`], [`CannotGrow`], [`ShrinkTarget`], [`CannotShrink`]. The layout of a larger
+//! file system is in [`extant_ondisk::growth`].
 //!
 //! Blocks after the old end, and those that nothing claims, belong to no file system until the change is written, so
 //! they are written home first. The others are one transaction of the journal, or have an undo file. So an interruption
@@ -31,9 +31,9 @@ pub use extant_ondisk::growth::NoGrowth;
 use extant_ondisk::growth::{Backups, target};
 use extant_ondisk::superblock::Geometry;
 
-pub use self::shrink::{CannotShrink, Smaller, shrink};
+pub use self::shrink::{CannotShrink, ShrinkTarget, shrink};
 use crate::error::{Error, Refusal};
-use crate::prove::{Fresh, Outcome};
+use crate::prove::{FreshBlocks, Outcome};
 use crate::sound::{Sound, Unsound, prove};
 
 /// The reason why a file system does not grow. Nothing was written.
@@ -125,7 +125,7 @@ pub fn grow(device: Arc<CowDevice>, check: &Options, bytes: u64) -> Result<Optio
         return Err(CannotGrow::DeviceSize { there, needed });
     }
     write::enlarge(&old, sb)?;
-    let fresh = Fresh::From(BlockNr(before.blocks_count));
+    let fresh = FreshBlocks::From(BlockNr(before.blocks_count));
     let outcome = prove(device, check, (report, replayed), fresh)?;
     let outcome = outcome.map_err(|first| CannotGrow::Unproved { first })?;
     Ok(Some(Growth { outcome, before, after, renumbered: 0 }))

@@ -14,14 +14,14 @@ use super::content::Content;
 use super::plan::Plan;
 use super::renumber::Numbers;
 use crate::apply::journal;
-use crate::error::Done;
+use crate::error::StepResult;
 use crate::view::Image;
 
 /// The number of blocks that are copied at once.
 const COPIED_BLOCKS: u32 = 64;
 
 /// Moves everything after the new end. The inodes have their new numbers already.
-pub fn relocate(old: &Image, new: &mut Image, contents: &[Content], plan: Plan, numbers: &Numbers) -> Done {
+pub fn relocate(old: &Image, new: &mut Image, contents: &[Content], plan: Plan, numbers: &Numbers) -> StepResult {
     new.set_aside(plan.taken);
     let mut attributes = BTreeMap::new();
     for content in contents {
@@ -40,7 +40,7 @@ fn move_attributes(
     content: &Content,
     ino: InodeNr,
     moved: &mut BTreeMap<u64, BlockNr>,
-) -> Done {
+) -> StepResult {
     let end = new.geo.blocks_count;
     let Some(block) = content.attributes.filter(|block| block.0 >= end) else { return Ok(()) };
     let place = match moved.get(&block.0) {
@@ -61,7 +61,7 @@ fn move_attributes(
 }
 
 /// Moves the data and the map of one inode.
-fn move_map(old: &Image, new: &mut Image, content: &Content, ino: InodeNr, runs: &[Run]) -> Done {
+fn move_map(old: &Image, new: &mut Image, content: &Content, ino: InodeNr, runs: &[Run]) -> StepResult {
     let inode = new.inode(ino)?;
     for run in runs {
         let from = content.mapped.place(run.lblk.0.into());
@@ -85,7 +85,7 @@ fn move_map(old: &Image, new: &mut Image, content: &Content, ino: InodeNr, runs:
 }
 
 /// Copies the blocks of a run, which are also adjacent in their old places.
-fn copy(old: &Image, new: &Image, from: BlockNr, run: &Run) -> Done {
+fn copy(old: &Image, new: &Image, from: BlockNr, run: &Run) -> StepResult {
     let bits = new.geo.block_bits;
     for first in (0..run.len).step_by(COPIED_BLOCKS as usize) {
         let count = COPIED_BLOCKS.min(run.len - first);
@@ -96,7 +96,7 @@ fn copy(old: &Image, new: &Image, from: BlockNr, run: &Run) -> Done {
 }
 
 /// Updates the checksums of the orphan file's blocks, which also cover their places and the inode number.
-pub fn seal_orphan_file(image: &Image, ino: InodeNr) -> Done {
+pub fn seal_orphan_file(image: &Image, ino: InodeNr) -> StepResult {
     let inode = image.inode(ino)?;
     let seed = image.seed(ino, inode.generation());
     for (_, block) in image.map(&inode).blocks() {

@@ -30,7 +30,7 @@ use extant_ondisk::{GroupNr, InodeNr, bitmap};
 use super::relocate::seal_orphan_file;
 use super::shrink::CannotShrink;
 use crate::apply::directories;
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 use crate::view::Image;
 use crate::view::dir::I_BLOCK_AT;
 use crate::view::inode::Inode;
@@ -89,7 +89,7 @@ fn free<'a>(old: &'a Image, new: &'a Geometry) -> impl Iterator<Item = u32> + 'a
 }
 
 /// Moves the inodes and changes the references to them. Blocks are still in their old places.
-pub fn carry_out(old: &Image, new: &mut Image, numbers: &Numbers) -> Done {
+pub fn carry_out(old: &Image, new: &mut Image, numbers: &Numbers) -> StepResult {
     if numbers.0.is_empty() {
         return Ok(());
     }
@@ -127,7 +127,7 @@ pub fn carry_out(old: &Image, new: &mut Image, numbers: &Numbers) -> Done {
 }
 
 /// Copies an inode. The unused part of the table then begins after its new place.
-fn move_inode(old: &Image, new: &mut Image, from: InodeNr, to: InodeNr) -> Done {
+fn move_inode(old: &Image, new: &mut Image, from: InodeNr, to: InodeNr) -> StepResult {
     let lost = Refusal::Lost("an inode has no place in a table");
     let place = new.geo.inode_location(to).map_err(|_| lost.clone())?;
     let per_group = new.geo.inodes_per_group;
@@ -145,7 +145,7 @@ fn move_inode(old: &Image, new: &mut Image, from: InodeNr, to: InodeNr) -> Done 
 }
 
 /// Changes the numbers in a directory, and the checksums of a directory that has moved.
-fn directory(old: &Image, new: &Image, dir: InodeNr, numbers: &Numbers) -> Done {
+fn directory(old: &Image, new: &Image, dir: InodeNr, numbers: &Numbers) -> StepResult {
     let ino = numbers.of(dir);
     let inode = new.inode(ino)?;
     if inode.has(InodeFlags::INLINE_DATA) {
@@ -180,7 +180,7 @@ fn number(bytes: &mut [u8], numbers: &Numbers) -> bool {
 }
 
 /// Changes the number of the parent, the entries after it, and those in the attribute with the rest.
-fn inline_directory(new: &Image, inode: &Inode, numbers: &Numbers) -> Done {
+fn inline_directory(new: &Image, inode: &Inode, numbers: &Numbers) -> StepResult {
     let mut bytes = inode.bytes.clone();
     let block = &mut bytes[I_BLOCK_AT..I_BLOCK_AT + inline::ROOM];
     let mut is_changed = number(&mut block[..InlineDir::PARENT_LEN], numbers);
@@ -210,7 +210,7 @@ fn inline_directory(new: &Image, inode: &Inode, numbers: &Numbers) -> Done {
 }
 
 /// Changes the numbers of inodes that contain values, in all attributes.
-fn values(old: &Image, new: &Image, numbers: &Numbers) -> Done {
+fn values(old: &Image, new: &Image, numbers: &Numbers) -> StepResult {
     let seed = new.geo.metadata_csum.then(|| new.geo.seed.raw());
     let mut shared = BTreeSet::new();
     for group in old.geo.groups() {
@@ -236,7 +236,7 @@ fn values(old: &Image, new: &Image, numbers: &Numbers) -> Done {
 }
 
 /// Updates the checksums of the nodes of an inode's extent tree.
-fn reseal(old: &Image, new: &Image, ino: InodeNr) -> Done {
+fn reseal(old: &Image, new: &Image, ino: InodeNr) -> StepResult {
     let inode = new.inode(ino)?;
     let Some(seed) = new.seed(ino, inode.generation()) else { return Ok(()) };
     if !inode.has_map(new) || inode.form(new) != Form::Extents {

@@ -1,6 +1,6 @@
 //! A smaller file system: everything after the new end is moved, and the groups there are removed.
 //!
-//! Main function: [`shrink`]. Main types: [`Smaller`], [`CannotShrink`].
+//! Main function: [`shrink`]. Main types: [`ShrinkTarget`], [`CannotShrink`].
 //!
 //! Inodes of the removed groups get new numbers; blocks after the new end are copied to free blocks before it. Bitmaps
 //! and counts are then created from the results of a check.
@@ -24,8 +24,8 @@ use super::plan::{fits, plan};
 use super::relocate::relocate;
 use super::renumber::{Numbers, carry_out};
 use crate::apply::{groups, quota, super_block};
-use crate::error::{Done, Error, Refusal};
-use crate::prove::Fresh;
+use crate::error::{Error, Refusal, StepResult};
+use crate::prove::FreshBlocks;
 use crate::sound::{Sound, Unsound, look, prove};
 use crate::tune::reseal;
 use crate::view::inode::BAD_BLOCKS;
@@ -36,7 +36,7 @@ const LAST_GROUP_FREE_MIN: u64 = 50;
 
 /// The size of a smaller file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Smaller {
+pub enum ShrinkTarget {
     /// At most this many bytes.
     To(u64),
     /// The smallest size for its files, with their inodes and the tables of its groups.
@@ -95,18 +95,19 @@ impl From<Refusal> for CannotShrink {
 ///
 /// # Errors
 /// [`CannotShrink`]; the changes must then not be used.
-pub fn shrink(device: Arc<CowDevice>, check: &Options, size: Smaller) -> Result<Option<Growth>, CannotShrink> {
+pub fn shrink(device: Arc<CowDevice>, check: &Options, size: ShrinkTarget) -> Result<Option<Growth>, CannotShrink> {
     let Sound { image: old, report, replayed } = Sound::open(&device, check)?;
     let (sb, contents) = match size {
-        Smaller::To(bytes) => {
+        ShrinkTarget::To(bytes) => {
             let Some(sb) = target(&old, bytes, false)? else { return Ok(None) };
             refuse(&old)?;
             let contents = behind(&old, sb.blocks_count)?;
-            // The smallest size, given as a number, fits if at most as much is reserved as with [`Smaller::Least`].
+            // The smallest size, given as a number, fits if at most as much is reserved as with
+            // [`ShrinkTarget::Least`].
             let narrow = if fits(&old, sb.geometry(), &contents) { None } else { target(&old, bytes, true)? };
             (narrow.unwrap_or(sb), contents)
         }
-        Smaller::Least => {
+        ShrinkTarget::Least => {
             refuse(&old)?;
             let mut contents = behind(&old, 0)?;
             let Some(sb) = least(&old, &contents) else { return Ok(None) };
@@ -115,7 +116,7 @@ pub fn shrink(device: Arc<CowDevice>, check: &Options, size: Smaller) -> Result<
         }
     };
     let (before, after) = (old.geo.clone(), sb.geometry().clone());
-    let fresh = if replayed == 0 { Fresh::Unclaimed(old.facts.clone()) } else { Fresh::Nothing };
+    let fresh = if replayed == 0 { FreshBlocks::Unclaimed(old.facts.clone()) } else { FreshBlocks::Nothing };
     let renumbered = make(&old, &device, sb, &contents)?;
     count(&device, check)?;
     let outcome = prove(device, check, (report, replayed), fresh)?;
@@ -309,7 +310,7 @@ fn check_fixed(old: &Image, new: &Geometry) -> Result<(), CannotShrink> {
     Ok(())
 }
 
-fn write_super(new: &Image) -> Done {
+fn write_super(new: &Image) -> StepResult {
     let mut bytes = [0; extant_ondisk::superblock::SUPERBLOCK_SIZE];
     new.sb.encode_into(&mut bytes);
     new.write(SUPERBLOCK_OFFSET, &bytes)

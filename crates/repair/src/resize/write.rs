@@ -14,7 +14,7 @@ use extant_ondisk::superblock::{DescChecksum, Geometry, SUPERBLOCK_OFFSET, SUPER
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap, indirect};
 
 use super::CannotGrow;
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 use crate::view::Image;
 
 /// The number of bytes of an inode table that are zeroed at once.
@@ -40,7 +40,7 @@ pub fn enlarge(old: &Image, sb: SuperBlock) -> Result<(), CannotGrow> {
 
 /// Clears the bits of the blocks that the last group gets, and of a backup that moves to the new last group. Returns
 /// the number of clusters of that backup.
-fn lengthen_last(old: &Image, new: &mut Image) -> Done<u64> {
+fn lengthen_last(old: &Image, new: &mut Image) -> StepResult<u64> {
     let group = GroupNr(old.geo.group_count - 1);
     let (was, is) = (old.geo.clusters_in_group(group), new.geo.clusters_in_group(group));
     let moves = old.geo.has_super_backup(group) && !new.geo.has_super_backup(group);
@@ -72,7 +72,7 @@ fn lengthen_last(old: &Image, new: &mut Image) -> Done<u64> {
 }
 
 /// Creates the new groups, except for their descriptors on the device. Returns the number of clusters that they take.
-fn add_groups(new: &mut Image, first_new: u32, tables: &[Tables]) -> Done<u64> {
+fn add_groups(new: &mut Image, first_new: u32, tables: &[Tables]) -> StepResult<u64> {
     let geo = new.geo.clone();
     let has_flags = geo.desc_checksum != DescChecksum::None;
     let mut taken = 0;
@@ -106,13 +106,13 @@ fn table_bytes(geo: &Geometry, desc: &GroupDesc) -> std::ops::Range<u64> {
 }
 
 /// Whether the device is known to contain only zeros in the place of an inode table.
-fn is_zero(new: &Image, desc: &GroupDesc) -> Done<bool> {
+fn is_zero(new: &Image, desc: &GroupDesc) -> StepResult<bool> {
     let table = table_bytes(&new.geo, desc);
     Ok(new.device.base().next_data(table.start)?.is_none_or(|data| data >= table.end))
 }
 
 /// Zeroes an inode table.
-fn zero_table(new: &Image, desc: &GroupDesc) -> Done {
+fn zero_table(new: &Image, desc: &GroupDesc) -> StepResult {
     let table = table_bytes(&new.geo, desc);
     let zeros = vec![0; ZERO_BYTES as usize];
     let mut at = table.start;
@@ -125,7 +125,7 @@ fn zero_table(new: &Image, desc: &GroupDesc) -> Done {
 }
 
 /// Writes descriptors and their copies.
-fn write_descs(old: &Image, new: &Image) -> Done {
+fn write_descs(old: &Image, new: &Image) -> StepResult {
     let geo = &new.geo;
     let (per_block, first_new) = (geo.descs_per_block(), old.geo.group_count);
     let first_changed = first_new - 1;
@@ -153,7 +153,7 @@ fn write_descs(old: &Image, new: &Image) -> Done {
 }
 
 /// Makes the resize inode map the blocks that are still reserved, and their copies.
-fn resize_inode(new: &Image) -> Done {
+fn resize_inode(new: &Image) -> StepResult {
     let geo = &new.geo;
     if !new.sb.compat().contains(Compat::RESIZE_INODE) {
         return Ok(());
@@ -174,7 +174,7 @@ fn resize_inode(new: &Image) -> Done {
 }
 
 /// Writes the superblock and its copies.
-fn write_supers(old: &Image, new: &mut Image) -> Done {
+fn write_supers(old: &Image, new: &mut Image) -> StepResult {
     let clusters: u64 = new.descs.iter().map(|desc| u64::from(desc.free_clusters)).sum();
     let inodes: u64 = new.descs.iter().map(|desc| u64::from(desc.free_inodes)).sum();
     new.sb.set_free_blocks(clusters << new.geo.cluster_bits);

@@ -15,7 +15,7 @@ use extant_ondisk::{GroupNr, InodeNr, orphan};
 use super::fields::{features, set_feature};
 use super::{CannotTune, Feature, reseal};
 use crate::apply::{content, directories, groups, inodes, journal, super_block};
-use crate::error::Done;
+use crate::error::StepResult;
 use crate::view::Image;
 
 /// The first inode of files in the first revision of the format; the size of an inode in it follows.
@@ -306,7 +306,7 @@ pub fn apply(old: &Image, new: &mut Image, plan: &Plan, journal_blocks: Option<u
     Ok(())
 }
 
-fn clusters_of(image: &Image, ino: InodeNr) -> Done<u32> {
+fn clusters_of(image: &Image, ino: InodeNr) -> StepResult<u32> {
     let inode = image.inode(ino)?;
     let blocks = image.map(&inode).blocks().count() as u64;
     Ok((blocks >> image.geo.cluster_bits) as u32)
@@ -319,7 +319,7 @@ fn has_values(image: &Image) -> bool {
 }
 
 /// Frees the inode of a file to which only the superblock refers. Its blocks are free when they are counted again.
-fn remove_file(image: &mut Image, ino: InodeNr) -> Done {
+fn remove_file(image: &mut Image, ino: InodeNr) -> StepResult {
     image.zero_inode(ino)
 }
 
@@ -334,7 +334,7 @@ fn orphan_blocks(image: &Image) -> usize {
 }
 
 /// Empties the orphan file, and clears the checksums of its blocks, because e2fsck compares all bytes.
-fn clear_orphan_file(image: &Image) -> Done {
+fn clear_orphan_file(image: &Image) -> StepResult {
     let Some(ino) = image.sb.orphan_file() else { return Ok(()) };
     for (_, block) in image.map(&image.inode(ino)?).blocks() {
         let mut bytes = vec![0; image.geo.block_size as usize];
@@ -344,7 +344,7 @@ fn clear_orphan_file(image: &Image) -> Done {
     Ok(())
 }
 
-fn create_orphan_file(image: &mut Image) -> Done {
+fn create_orphan_file(image: &mut Image) -> StepResult {
     let ino = image.take_inode()?;
     inodes::fresh(image, ino, FileType::Regular, 0o600, 1)?;
     let count = orphan_blocks(image);
@@ -360,7 +360,7 @@ fn create_orphan_file(image: &mut Image) -> Done {
 }
 
 /// Changes the checksum of descriptors. Without one, nothing says that a bitmap or a table was never written.
-fn checksums_of_descriptors(image: &mut Image, (was, is): (DescChecksum, DescChecksum)) -> Done {
+fn checksums_of_descriptors(image: &mut Image, (was, is): (DescChecksum, DescChecksum)) -> StepResult {
     for group in image.geo.groups() {
         let at = group.0 as usize;
         match (was, is) {
@@ -386,7 +386,7 @@ fn checksums_of_descriptors(image: &mut Image, (was, is): (DescChecksum, DescChe
 }
 
 /// Writes zeros over the inodes of a table that were never used, unless they are zero already.
-fn zero_unused(image: &Image, group: GroupNr) -> Done {
+fn zero_unused(image: &Image, group: GroupNr) -> StepResult {
     let (geo, desc) = (&image.geo, &image.descs[group.0 as usize]);
     let unused = match desc.flags.contains(GroupFlags::INODE_UNINIT) {
         true => geo.inodes_per_group,
@@ -409,7 +409,7 @@ fn zero_unused(image: &Image, group: GroupNr) -> Done {
 }
 
 /// Sets bitmaps, counts and totals according to the current files.
-pub fn recount(image: &mut Image, plan: &Plan) -> Done {
+pub fn recount(image: &mut Image, plan: &Plan) -> StepResult {
     if plan.descs.is_some_and(|(_, is)| is == DescChecksum::None) {
         image.descs.iter_mut().for_each(|desc| desc.flags = GroupFlags::empty());
     }

@@ -27,7 +27,7 @@ use zerocopy::IntoBytes;
 
 use crate::apply::groups;
 use crate::error::{Error, Refusal};
-use crate::prove::{Fresh, Outcome};
+use crate::prove::{FreshBlocks, Outcome};
 use crate::sound::{Sound, Unsound, look, prove};
 use crate::view::{Image, seal_super};
 
@@ -243,7 +243,7 @@ pub fn tune(
         groups::multi_mount(&mut new)?;
     }
     let after = write_copies(&new)?;
-    let outcome = prove(device, check, (report, replayed), Fresh::Nothing)?;
+    let outcome = prove(device, check, (report, replayed), FreshBlocks::Nothing)?;
     let outcome = outcome.map_err(|first| CannotTune::Unproved { first })?;
     Ok(Tuned { outcome, before, after })
 }

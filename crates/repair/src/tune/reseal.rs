@@ -15,11 +15,11 @@ use extant_ondisk::map::Form;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, orphan, xattr};
 
 use crate::apply::{directories, groups};
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 use crate::view::Image;
 
 /// Recomputes the checksums of inodes, maps, directories, attributes, the orphan file, bitmaps and descriptors.
-pub fn everything(image: &mut Image) -> Done {
+pub fn everything(image: &mut Image) -> StepResult {
     let mut shared = BTreeSet::new();
     for group in image.geo.groups() {
         table(image, group)?;
@@ -46,7 +46,7 @@ fn inodes(image: &Image, group: GroupNr) -> impl Iterator<Item = InodeNr> + use<
 }
 
 /// Recomputes the checksums of a group's inodes, block by block. An inode of zeros has no checksum.
-fn table(image: &Image, group: GroupNr) -> Done {
+fn table(image: &Image, group: GroupNr) -> StepResult {
     let (size, per_block) = (image.geo.inode_size, image.geo.inodes_per_block());
     let start = image.descs[group.0 as usize].inode_table.0;
     let all: Vec<InodeNr> = inodes(image, group).collect();
@@ -68,7 +68,7 @@ fn table(image: &Image, group: GroupNr) -> Done {
 }
 
 /// Recomputes the checksums in the blocks of one inode. `shared` are the blocks of attributes that are done.
-fn content(image: &mut Image, ino: InodeNr, shared: &mut BTreeSet<u64>) -> Done {
+fn content(image: &mut Image, ino: InodeNr, shared: &mut BTreeSet<u64>) -> StepResult {
     let inode = image.inode(ino)?;
     if inode.links() == 0 {
         return Ok(());
@@ -103,7 +103,7 @@ fn content(image: &mut Image, ino: InodeNr, shared: &mut BTreeSet<u64>) -> Done 
 }
 
 /// Recomputes the checksums of bitmaps, which are in the descriptors.
-fn bitmaps(image: &mut Image) -> Done {
+fn bitmaps(image: &mut Image) -> StepResult {
     let geo = image.geo.clone();
     for at in 0..image.descs.len() {
         let mut desc = image.descs[at].clone();
@@ -121,7 +121,7 @@ fn bitmaps(image: &mut Image) -> Done {
 }
 
 /// Writes all descriptors, and their copies.
-pub fn descriptors(image: &Image) -> Done {
+pub fn descriptors(image: &Image) -> StepResult {
     let geo = &image.geo;
     let per_block = geo.descs_per_block();
     let backups: Vec<GroupNr> = geo.backup_groups().collect();

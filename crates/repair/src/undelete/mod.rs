@@ -1,7 +1,7 @@
 //! Finds deleted files by older versions of metadata that are still in the journal.
 //!
-//! Main function: [`search`]. Main types: [`Found`] (all files, and the way to read them), [`Deleted`] (one file),
-//! [`Chance`] (whether it is whole).
+//! Main function: [`search`]. Main types: [`DeletedFiles`] (all files, and the way to read them), [`Deleted`] (one
+//! file), [`Chance`] (whether it is whole).
 //!
 //! A deletion empties an inode and its map, but the log keeps earlier copies of the same blocks until it is
 //! overwritten. For each inode that is free now, or has another generation, the newest version with a link is used
@@ -72,7 +72,7 @@ pub struct Deleted {
 }
 
 /// The deleted files, and the file system that contained them.
-pub struct Found {
+pub struct DeletedFiles {
     /// The files, by path.
     pub files: Vec<Deleted>,
     /// The number of transactions in the log, including those that were replayed long ago.
@@ -85,7 +85,7 @@ pub struct Found {
 ///
 /// # Errors
 /// A device or the check fails.
-pub fn search(device: Arc<CowDevice>, check: &Options) -> Result<Option<Found>> {
+pub fn search(device: Arc<CowDevice>, check: &Options) -> Result<Option<DeletedFiles>> {
     let shared: Arc<dyn BlockDevice> = device.clone();
     let sb = read_super(&*shared)?;
     let Some(own) = open_journal(shared.clone(), &sb)? else { return Ok(None) };
@@ -97,10 +97,10 @@ pub fn search(device: Arc<CowDevice>, check: &Options) -> Result<Option<Found>> 
     let versions = versions::newest(&image, &own, &past)?;
     let names = names::Names::read(&image, &own, &past, &versions)?;
     let files = blocks::judge(&mut image, &own, &past, versions, &names)?;
-    Ok(Some(Found { files, transactions: past.transactions.len(), image }))
+    Ok(Some(DeletedFiles { files, transactions: past.transactions.len(), image }))
 }
 
-impl Found {
+impl DeletedFiles {
     /// Passes the bytes of a file to `put`, with their offsets. Holes are left out.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 
 use super::Image;
 use super::inode::Inode;
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 
 /// The offset of `i_block` in an inode, in bytes.
 pub const I_BLOCK_AT: usize = 40;
@@ -211,7 +211,7 @@ impl Image {
     }
 
     /// Sets the inline data after `i_block`. The other readable attributes in the inode are kept.
-    pub fn set_inline_rest(&self, ino: InodeNr, rest: &[u8]) -> Done {
+    pub fn set_inline_rest(&self, ino: InodeNr, rest: &[u8]) -> StepResult {
         let lost = Refusal::Lost("the inode has no room for its inline data");
         let mut bytes = self.inode(ino)?.bytes;
         let extra = usize::from(u16::from_le_bytes([*bytes.get(128).unwrap_or(&0), *bytes.get(129).unwrap_or(&0)]));

@@ -14,7 +14,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 use zerocopy::FromBytes;
 
 use super::Image;
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 
 /// The list of bad blocks has a map without a mode.
 pub const BAD_BLOCKS: InodeNr = InodeNr(1);
@@ -122,7 +122,7 @@ impl Image {
     }
 
     /// Reads an inode.
-    pub fn inode(&self, ino: InodeNr) -> Done<Inode> {
+    pub fn inode(&self, ino: InodeNr) -> StepResult<Inode> {
         let lost = Refusal::Lost("the inode has no place in a table");
         let bytes = self.bytes(self.inode_at(ino).ok_or(lost.clone())?, self.geo.inode_size)?;
         let (raw, _) = RawInode::read_from_prefix(&bytes).map_err(|_| lost)?;
@@ -135,12 +135,12 @@ impl Image {
     }
 
     /// The decoded inode.
-    pub fn desc(&self, inode: &Inode) -> Done<InodeDesc> {
+    pub fn desc(&self, inode: &Inode) -> StepResult<InodeDesc> {
         InodeDesc::parse(&inode.bytes, inode.ino, &self.geo).map_err(|_| Refusal::Lost("the inode is cut off"))
     }
 
     /// Changes the bytes of an inode, and then its checksum.
-    pub fn change_inode_bytes(&self, ino: InodeNr, change: impl FnOnce(&mut [u8])) -> Done {
+    pub fn change_inode_bytes(&self, ino: InodeNr, change: impl FnOnce(&mut [u8])) -> StepResult {
         let at = self.inode_at(ino).ok_or(Refusal::Lost("the inode has no place in a table"))?;
         let mut bytes = self.bytes(at, self.geo.inode_size)?;
         change(&mut bytes);
@@ -149,7 +149,7 @@ impl Image {
     }
 
     /// Changes the fields of an inode.
-    pub fn change_inode(&self, ino: InodeNr, change: impl FnOnce(&mut RawInode)) -> Done {
+    pub fn change_inode(&self, ino: InodeNr, change: impl FnOnce(&mut RawInode)) -> StepResult {
         self.change_inode_bytes(ino, |bytes| {
             if let Ok((raw, _)) = RawInode::mut_from_prefix(bytes) {
                 change(raw);
@@ -158,7 +158,7 @@ impl Image {
     }
 
     /// Sets the size of a file.
-    pub fn set_size(&self, ino: InodeNr, size: u64) -> Done {
+    pub fn set_size(&self, ino: InodeNr, size: u64) -> StepResult {
         self.change_inode(ino, |raw| {
             raw.i_size_lo.set(size as u32);
             raw.i_size_high.set((size >> 32) as u32);
@@ -166,14 +166,14 @@ impl Image {
     }
 
     /// Zeroes an inode, as if it had never been used.
-    pub fn zero_inode(&mut self, ino: InodeNr) -> Done {
+    pub fn zero_inode(&mut self, ino: InodeNr) -> StepResult {
         self.touch(ino);
         let at = self.inode_at(ino).ok_or(Refusal::Lost("the inode has no place in a table"))?;
         self.write(at, &vec![0; self.geo.inode_size])
     }
 
     /// Sets the kind in an inode's mode. Permissions are kept; if there are none, the owner may read and write.
-    pub fn set_kind(&self, ino: InodeNr, kind: FileType) -> Done {
+    pub fn set_kind(&self, ino: InodeNr, kind: FileType) -> StepResult {
         self.change_inode(ino, |raw| {
             let permissions = raw.i_mode.get() & !MODE_TYPE_MASK;
             let least = if kind == FileType::Directory { 0o700 } else { 0o600 };

@@ -20,7 +20,7 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, indirect};
 
 use super::Image;
 use super::inode::Inode;
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 
 /// The number of levels of a tree that are read, which is more than any kernel accepts.
 const LEVELS_READ: u16 = 16;
@@ -333,7 +333,7 @@ impl Image {
 
     /// Replaces the map of an inode by `runs`, which are sorted by logical block. The blocks of the old map that no
     /// other inode has are used first for the new one. Also sets the count of blocks.
-    pub fn set_map(&mut self, ino: InodeNr, runs: &[Run]) -> Done {
+    pub fn set_map(&mut self, ino: InodeNr, runs: &[Run]) -> StepResult {
         self.touch(ino);
         let inode = self.inode(ino)?;
         let Mapped { nodes: old, unread, .. } = self.map(&inode);
@@ -362,7 +362,7 @@ impl Image {
 
     /// Sets the count of an inode's blocks to that of its map, including its attribute block. Values of attributes in
     /// other inodes are counted by the next check.
-    pub fn count_blocks(&self, ino: InodeNr) -> Done {
+    pub fn count_blocks(&self, ino: InodeNr) -> StepResult {
         let inode = self.inode(ino)?;
         if inode.is_symlink() && !inode.has_map(self) {
             return Ok(());
@@ -371,7 +371,7 @@ impl Image {
     }
 
     /// Sets the stored count of an inode's blocks, in sectors.
-    pub fn put_blocks(&self, ino: InodeNr, sectors: u64) -> Done {
+    pub fn put_blocks(&self, ino: InodeNr, sectors: u64) -> StepResult {
         let mut desc = self.desc(&self.inode(ino)?)?;
         desc.blocks = sectors;
         self.change_inode_bytes(ino, |bytes| {
@@ -403,7 +403,7 @@ struct Nodes<'a> {
 }
 
 impl Nodes<'_> {
-    fn next(&mut self, goal: BlockNr) -> Done<BlockNr> {
+    fn next(&mut self, goal: BlockNr) -> StepResult<BlockNr> {
         if let Some(block) = self.spare.next() {
             return Ok(block);
         }
@@ -412,7 +412,7 @@ impl Nodes<'_> {
         Ok(block)
     }
 
-    fn extents(&mut self, inode: &Inode, list: &[Extent]) -> Done<[u8; extent::ROOT_BYTES]> {
+    fn extents(&mut self, inode: &Inode, list: &[Extent]) -> StepResult<[u8; extent::ROOT_BYTES]> {
         let seed = self.image.seed(inode.ino, inode.generation()).map(|seed| seed.raw());
         let goal = list.first().map_or(BlockNr(0), |extent| extent.pblk);
         let size = self.image.geo.block_size;
@@ -422,7 +422,7 @@ impl Nodes<'_> {
         self.put(tree)
     }
 
-    fn pointers(&mut self, runs: &[Run]) -> Done<[u8; extent::ROOT_BYTES]> {
+    fn pointers(&mut self, runs: &[Run]) -> StepResult<[u8; extent::ROOT_BYTES]> {
         let of = |run: &Run, step: u32| (LogicalBlock(run.lblk.0 + step), BlockNr(run.pblk.0 + u64::from(step)));
         let blocks = runs.iter().flat_map(|run| (0..run.len).map(move |step| of(run, step)));
         let size = self.image.geo.block_size;
@@ -432,7 +432,7 @@ impl Nodes<'_> {
         self.put(tree)
     }
 
-    fn put(&self, tree: PackedTree) -> Done<[u8; extent::ROOT_BYTES]> {
+    fn put(&self, tree: PackedTree) -> StepResult<[u8; extent::ROOT_BYTES]> {
         for (block, bytes) in &tree.blocks {
             self.image.put_block(*block, bytes)?;
         }

@@ -26,7 +26,7 @@ use extant_ondisk::superblock::{Geometry, RawSuperBlock, SUPERBLOCK_OFFSET, SUPE
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 use zerocopy::FromBytes;
 
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 
 /// A file system and its changes.
 pub struct Image {
@@ -87,14 +87,14 @@ impl Image {
     }
 
     /// Reads bytes.
-    pub fn bytes(&self, at: u64, len: usize) -> Done<Vec<u8>> {
+    pub fn bytes(&self, at: u64, len: usize) -> StepResult<Vec<u8>> {
         let mut bytes = vec![0; len];
         self.device.read_at(at, &mut bytes, BioFlags::META)?;
         Ok(bytes)
     }
 
     /// Writes bytes, which need not be whole sectors.
-    pub fn write(&self, at: u64, bytes: &[u8]) -> Done {
+    pub fn write(&self, at: u64, bytes: &[u8]) -> StepResult {
         let bits = self.geo.block_bits;
         let blocks = at >> bits..(at + bytes.len() as u64).div_ceil(1 << bits);
         if let Some(block) = self.unreadable.range(blocks).next() {
@@ -112,12 +112,12 @@ impl Image {
     }
 
     /// Reads a block of the file system.
-    pub fn block(&self, block: BlockNr) -> Done<Vec<u8>> {
+    pub fn block(&self, block: BlockNr) -> StepResult<Vec<u8>> {
         self.bytes(block.0 << self.geo.block_bits, self.geo.block_size as usize)
     }
 
     /// Writes a block of the file system.
-    pub fn put_block(&self, block: BlockNr, bytes: &[u8]) -> Done {
+    pub fn put_block(&self, block: BlockNr, bytes: &[u8]) -> StepResult {
         self.write(block.0 << self.geo.block_bits, bytes)
     }
 
@@ -137,7 +137,7 @@ impl Image {
     }
 
     /// Changes the primary superblock.
-    pub fn change_super(&mut self, change: impl FnOnce(&mut RawSuperBlock)) -> Done {
+    pub fn change_super(&mut self, change: impl FnOnce(&mut RawSuperBlock)) -> StepResult {
         let mut bytes = self.bytes(SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE)?;
         if let Ok(raw) = RawSuperBlock::mut_from_bytes(&mut bytes) {
             change(raw);
@@ -147,7 +147,7 @@ impl Image {
     }
 
     /// Writes a group's descriptor.
-    pub fn put_desc(&self, group: GroupNr) -> Done {
+    pub fn put_desc(&self, group: GroupNr) -> StepResult {
         let lost = Refusal::Lost("the group has no descriptor");
         let (block, at) = self.geo.group_desc_block(group).ok_or(lost.clone())?;
         let desc = self.descs.get(group.0 as usize).ok_or(lost)?;

@@ -14,7 +14,7 @@ use extant_ondisk::group_desc::GroupFlags;
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 
 use super::Image;
-use crate::error::{Done, Refusal};
+use crate::error::{Refusal, StepResult};
 
 /// The blocks and inodes that were allocated since the last check.
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub struct Space {
 
 impl Image {
     /// Takes a cluster near `goal`, and returns its first block.
-    pub fn take_block(&mut self, goal: BlockNr) -> Done<BlockNr> {
+    pub fn take_block(&mut self, goal: BlockNr) -> StepResult<BlockNr> {
         loop {
             let start = self.space.next.unwrap_or(goal.0 >> self.geo.cluster_bits);
             let found = match self.free_cluster(start, u64::MAX) {
@@ -100,7 +100,7 @@ impl Image {
     }
 
     /// Takes an inode. Its bytes may be those of a deleted file.
-    pub fn take_inode(&mut self) -> Done<InodeNr> {
+    pub fn take_inode(&mut self) -> StepResult<InodeNr> {
         for group in self.geo.groups() {
             let is_free = |ino: &InodeNr, state: &InodeState| {
                 ino.0 >= self.geo.first_ino
@@ -119,7 +119,7 @@ impl Image {
     }
 
     /// Takes the first inode of the part of a table that was never used.
-    fn open_table(&mut self) -> Done<InodeNr> {
+    fn open_table(&mut self) -> StepResult<InodeNr> {
         let per_group = self.geo.inodes_per_group;
         for group in self.geo.groups() {
             let desc = &mut self.descs[group.0 as usize];

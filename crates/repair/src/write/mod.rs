@@ -1,11 +1,11 @@
 //! Writes a proved change so that any interruption leaves the old state or the new one.
 //!
-//! Main types: [`How`] (how it was written), [`Undo`] (where the record that undoes it is written). Main functions:
-//! [`commit`], [`undo::undo`].
+//! Main types: [`WriteMethod`] (how it was written), [`Undo`] (where the record that undoes it is written). Main
+//! functions: [`commit`], [`undo::undo`].
 //!
-//! Blocks that the old file system does not use ([`crate::Fresh`]) are written home first. If the image's own journal
-//! is sound and large enough, the rest is one transaction of it. Otherwise a record of the old blocks, in the format of
-//! e2undo(8), is made durable first; then its name is stored in the superblock, and the blocks are written.
+//! Blocks that the old file system does not use ([`crate::FreshBlocks`]) are written home first. If the image's own
+//! journal is sound and large enough, the rest is one transaction of it. Otherwise a record of the old blocks, in the
+//! format of e2undo(8), is made durable first; then its name is stored in the superblock, and the blocks are written.
 //!
 //! What it does not do: create files. The caller provides the device for the record.
 //!
@@ -26,13 +26,13 @@ use extant_recovery::transaction::{self, Stamp};
 use extant_recovery::{Accept, JournalFile, Replay};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::{Result, Stands};
+use crate::error::{ImageState, Result};
 use crate::prove::Outcome;
 use crate::view::seal_super;
 
 /// How a repair was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum WriteMethod {
     /// As one transaction of the image's journal.
     Journal {
         /// The number of blocks in the transaction.
@@ -54,15 +54,15 @@ pub enum How {
 pub enum Undo<'a> {
     /// Only if the journal cannot be used. The function creates a device of this many bytes, whose name and directory
     /// are durable, and returns it with its name.
-    IfNeeded(&'a mut Make<'a>),
+    IfNeeded(&'a mut RecordMaker<'a>),
     /// Always.
-    Always(&'a mut Make<'a>),
+    Always(&'a mut RecordMaker<'a>),
     /// Nowhere: without a journal, the blocks are written in place.
     Never,
 }
 
 /// Creates the device for a record.
-pub type Make<'a> = dyn FnMut(u64) -> Result<(Arc<dyn BlockDevice>, Vec<u8>)> + 'a;
+pub type RecordMaker<'a> = dyn FnMut(u64) -> Result<(Arc<dyn BlockDevice>, Vec<u8>)> + 'a;
 
 /// Writes the changes of `outcome` to `image`. `offset` is the byte in the image's file at which the file system
 /// begins, for the record. `stamp` is the time of the transaction.
@@ -75,12 +75,18 @@ pub fn commit(
     offset: u64,
     stamp: Stamp,
     undo: Undo<'_>,
-) -> Result<How> {
-    write(image, outcome, offset, stamp, undo).map_err(Stands::Old.after())
+) -> Result<WriteMethod> {
+    write(image, outcome, offset, stamp, undo).map_err(ImageState::Old.after())
 }
 
 /// Writes the changes. Unless an error says otherwise, the old state is left.
-fn write(image: &Arc<dyn BlockDevice>, outcome: &Outcome, offset: u64, stamp: Stamp, undo: Undo<'_>) -> Result<How> {
+fn write(
+    image: &Arc<dyn BlockDevice>,
+    outcome: &Outcome,
+    offset: u64,
+    stamp: Stamp,
+    undo: Undo<'_>,
+) -> Result<WriteMethod> {
     let new = &outcome.device;
     let mut sb = read_super(&**new)?;
     let all = changed(&**image, new, u64::from(sb.block_size))?;
@@ -96,8 +102,8 @@ fn write(image: &Arc<dyn BlockDevice>, outcome: &Outcome, offset: u64, stamp: St
     let make = match undo {
         Undo::IfNeeded(make) | Undo::Always(make) => make,
         Undo::Never => {
-            write_blocks(image, new, &sb, &blocks, None).map_err(Stands::Mixture.after())?;
-            return Ok(How::Plain { blocks: blocks.len() });
+            write_blocks(image, new, &sb, &blocks, None).map_err(ImageState::Mixture.after())?;
+            return Ok(WriteMethod::Plain { blocks: blocks.len() });
         }
     };
     let mut record = undo::Record::new(u64::from(sb.block_size), blocks, offset);
@@ -110,8 +116,8 @@ fn write(image: &Arc<dyn BlockDevice>, outcome: &Outcome, offset: u64, stamp: St
     let written = written.and_then(|()| write_blocks(image, new, &sb, &record.blocks, Some(&marked)));
     // After this, the record undoes the finished repair.
     let written = written.and_then(|()| record.finish(&*device, &last)).and_then(|()| write_super(&**image, &last));
-    written.map_err(Stands::Recorded.after())?;
-    Ok(How::Undo { blocks: record.blocks.len() })
+    written.map_err(ImageState::Recorded.after())?;
+    Ok(WriteMethod::Undo { blocks: record.blocks.len() })
 }
 
 /// The blocks whose content differs, ascending.
@@ -210,7 +216,7 @@ fn through_journal(
     outcome: &Outcome,
     sb: &mut SuperBlock,
     stamp: Stamp,
-) -> Result<Option<How>> {
+) -> Result<Option<WriteMethod>> {
     if !may_trust_journal(outcome) || image.read_only() {
         return Ok(None);
     }
@@ -255,8 +261,8 @@ fn through_journal(
         write_super(&**image, &last)?;
         Ok(blocks.len())
     };
-    let blocks = by_log().map_err(Stands::Log.after())?;
-    Ok(Some(How::Journal { blocks }))
+    let blocks = by_log().map_err(ImageState::Log.after())?;
+    Ok(Some(WriteMethod::Journal { blocks }))
 }
 
 /// Whether the part of the log for a transaction of `blocks` blocks can be read, because a block that cannot be read is

@@ -14,7 +14,7 @@ use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, SuperBlock, 
 use extant_recovery::locate::{open_journal, read_super};
 use extant_recovery::{Accept, Replay};
 use extant_repair::{
-    Decision, End, How, Layers, Loss, Lost, Options, Outcome, Sharing, Stamp, Step, Undo, commit, prove,
+    Decision, End, Layers, Loss, LossKind, Options, Outcome, Sharing, Stamp, Step, Undo, WriteMethod, commit, prove,
 };
 use extant_testkit::crash::state_files;
 use extant_testkit::damage::census::{self, Census, Difference};
@@ -122,7 +122,7 @@ impl Cutting {
     }
 
     /// Writes the proved changes to [`Cutting::target`].
-    pub fn write(&self, name: &str, outcome: &Outcome) -> How {
+    pub fn write(&self, name: &str, outcome: &Outcome) -> WriteMethod {
         let bytes = self.target.size_bytes();
         let mut make = |needed: u64| {
             assert!(needed <= RECORD_BYTES, "{name}: {needed}");
@@ -245,12 +245,12 @@ pub fn judge(name: String, sound: &Census, image: &MemDevice, dir: &Path) -> Ver
     let answer = fsck::judged(&after, dir);
     (verdict.e2fsck, verdict.said) = (answer.code, answer.output);
     verdict.difference = census::compare(sound, &before, &census::take(&after));
-    let named = |path: &String, of: fn(&Lost) -> bool| {
+    let named = |path: &String, of: fn(&LossKind) -> bool| {
         outcome.losses.iter().any(|loss| of(&loss.lost) && path.as_bytes().starts_with(&loss.path))
     };
     let d = &verdict.difference;
     let content =
-        d.gone.iter().chain(&d.moved).filter(|path| !named(path, |lost| !matches!(lost, Lost::Attributes { .. })));
+        d.gone.iter().chain(&d.moved).filter(|path| !named(path, |lost| !matches!(lost, LossKind::Attributes { .. })));
     let attributes = d.attributes.iter().filter(|path| !named(path, |_| true));
     verdict.unnamed = content.chain(attributes).cloned().collect();
     verdict.stops = outcome.needs_person();

@@ -23,7 +23,7 @@ pub enum NodeKind {
 
 /// A change of a file's content. Offsets in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum ContentChange {
     /// The pattern of (file, operation) was written.
     Write { from: u64, to: u64 },
     /// The range reads as zeros from now on. Its part `whole_from..whole_to` (whole blocks) is unmapped in the
@@ -37,7 +37,7 @@ pub enum What {
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
     pub op: usize,
-    pub what: What,
+    pub what: ContentChange,
 }
 
 /// One inode that the workload created.

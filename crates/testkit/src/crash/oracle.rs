@@ -15,12 +15,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::crash::history::{Cut, History, Names, NodeId, NodeKind, What};
+use crate::crash::history::{ContentChange, Cut, History, Names, NodeId, NodeKind};
 use crate::crash::pattern;
-use crate::crash::seen::{Seen, SeenNode};
+use crate::crash::seen::{SeenNode, SeenTree};
 
 /// Checks the tree; the message describes the error. `unjournalled`: the block size if there is no journal.
-pub fn check(history: &History, seen: &Seen, cut: Cut, unjournalled: Option<u32>) -> Result<(), String> {
+pub fn check(history: &History, seen: &SeenTree, cut: Cut, unjournalled: Option<u32>) -> Result<(), String> {
     let Some(block_size) = unjournalled else {
         let (op, names) = find_names(history, seen, cut)?;
         check_links(seen)?;
@@ -41,7 +41,7 @@ pub fn check(history: &History, seen: &Seen, cut: Cut, unjournalled: Option<u32>
 
 /// Checks only data that was acknowledged as durable before the cut and cannot have changed since. If the device failed
 /// requests, nothing else is guaranteed.
-pub fn check_acknowledged(history: &History, seen: &Seen, cut: Cut) -> Result<(), String> {
+pub fn check_acknowledged(history: &History, seen: &SeenTree, cut: Cut) -> Result<(), String> {
     check_acknowledged_names(history, seen, cut)?;
     let last = history.last_possible(cut);
     for (path, node) in seen {
@@ -66,7 +66,7 @@ fn identity(history: &History, seen: &SeenNode) -> Option<NodeId> {
 }
 
 /// The oldest operation after which the namespace was the observed one.
-fn find_names<'a>(history: &'a History, seen: &Seen, cut: Cut) -> Result<(usize, &'a Names), String> {
+fn find_names<'a>(history: &'a History, seen: &SeenTree, cut: Cut) -> Result<(usize, &'a Names), String> {
     let (floor, last) = (history.names_floor(cut), history.last_possible(cut));
     let mut nearest: Option<(usize, usize, String)> = None;
     for op in floor..=last {
@@ -87,7 +87,7 @@ fn find_names<'a>(history: &'a History, seen: &Seen, cut: Cut) -> Result<(usize,
     ))
 }
 
-fn names_diff(history: &History, names: &Names, seen: &Seen) -> Vec<String> {
+fn names_diff(history: &History, names: &Names, seen: &SeenTree) -> Vec<String> {
     let mut out = Vec::new();
     for (path, id) in &names.paths {
         let node = &history.nodes[*id as usize];
@@ -115,7 +115,7 @@ fn names_diff(history: &History, names: &Names, seen: &Seen) -> Vec<String> {
 }
 
 /// Checks that files have as many links as names.
-fn check_links(seen: &Seen) -> Result<(), String> {
+fn check_links(seen: &SeenTree) -> Result<(), String> {
     let mut names: BTreeMap<u32, u64> = BTreeMap::new();
     for s in seen.values().filter(|s| s.kind != NodeKind::Directory) {
         *names.entry(s.ino).or_default() += 1;
@@ -129,7 +129,7 @@ fn check_links(seen: &Seen) -> Result<(), String> {
 }
 
 /// Checks names that were durable and that no later operation can have changed.
-fn check_acknowledged_names(history: &History, seen: &Seen, cut: Cut) -> Result<(), String> {
+fn check_acknowledged_names(history: &History, seen: &SeenTree, cut: Cut) -> Result<(), String> {
     let (floor, last) = (history.names_floor(cut), history.last_possible(cut));
     for (path, id) in &history.ops[floor].names.paths {
         if (floor..=last).any(|op| history.ops[op].names.paths.get(path) != Some(id)) {
@@ -186,13 +186,13 @@ fn check_content(
     let (mut size, mut least, mut most) = (0u64, 0u64, 0u64);
     for c in &changes {
         size = match c.what {
-            What::Write { to, .. } => size.max(to),
-            What::Size { to, .. } => to,
-            What::Zero { .. } => size,
+            ContentChange::Write { to, .. } => size.max(to),
+            ContentChange::Size { to, .. } => to,
+            ContentChange::Zero { .. } => size,
         };
         (least, most) = match c.what {
             _ if c.op <= solid => (size, size),
-            What::Size { to, .. } if c.op <= seen_op => (to, to),
+            ContentChange::Size { to, .. } if c.op <= seen_op => (to, to),
             _ => (least.min(size), most.max(size)),
         };
     }
@@ -212,9 +212,9 @@ fn check_content(
     let mut marks: Vec<u64> = vec![0, found];
     for c in &changes {
         match c.what {
-            What::Write { from, to } => marks.extend([from, to]),
-            What::Zero { from, to, whole_from, whole_to } => marks.extend([from, to, whole_from, whole_to]),
-            What::Size { to, zeroed_to } => marks.extend([to, zeroed_to]),
+            ContentChange::Write { from, to } => marks.extend([from, to]),
+            ContentChange::Zero { from, to, whole_from, whole_to } => marks.extend([from, to, whole_from, whole_to]),
+            ContentChange::Size { to, zeroed_to } => marks.extend([to, zeroed_to]),
         }
     }
     marks.retain(|m| *m <= found);
@@ -272,7 +272,7 @@ fn allowed(
     for c in changes {
         let (mut removes, mut zeroed) = (false, false);
         match c.what {
-            What::Write { from, to } => {
+            ContentChange::Write { from, to } => {
                 if (from..to).contains(&at) {
                     cell = Cell::Data(c.op);
                 } else if to > at && cell == Cell::Beyond {
@@ -280,13 +280,13 @@ fn allowed(
                 }
                 size = size.max(to);
             }
-            What::Zero { from, to, whole_from, whole_to } => {
+            ContentChange::Zero { from, to, whole_from, whole_to } => {
                 if (from..to).contains(&at) && cell != Cell::Beyond {
                     cell = Cell::Zero;
                     removes = (whole_from..whole_to).contains(&at);
                 }
             }
-            What::Size { to, zeroed_to } => {
+            ContentChange::Size { to, zeroed_to } => {
                 if to <= at {
                     cell = Cell::Beyond;
                     removes = true;
@@ -315,7 +315,7 @@ fn allowed(
             zero |= cell == Cell::Zero || zeroed;
             was_beyond |= cell == Cell::Beyond;
             // An explicitly set size is on the device before data that is still delayed.
-            zero |= was_beyond && size > at && !matches!(c.what, What::Write { .. });
+            zero |= was_beyond && size > at && !matches!(c.what, ContentChange::Write { .. });
         }
     }
     // Mapped blocks, sizes and inodes reach the device one by one, so there may be a hole where data was not durable.
@@ -329,19 +329,23 @@ fn size_evidence(node: &crate::crash::history::Node, found: u64, floor: usize, l
     for c in node.changes.iter().filter(|c| c.op <= last) {
         let before = size;
         match c.what {
-            What::Write { to, .. } => size = size.max(to),
-            What::Size { to, .. } => size = to,
-            What::Zero { to, .. } if to == found && c.op > floor => return 0,
-            What::Zero { .. } => {}
+            ContentChange::Write { to, .. } => size = size.max(to),
+            ContentChange::Size { to, .. } => size = to,
+            ContentChange::Zero { to, .. } if to == found && c.op > floor => return 0,
+            ContentChange::Zero { .. } => {}
         }
         if c.op <= floor {
             (by, durable) = (None, size);
             continue;
         }
         match c.what {
-            What::Size { to, .. } if to == found && to > before && by.is_none() => by = Some(c.op),
+            ContentChange::Size { to, .. } if to == found && to > before && by.is_none() => by = Some(c.op),
             // Any other change that passes through this size makes it ambiguous.
-            What::Write { .. } | What::Size { .. } if size == found || (before < found && found < size) => return 0,
+            ContentChange::Write { .. } | ContentChange::Size { .. }
+                if size == found || (before < found && found < size) =>
+            {
+                return 0;
+            }
             _ => {}
         }
     }
@@ -360,7 +364,7 @@ fn identify(history: &History, content: &[u8], at: u64) -> String {
     }
     for (id, node) in history.nodes.iter().enumerate() {
         for c in &node.changes {
-            if let What::Write { from, to } = c.what {
+            if let ContentChange::Write { from, to } = c.what {
                 let n = bytes.len() as u64;
                 if pattern::bytes(history.first + id as u32, c.op as u32, at, at + n) == bytes {
                     return format!("of node {id} (inode {}), op {}", node.ino, c.op);

@@ -31,7 +31,7 @@ pub struct SeenNode {
 }
 
 /// Keyed by path; without the root and lost+found.
-pub type Seen = BTreeMap<String, SeenNode>;
+pub type SeenTree = BTreeMap<String, SeenNode>;
 
 /// The largest file that is read. Files of a workload are far smaller; a larger size is damage, and reading its zeros
 /// would take hours.
@@ -48,13 +48,13 @@ fn kind_of(t: Option<FileType>, path: &str) -> Result<NodeKind, String> {
 }
 
 /// Reads everything through Extant.
-pub fn by_extant(fs: &Filesystem) -> Result<Seen, String> {
+pub fn by_extant(fs: &Filesystem) -> Result<SeenTree, String> {
     by_extant_where(fs, &|_| true)
 }
 
 /// Reads the paths that `wanted` accepts, and everything below them.
-pub fn by_extant_where(fs: &Filesystem, wanted: &dyn Fn(&str) -> bool) -> Result<Seen, String> {
-    let mut out = Seen::new();
+pub fn by_extant_where(fs: &Filesystem, wanted: &dyn Fn(&str) -> bool) -> Result<SeenTree, String> {
+    let mut out = SeenTree::new();
     let root = fs.root().map_err(|e| format!("root: {e}"))?;
     // Other workloads have no such name.
     let top = fs.lookup(&root, ENCRYPTED_TOP.as_bytes()).unwrap_or(root);
@@ -127,8 +127,8 @@ pub fn by_extant_where(fs: &Filesystem, wanted: &dyn Fn(&str) -> bool) -> Result
 }
 
 /// Reads everything under a mount point.
-pub fn by_kernel(top: &Path) -> Result<Seen, String> {
-    let mut out = Seen::new();
+pub fn by_kernel(top: &Path) -> Result<SeenTree, String> {
+    let mut out = SeenTree::new();
     let mut failed = None;
     tree::walk(top, &mut |relative, path| {
         let name = relative.to_string_lossy().into_owned();

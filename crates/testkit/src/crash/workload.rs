@@ -23,7 +23,7 @@ use extant_fs::{
 };
 use extant_ondisk::growth::{Backups, step as growth_step, target};
 
-use crate::crash::history::{Change, Floor, Growth, History, Names, Node, NodeId, NodeKind, Op, What, split};
+use crate::crash::history::{Change, ContentChange, Floor, Growth, History, Names, Node, NodeId, NodeKind, Op, split};
 use crate::crash::image::{CrashImage, ENCRYPTED_TOP, declare_atomic};
 use crate::crash::pattern;
 
@@ -326,14 +326,14 @@ impl Workload {
         self.history.nodes[id as usize].touched = self.op_nr() - 1;
     }
 
-    fn change(&mut self, id: NodeId, what: What) {
+    fn change(&mut self, id: NodeId, what: ContentChange) {
         let op = self.op_nr() - 1;
         let node = &mut self.history.nodes[id as usize];
         node.changes.push(Change { op, what });
         node.size = match what {
-            What::Write { to, .. } => node.size.max(to),
-            What::Size { to, .. } => to,
-            What::Zero { .. } => node.size,
+            ContentChange::Write { to, .. } => node.size.max(to),
+            ContentChange::Size { to, .. } => to,
+            ContentChange::Zero { .. } => node.size,
         };
     }
 
@@ -401,7 +401,7 @@ impl Workload {
         let to = from + len;
         let data = pattern::bytes(id, self.op_nr() as u32, from, to);
         let n = self.run(format!("write {path} (node {id}) {from}..{to}"), |w| {
-            w.change(id, What::Write { from, to });
+            w.change(id, ContentChange::Write { from, to });
             w.fs.write(inode, from, &data, WriteFlags::default())
         })?;
         if n == data.len() { Ok(()) } else { Err(format!("{path}: short write of {n} of {len}")) }
@@ -473,15 +473,15 @@ impl Workload {
         })
     }
 
-    fn sized(&self, to: u64) -> What {
-        What::Size { to, zeroed_to: to.next_multiple_of(u64::from(self.image.block_size)) }
+    fn sized(&self, to: u64) -> ContentChange {
+        ContentChange::Size { to, zeroed_to: to.next_multiple_of(u64::from(self.image.block_size)) }
     }
 
     /// The change for a zeroed range, with its whole blocks separated.
-    fn zeroed(&self, from: u64, to: u64) -> What {
+    fn zeroed(&self, from: u64, to: u64) -> ContentChange {
         let bs = u64::from(self.image.block_size);
         let whole_from = from.div_ceil(bs) * bs;
-        What::Zero { from, to, whole_from, whole_to: (to / bs * bs).max(whole_from) }
+        ContentChange::Zero { from, to, whole_from, whole_to: (to / bs * bs).max(whole_from) }
     }
 
     fn punch(&mut self) -> Done {

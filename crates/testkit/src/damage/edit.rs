@@ -50,7 +50,7 @@ impl From<u32> for Of<'_> {
 
 /// A structure that was returned to be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Touched {
+pub(super) enum TouchedStructure {
     DirBlock { ino: u32, block: u64 },
     Node { ino: u32, block: u64 },
     Attributes { block: u64 },
@@ -67,7 +67,7 @@ pub(super) enum Touched {
 pub struct Edit {
     pub(super) dev: MemDevice,
     pub(super) superblock: SuperBlock,
-    pub(super) touched: BTreeSet<Touched>,
+    pub(super) touched: BTreeSet<TouchedStructure>,
     mend: bool,
 }
 
@@ -137,7 +137,7 @@ impl Edit {
     }
 
     fn superblock_at<R>(&mut self, at: u64, change: impl FnOnce(&mut RawSuperBlock) -> R) -> R {
-        self.touched.insert(Touched::Superblock { at });
+        self.touched.insert(TouchedStructure::Superblock { at });
         self.change(at, SUPERBLOCK_SIZE, |b| change(RawSuperBlock::mut_from_bytes(b).expect("its size")))
     }
 
@@ -173,7 +173,7 @@ impl Edit {
     }
 
     fn group_copy<R>(&mut self, group: u32, at: u64, change: impl FnOnce(&mut RawGroupDesc) -> R) -> R {
-        self.touched.insert(Touched::Group { group, at });
+        self.touched.insert(TouchedStructure::Group { group, at });
         let size = self.geometry().desc_size;
         self.change(at, size, |b| {
             // Short descriptors end before the high halves.
@@ -202,16 +202,16 @@ impl Edit {
 
     /// A group's block bitmap.
     pub fn block_bitmap<R>(&mut self, group: u32, change: impl FnOnce(&mut [u8]) -> R) -> R {
-        self.touched.insert(Touched::BlockBitmap(group));
-        self.touched.insert(Touched::Group { group, at: self.group_at(group) });
+        self.touched.insert(TouchedStructure::BlockBitmap(group));
+        self.touched.insert(TouchedStructure::Group { group, at: self.group_at(group) });
         let block = self.group_desc(group).bg_block_bitmap_lo.get();
         self.block(block.into(), change)
     }
 
     /// A group's inode bitmap.
     pub fn inode_bitmap<R>(&mut self, group: u32, change: impl FnOnce(&mut [u8]) -> R) -> R {
-        self.touched.insert(Touched::InodeBitmap(group));
-        self.touched.insert(Touched::Group { group, at: self.group_at(group) });
+        self.touched.insert(TouchedStructure::InodeBitmap(group));
+        self.touched.insert(TouchedStructure::Group { group, at: self.group_at(group) });
         let block = self.group_desc(group).bg_inode_bitmap_lo.get();
         self.block(block.into(), change)
     }
@@ -296,7 +296,7 @@ impl Edit {
     /// All of an inode's bytes.
     pub fn inode_bytes<'a, R>(&mut self, of: impl Into<Of<'a>>, change: impl FnOnce(&mut [u8]) -> R) -> R {
         let ino = self.ino(of);
-        self.touched.insert(Touched::Inode(ino));
+        self.touched.insert(TouchedStructure::Inode(ino));
         let (at, size) = (self.inode_at(ino), self.geometry().inode_size);
         self.change(at, size, change)
     }
@@ -329,7 +329,7 @@ impl Edit {
     pub fn attributes<'a, R>(&mut self, of: impl Into<Of<'a>>, change: impl FnOnce(&mut [u8]) -> R) -> R {
         let block = u64::from(self.raw_inode(of).i_file_acl_lo.get());
         assert_ne!(block, 0, "the inode has no block of attributes");
-        self.touched.insert(Touched::Attributes { block });
+        self.touched.insert(TouchedStructure::Attributes { block });
         self.block(block, change)
     }
 
@@ -366,7 +366,7 @@ impl Edit {
         let ino = self.ino(of);
         let block = self.nodes(ino)[index];
         if self.raw_inode(ino).i_flags.get() & EXTENTS_FL != 0 {
-            self.touched.insert(Touched::Node { ino, block });
+            self.touched.insert(TouchedStructure::Node { ino, block });
         }
         self.block(block, change)
     }
@@ -375,7 +375,7 @@ impl Edit {
     pub fn dir_block<'a, R>(&mut self, of: impl Into<Of<'a>>, lblk: u64, change: impl FnOnce(&mut [u8]) -> R) -> R {
         let ino = self.ino(of);
         let block = self.data(ino).into_iter().find(|d| d.0 == lblk).expect("a block of the directory").1;
-        self.touched.insert(Touched::DirBlock { ino, block });
+        self.touched.insert(TouchedStructure::DirBlock { ino, block });
         self.block(block, change)
     }
 
@@ -400,7 +400,7 @@ impl Edit {
         let (dir, name) = path.rsplit_once('/').expect("an absolute path");
         let ino = self.ino(dir);
         let (block, at) = self.find(ino, name.as_bytes());
-        self.touched.insert(Touched::DirBlock { ino, block });
+        self.touched.insert(TouchedStructure::DirBlock { ino, block });
         self.block(block, |b| {
             let (raw, rest) = RawDirent::mut_from_prefix(&mut b[at..]).expect("in the block");
             let len = usize::from(raw.rec_len.get()) - 8;
@@ -417,14 +417,14 @@ impl Edit {
     pub fn orphans<R>(&mut self, lblk: u64, change: impl FnOnce(&mut [u8]) -> R) -> R {
         let ino = self.ino_of_orphans();
         let block = self.data(ino).into_iter().find(|d| d.0 == lblk).expect("a block of the orphan file").1;
-        self.touched.insert(Touched::Orphans { ino, block });
+        self.touched.insert(TouchedStructure::Orphans { ino, block });
         self.block(block, change)
     }
 
     /// The block of multi-mount protection.
     pub fn mmp<R>(&mut self, change: impl FnOnce(&mut [u8]) -> R) -> R {
         let block = self.superblock.raw().s_mmp_block.get();
-        self.touched.insert(Touched::Mmp { block });
+        self.touched.insert(TouchedStructure::Mmp { block });
         self.block(block, change)
     }
 

@@ -12,7 +12,7 @@ use extant_ondisk::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 use super::Image;
 use super::edit::word;
-use super::problem::{Problem, Shown};
+use super::problem::{Detection, Problem};
 use crate::oracle::{run_bounded, run_command};
 
 /// The result of e2fsck.
@@ -153,11 +153,11 @@ pub fn missing(image: &MemDevice, dir: &Path, problems: &[Problem]) -> Vec<(Prob
     let mut left = Vec::new();
     for &problem in problems {
         let answer = match problem.shown {
-            Shown::Repair => repair.get_or_insert_with(|| e2fsck(image, dir, "-fy", true)),
+            Detection::Repair => repair.get_or_insert_with(|| e2fsck(image, dir, "-fy", true)),
             _ => check.get_or_insert_with(|| e2fsck(image, dir, "-fn", true)),
         };
         let found = match problem.shown {
-            Shown::Says(text) => answer.output.contains(text),
+            Detection::Says(text) => answer.output.contains(text),
             _ => answer.codes.contains(&problem.code),
         };
         if !found {

@@ -8,7 +8,7 @@ use extant_ondisk::superblock::{RawSuperBlock, SUPERBLOCK_SIZE};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, dirent, extent, group_desc, inode, orphan, xattr};
 use zerocopy::FromBytes;
 
-use super::edit::{Edit, Touched, set_word};
+use super::edit::{Edit, TouchedStructure, set_word};
 
 /// The bytes of the block of multi-mount protection before its checksum.
 const MMP_CHECKED: usize = 1020;
@@ -31,16 +31,16 @@ impl Edit {
         let touched = std::mem::take(&mut self.touched);
         for what in touched {
             match what {
-                Touched::DirBlock { ino, block } => self.mend_dir_block(ino, block),
-                Touched::Node { ino, block } => self.mend_node(ino, block),
-                Touched::Attributes { block } => self.mend_attributes(block),
-                Touched::Orphans { ino, block } => self.mend_orphans(ino, block),
-                Touched::Inode(ino) => self.mend_inode(ino),
-                Touched::BlockBitmap(group) => self.mend_bitmap(group, true),
-                Touched::InodeBitmap(group) => self.mend_bitmap(group, false),
-                Touched::Group { group, at } => self.mend_group(group, at),
-                Touched::Superblock { at } => self.mend_superblock(at),
-                Touched::Mmp { block } => self.mend_mmp(block),
+                TouchedStructure::DirBlock { ino, block } => self.mend_dir_block(ino, block),
+                TouchedStructure::Node { ino, block } => self.mend_node(ino, block),
+                TouchedStructure::Attributes { block } => self.mend_attributes(block),
+                TouchedStructure::Orphans { ino, block } => self.mend_orphans(ino, block),
+                TouchedStructure::Inode(ino) => self.mend_inode(ino),
+                TouchedStructure::BlockBitmap(group) => self.mend_bitmap(group, true),
+                TouchedStructure::InodeBitmap(group) => self.mend_bitmap(group, false),
+                TouchedStructure::Group { group, at } => self.mend_group(group, at),
+                TouchedStructure::Superblock { at } => self.mend_superblock(at),
+                TouchedStructure::Mmp { block } => self.mend_mmp(block),
             }
         }
     }

@@ -25,7 +25,7 @@ mod table;
 
 pub use edit::Edit;
 pub use image::Image;
-pub use problem::{PROBLEMS, Problem, Shown, WITHOUT};
+pub use problem::{Detection, PROBLEMS, Problem, WITHOUT};
 pub use table::table;
 
 use extant_block::device::MemDevice;

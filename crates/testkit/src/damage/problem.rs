@@ -8,7 +8,7 @@
 
 /// How e2fsck reports a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum Detection {
     /// `e2fsck -fn` writes it to its problem log.
     Check,
     /// Only a repairing run reaches the problem: `e2fsck -fy`, on a copy, writes it to its problem log.
@@ -25,7 +25,7 @@ pub struct Problem {
     /// e2fsck's number; the pass is in the third byte.
     pub code: u32,
     /// How e2fsck reports it.
-    pub shown: Shown,
+    pub shown: Detection,
     /// The first N for which e2fsck 1.47.N knows it.
     pub since: u32,
 }
@@ -39,20 +39,20 @@ pub fn named(name: &str) -> Problem {
 }
 
 const fn state(name: &'static str, code: u32) -> Problem {
-    Problem { name, code, shown: Shown::Check, since: 0 }
+    Problem { name, code, shown: Detection::Check, since: 0 }
 }
 
 const fn repair(name: &'static str, code: u32) -> Problem {
-    Problem { name, code, shown: Shown::Repair, since: 0 }
+    Problem { name, code, shown: Detection::Repair, since: 0 }
 }
 
 const fn says(name: &'static str, code: u32, text: &'static str) -> Problem {
-    Problem { name, code, shown: Shown::Says(text), since: 0 }
+    Problem { name, code, shown: Detection::Says(text), since: 0 }
 }
 
 /// A state that e2fsck knows since 1.47.4.
 const fn recent(name: &'static str, code: u32) -> Problem {
-    Problem { name, code, shown: Shown::Check, since: 4 }
+    Problem { name, code, shown: Detection::Check, since: 4 }
 }
 
 /// All states, in the order of their numbers within each pass.

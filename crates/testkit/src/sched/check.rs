@@ -18,12 +18,12 @@ use crate::crash::explore::{TwoDisks, state_files};
 use crate::crash::history::{Cut, Floor, NodeKind};
 use crate::crash::oracle;
 use crate::crash::pattern;
-use crate::crash::seen::{self, Seen};
+use crate::crash::seen::{self, SeenTree};
 use crate::oracle::{debugfs_write, e2fsck, expect_clean};
-use crate::sched::client::{Covers, Record};
+use crate::sched::client::{Coverage, Record};
 use crate::sched::config::Config;
 use crate::sched::plan::Plan;
-use crate::sched::run::Left;
+use crate::sched::run::FinalState;
 use crate::sched::stripes;
 
 /// A time after the end of any run.
@@ -37,7 +37,7 @@ const TWO_WAVES_EVERY: u64 = 20;
 
 /// How an image was made; part of every message.
 #[derive(Clone, Copy, Debug)]
-enum How {
+enum CutKind {
     /// With everything durable and nothing else.
     Least,
     Mode(CrashMode),
@@ -47,10 +47,10 @@ enum How {
 }
 
 /// Checks a few cuts, and returns their number.
-pub fn check(plan: &Plan, mut left: Left, rng: &mut Rng) -> Result<usize, String> {
+pub fn check(plan: &Plan, mut left: FinalState, rng: &mut Rng) -> Result<usize, String> {
     let total = left.device.write_log();
     apply_acks(&mut left);
-    let mut cuts = vec![(total, How::End)];
+    let mut cuts = vec![(total, CutKind::End)];
     let journal = plan.config.image.has_journal();
     if journal || rng.one_in(TWO_WAVES_EVERY) {
         for _ in 0..if journal { 3 } else { 1 } {
@@ -61,18 +61,18 @@ pub fn check(plan: &Plan, mut left: Left, rng: &mut Rng) -> Result<usize, String
                 left.mounted + rng.below((total - left.mounted) as u64 + 1) as usize
             };
             let how = match rng.below(8) {
-                0..4 => How::Least,
-                4 => How::Mode(CrashMode::InOrder),
-                5 => How::Mode(CrashMode::RandomSubset),
-                6 => How::Mode(CrashMode::Torn),
-                _ => How::During(CrashMode::Torn),
+                0..4 => CutKind::Least,
+                4 => CutKind::Mode(CrashMode::InOrder),
+                5 => CutKind::Mode(CrashMode::RandomSubset),
+                6 => CutKind::Mode(CrashMode::Torn),
+                _ => CutKind::During(CrashMode::Torn),
             };
             cuts.push((events.min(total), how));
         }
     }
     // After a successful unmount, the image must be complete, without any write that was not flushed.
     if left.unmounted {
-        cuts.push((total, How::Least));
+        cuts.push((total, CutKind::Least));
     }
     let count = cuts.len();
     for (events, how) in cuts {
@@ -90,21 +90,21 @@ pub fn check(plan: &Plan, mut left: Left, rng: &mut Rng) -> Result<usize, String
 /// `then`: whether to extend the files, and whether e2fsck checks the image.
 fn check_cut(
     plan: &Plan,
-    left: &Left,
+    left: &FinalState,
     events: usize,
-    how: How,
+    how: CutKind,
     (grow, fsck): (bool, bool),
     rng: &mut Rng,
 ) -> Result<(), String> {
     let device = &left.device;
     let image = match how {
-        How::Least => device.state_keeping(events, |_| false),
-        How::Mode(mode) => device.state_after(events, rng, mode),
-        How::During(mode) => device.state_during(events, rng, mode),
-        How::End => Ok(device.live()),
+        CutKind::Least => device.state_keeping(events, |_| false),
+        CutKind::Mode(mode) => device.state_after(events, rng, mode),
+        CutKind::During(mode) => device.state_during(events, rng, mode),
+        CutKind::End => Ok(device.live()),
     };
     let image = image.map_err(|e| e.to_string())?;
-    let cut = Cut { events, in_flight: matches!(how, How::During(_)) };
+    let cut = Cut { events, in_flight: matches!(how, CutKind::During(_)) };
     let config = plan.config;
     let ended = left.unmounted && events == device.write_log();
     let two_waves = !config.image.has_journal() && !ended;
@@ -179,7 +179,7 @@ fn whole(fs: &Filesystem, path: &str) -> Result<Vec<u8>, String> {
 const GAP: usize = 5000;
 
 /// Writes a byte far beyond the end of each file, whose content is known; returns the expected content.
-fn grow_files(fs: &Filesystem, seen: &Seen, config: &Config) -> Result<Vec<(String, Vec<u8>)>, String> {
+fn grow_files(fs: &Filesystem, seen: &SeenTree, config: &Config) -> Result<Vec<(String, Vec<u8>)>, String> {
     let (mut grown, mut done) = (Vec::new(), BTreeSet::new());
     // Each file once, however many names it has.
     for (path, node) in seen.iter().filter(|(_, n)| n.kind == NodeKind::File && done.insert(n.ino)) {
@@ -217,7 +217,7 @@ fn grown_as_expected(image: &Arc<MemDevice>, config: &Config, grown: &[(String, 
 }
 
 /// The failure with a shorter first line, and with the newest acknowledgement that it may violate.
-fn by_whom(left: &Left, client: usize, cut: Cut, e: &str) -> String {
+fn by_whom(left: &FinalState, client: usize, cut: Cut, e: &str) -> String {
     // The node that the failure concerns, according to its text.
     let place = e.find("\n    node ").map(|at| at + 10).or_else(|| e.find("(node ").map(|at| at + 6));
     let digits = |at: usize| e[at..].chars().take_while(char::is_ascii_digit).collect::<String>();
@@ -227,8 +227,8 @@ fn by_whom(left: &Left, client: usize, cut: Cut, e: &str) -> String {
         .iter()
         .filter(|a| a.events <= cut.events)
         .filter(|a| match a.what {
-            Covers::Everything => true,
-            Covers::File { client: c, node, .. } => c == client && of.is_none_or(|of| of == node),
+            Coverage::Everything => true,
+            Coverage::File { client: c, node, .. } => c == client && of.is_none_or(|of| of == node),
         })
         .max_by_key(|a| a.upto[client]);
     let (first, rest) = e.split_once('\n').unwrap_or((e, ""));
@@ -252,10 +252,10 @@ fn mended(image: MemDevice) -> Result<MemDevice, String> {
 }
 
 /// Adds all acknowledgements to each client's history, as floors.
-fn apply_acks(left: &mut Left) {
+fn apply_acks(left: &mut FinalState) {
     for ack in &left.acks {
         match ack.what {
-            Covers::Everything => {
+            Coverage::Everything => {
                 for record in &mut left.records {
                     let op = ack.upto[record.client];
                     record.history.floors.push(Floor { events: ack.events, op });
@@ -266,7 +266,7 @@ fn apply_acks(left: &mut Left) {
                     }
                 }
             }
-            Covers::File { client, node, data } => {
+            Coverage::File { client, node, data } => {
                 if left.told.contains(&(client, node)) {
                     continue;
                 }
@@ -286,13 +286,13 @@ fn named_by(born: usize, touched: Option<usize>) -> usize {
     touched.unwrap_or(born).max(born)
 }
 
-fn of_client(seen: &Seen, client: usize) -> Seen {
+fn of_client(seen: &SeenTree, client: usize) -> SeenTree {
     let prefix = format!("t{client}");
     seen.iter().filter(|(path, _)| path.starts_with(&prefix)).map(|(p, n)| (p.clone(), n.clone())).collect()
 }
 
 /// Checks that no byte that was never written is visible, whichever requests failed.
-fn no_poison(record: &Record, seen: &Seen) -> Result<(), String> {
+fn no_poison(record: &Record, seen: &SeenTree) -> Result<(), String> {
     for (path, node) in seen.iter().filter(|(_, n)| n.kind == NodeKind::File) {
         for (i, word) in node.content.as_chunks::<8>().0.iter().enumerate() {
             if word == pattern::POISON {
@@ -312,19 +312,19 @@ fn no_poison(record: &Record, seen: &Seen) -> Result<(), String> {
 }
 
 /// Checks sizes, modes, owners, times and blocks of files that were acknowledged and not changed since.
-fn stats(left: &Left, record: &Record, seen: &Seen, cut: Cut, told: &[u32]) -> Result<(), String> {
+fn stats(left: &FinalState, record: &Record, seen: &SeenTree, cut: Cut, told: &[u32]) -> Result<(), String> {
     let history = &record.history;
     // fdatasync makes no times durable, and only an fsync of the file itself makes lazy times durable.
     let floor_of = |id: u32| {
-        let counts = |w: Covers| match w {
-            Covers::Everything => true,
-            Covers::File { client, node, data } => client == record.client && node == id && !data,
+        let counts = |w: Coverage| match w {
+            Coverage::Everything => true,
+            Coverage::File { client, node, data } => client == record.client && node == id && !data,
         };
         let acks = left.acks.iter().filter(|a| a.events <= cut.events && counts(a.what));
         acks.map(|a| a.upto[record.client]).max()
     };
     let last = history.last_possible(cut);
-    let mut last_look: BTreeMap<u32, &crate::sched::client::Look> = BTreeMap::new();
+    let mut last_look: BTreeMap<u32, &crate::sched::client::Observation> = BTreeMap::new();
     for look in &record.looks {
         let Some(floor) = floor_of(look.node) else { continue };
         if look.op <= floor {

@@ -28,13 +28,13 @@ use extant_fs::{
 use extant_ondisk::inode::InodeFlags;
 use extant_ondisk::time::Timestamp;
 
-use crate::crash::history::{Change, History, Names, Node, NodeId, NodeKind, Op, What, split};
+use crate::crash::history::{Change, ContentChange, History, Names, Node, NodeId, NodeKind, Op, split};
 use crate::crash::pattern;
 use crate::sched::config::{Base, CACHE_BYTES, Config, NODES, PROTECTED, protected_content};
 use crate::sched::plan::{Cmd, Verb};
 use crate::sched::run::Trick;
 use crate::sched::stripes::{self, Stripes};
-use durability::Asked;
+use durability::PendingFsync;
 
 static CLASS: LockClass = LockClass::new("schedule shared", 0);
 
@@ -56,7 +56,7 @@ pub struct Ack {
     pub events: usize,
     /// The number of operations of each client that had ended at the time of the call.
     pub upto: Vec<usize>,
-    pub what: Covers,
+    pub what: Coverage,
     /// The call that was acknowledged.
     pub by: &'static str,
     /// The number of requests that had not completed at the acknowledgement.
@@ -66,7 +66,7 @@ pub struct Ack {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Covers {
+pub enum Coverage {
     Everything,
     /// A file of a client; with `data`, without its names and times.
     File {
@@ -135,15 +135,15 @@ impl Shared {
     }
 
     /// Records an acknowledgement. `upto`: the operations that had ended at the time of the call.
-    pub fn acknowledge(&self, upto: Vec<usize>, what: Covers, by: &'static str) {
+    pub fn acknowledge(&self, upto: Vec<usize>, what: Coverage, by: &'static str) {
         let in_flight = self.late.in_flight();
         let mut s = self.state.lock();
-        if let Covers::File { client, node, .. } = what
+        if let Coverage::File { client, node, .. } = what
             && s.told.contains(&(client, node))
         {
             return;
         }
-        if what == Covers::Everything && s.told_of_any {
+        if what == Coverage::Everything && s.told_of_any {
             return;
         }
         let events = self.device.write_log();
@@ -161,7 +161,7 @@ impl Shared {
     pub fn tell_of_any(&self, given: usize) {
         let mut s = self.state.lock();
         s.told_of_any = true;
-        s.acks.retain(|ack| ack.nr < given || ack.what != Covers::Everything);
+        s.acks.retain(|ack| ack.nr < given || ack.what != Coverage::Everything);
     }
 
     pub fn given(&self) -> usize {
@@ -185,7 +185,7 @@ impl Shared {
 
 /// The attributes of a node after an operation.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct Observation {
     pub node: NodeId,
     pub op: usize,
     pub attr: Attr,
@@ -199,7 +199,7 @@ pub struct Record {
     pub history: History,
     /// Operations that changed a node, its names or its attributes.
     pub touches: Vec<(NodeId, usize)>,
-    pub looks: Vec<Look>,
+    pub looks: Vec<Observation>,
     /// Ranges that were preallocated (true), and ranges that have become holes, in order.
     pub reserved: Vec<(NodeId, u64, u64, bool)>,
     /// Whether an operation failed because of a failed request: only acknowledged operations count.
@@ -239,7 +239,7 @@ pub struct Client {
     focus: u64,
     clock: Clock,
     /// fsyncs that were started and whose replies are pending, with their files.
-    asked: Vec<Asked>,
+    asked: Vec<PendingFsync>,
     /// The file with a stripe for each client, and the last write of this one to each of its stripes; 0: zeros.
     striped: Option<InodeRef>,
     written: [u32; stripes::ROWS],
@@ -264,9 +264,11 @@ impl Client {
             let end = made.written.last().map_or(0, |(_, to)| *to);
             let scattered = made.written.len() > 1;
             if made.size > end || scattered {
-                changes.push(Change { op: 0, what: What::Size { to: made.size, zeroed_to: made.size } });
+                changes.push(Change { op: 0, what: ContentChange::Size { to: made.size, zeroed_to: made.size } });
             }
-            changes.extend(made.written.iter().map(|&(from, to)| Change { op: 0, what: What::Write { from, to } }));
+            changes.extend(
+                made.written.iter().map(|&(from, to)| Change { op: 0, what: ContentChange::Write { from, to } }),
+            );
             history.nodes.push(Node {
                 ino: attr.ino.0,
                 generation: attr.generation,
@@ -284,7 +286,7 @@ impl Client {
                 reserved.push((id, from, made.size, true));
             }
             names.paths.insert(name.clone(), id);
-            looks.push(Look { node: id, op: 0, attr, settled: true });
+            looks.push(Observation { node: id, op: 0, attr, settled: true });
             if made.kind == NodeKind::File {
                 let mut content = vec![0; made.size as usize];
                 for &(from, to) in &made.written {
@@ -398,7 +400,7 @@ impl Client {
         &mut self,
         text: String,
         node: Option<NodeId>,
-        change: &[What],
+        change: &[ContentChange],
         f: impl FnOnce(&mut Client) -> Result<T, Error>,
     ) -> Option<T> {
         let op = self.op_nr();
@@ -437,7 +439,7 @@ impl Client {
         if let Some(id) = node {
             self.look(id, false);
             if self.files.iter().any(|f| f.id == id && f.synchronous) {
-                let covers = Covers::File { client: self.nr, node: id, data: true };
+                let covers = Coverage::File { client: self.nr, node: id, data: true };
                 self.shared.acknowledge(self.shared.ended(), covers, "a synchronous change");
             }
         }
@@ -457,7 +459,7 @@ impl Client {
         if let Some(f) = self.files.iter().find(|f| f.id == id) {
             let attr = self.fs.getattr(&f.inode);
             let op = self.op_nr() - 1;
-            self.record.looks.push(Look { node: id, op, attr, settled });
+            self.record.looks.push(Observation { node: id, op, attr, settled });
         }
     }
 
@@ -688,7 +690,7 @@ impl Client {
         let op = self.op_nr();
         let data = pattern::bytes(self.pattern_of(id), op as u32, from, to);
         let text = format!("write {} (node {id}) {from}..{to}", self.files[at].path);
-        let done = self.op(text, Some(id), &[What::Write { from, to }], |c| {
+        let done = self.op(text, Some(id), &[ContentChange::Write { from, to }], |c| {
             c.fs.write(&inode, from, &data, WriteFlags::default())
         });
         let Some(n) = done else { return };
@@ -697,7 +699,7 @@ impl Client {
             // The write is as long as the free space allowed.
             let node = &mut self.record.history.nodes[id as usize];
             if let Some(c) = node.changes.last_mut() {
-                c.what = What::Write { from, to };
+                c.what = ContentChange::Write { from, to };
             }
         }
         let file = &mut self.files[at];
@@ -770,8 +772,8 @@ impl Client {
         }
     }
 
-    fn sized(&self, to: u64) -> What {
-        What::Size { to, zeroed_to: to.next_multiple_of(u64::from(self.shared.config.image.block_size)) }
+    fn sized(&self, to: u64) -> ContentChange {
+        ContentChange::Size { to, zeroed_to: to.next_multiple_of(u64::from(self.shared.config.image.block_size)) }
     }
 
     /// Allocates, zeros (`Some(true)`) or punches (`None`).
@@ -791,7 +793,7 @@ impl Client {
         let to = from + 1 + rng.below(30_000);
         let keep_size = rng.one_in(3);
         let whole_from = from.div_ceil(bs) * bs;
-        let zeroed = What::Zero { from, to, whole_from, whole_to: (to / bs * bs).max(whole_from) };
+        let zeroed = ContentChange::Zero { from, to, whole_from, whole_to: (to / bs * bs).max(whole_from) };
         let (mode, text) = match zero {
             None => (FallocateMode::PunchHole, "punch"),
             Some(true) => (FallocateMode::ZeroRange { keep_size }, "zero range"),

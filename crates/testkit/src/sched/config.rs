@@ -457,7 +457,7 @@ impl Config {
                     fs.write(&inode, from, &bytes, WriteFlags::default()).expect("write");
                     size = size.max(to);
                 }
-                files.insert(name, Made { client, node, kind, written, size });
+                files.insert(name, PreparedFile { client, node, kind, written, size });
                 node += 1;
             };
             make(format!("t{client}d"), NodeKind::Directory, Vec::new(), 0);
@@ -495,11 +495,11 @@ impl Config {
 pub struct Base {
     pub device: MemDevice,
     /// Keyed by name, in the order of creation for each client.
-    pub files: BTreeMap<String, Made>,
+    pub files: BTreeMap<String, PreparedFile>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct PreparedFile {
     pub client: usize,
     pub node: u32,
     pub kind: NodeKind,

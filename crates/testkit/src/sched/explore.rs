@@ -1,6 +1,6 @@
 //! Runs many plans, and shrinks those that fail.
 //!
-//! Main types: [`Report`], [`Found`]. Each processor has a thread that runs separate simulations.
+//! Main types: [`Report`], [`FailureClass`]. Each processor has a thread that runs separate simulations.
 //!
 //! # Locking
 //! `schedule work` (0): the next plan, and the failures found.
@@ -15,7 +15,7 @@ use extant_base::task;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::sched::plan::Plan;
-use crate::sched::run::{Bad, Trick, try_plan};
+use crate::sched::run::{PlanFailure, Trick, try_plan};
 
 static CLASS: LockClass = LockClass::new("schedule work", 0);
 
@@ -34,9 +34,9 @@ pub struct Search {
 
 /// One kind of failure.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FailureClass {
     pub plan: Plan,
-    pub bad: Bad,
+    pub bad: PlanFailure,
     /// How many plans had been tried before it first occurred, and how often it occurred.
     pub after: u64,
     pub times: u64,
@@ -51,7 +51,7 @@ pub struct Report {
     pub events: u64,
     pub homeward: u64,
     pub took: Duration,
-    pub found: BTreeMap<String, Found>,
+    pub found: BTreeMap<String, FailureClass>,
 }
 
 impl Report {
@@ -135,7 +135,7 @@ pub fn explore(search: &Search) -> Report {
                         if !r.found.contains_key(&bad.kind) {
                             eprintln!("after {after} schedules: [{plan}] {}", bad.kind);
                         }
-                        let found = Found { plan, bad: bad.clone(), after, times: 0 };
+                        let found = FailureClass { plan, bad: bad.clone(), after, times: 0 };
                         r.found.entry(bad.kind).or_insert(found).times += 1;
                     }
                 }
@@ -164,15 +164,15 @@ fn bind(processor: usize) {
 }
 
 /// Removes clients and operations while the plan fails in the same way, in at most `tries` runs.
-pub fn shrink(plan: &Plan, bad: &Bad, tries: usize) -> (Plan, Bad) {
+pub fn shrink(plan: &Plan, bad: &PlanFailure, tries: usize) -> (Plan, PlanFailure) {
     let all = plan.all();
     let keep = plan.keep.clone().unwrap_or_else(|| all.iter().map(|ops| (0..ops.len()).collect()).collect());
     let mut best = (Plan { keep: Some(keep), ..plan.clone() }, bad.clone());
     let mut left = tries;
     // The call that was acknowledged differs between schedules of one failure.
-    let told = |b: &Bad| b.kind.starts_with("acknowledged by");
-    let same = |a: &Bad| a.kind == bad.kind || (told(a) && told(bad));
-    let mut attempt = |keep: Vec<Vec<usize>>, from: &Plan| -> Option<(Plan, Bad)> {
+    let told = |b: &PlanFailure| b.kind.starts_with("acknowledged by");
+    let same = |a: &PlanFailure| a.kind == bad.kind || (told(a) && told(bad));
+    let mut attempt = |keep: Vec<Vec<usize>>, from: &Plan| -> Option<(Plan, PlanFailure)> {
         for salt in std::iter::once(from.salt).chain(1..12) {
             if left == 0 {
                 return None;

@@ -27,4 +27,4 @@ pub mod stripes;
 pub use config::{CONFIGS, Config};
 pub use explore::{Report, Search, explore, repeat_line, shrink};
 pub use plan::Plan;
-pub use run::{Bad, Ran, Trick, try_plan};
+pub use run::{PlanFailure, PlanResult, Trick, try_plan};

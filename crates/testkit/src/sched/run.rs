@@ -1,7 +1,7 @@
 //! Runs one plan.
 //!
-//! Main types: [`Ran`] (the result of a run), [`Bad`] (a failure), [`Trick`] (a device that lies; a run on one must not
-//! pass).
+//! Main types: [`PlanResult`] (the result of a run), [`PlanFailure`] (a failure), [`Trick`] (a device that lies; a run
+//! on one must not pass).
 //!
 //! # Locking
 //! None of its own.
@@ -20,7 +20,7 @@ use extant_block::{Bio, BioFlags, BioOp, BlockDevice, Wrapper};
 use extant_fs::{Filesystem, JournalDevice, MountOptions};
 
 use crate::sched::check;
-use crate::sched::client::{Ack, Client, Covers, Record, Shared};
+use crate::sched::client::{Ack, Client, Coverage, Record, Shared};
 use crate::sched::plan::Plan;
 
 /// The kind of lie, and the layer that tells it.
@@ -40,14 +40,14 @@ pub enum Trick {
 
 /// A failure.
 #[derive(Clone, Debug)]
-pub struct Bad {
+pub struct PlanFailure {
     /// The first line, without the parts that differ between runs.
     pub kind: String,
     pub text: String,
 }
 
-impl Bad {
-    pub fn new(text: String) -> Bad {
+impl PlanFailure {
+    pub fn new(text: String) -> PlanFailure {
         let first = text.lines().next().unwrap_or_default();
         // Removes the parts that name a file or a cut.
         let words = first.split(' ').filter(|w| !w.starts_with('[')).map(|w| match w.starts_with('t') {
@@ -61,11 +61,11 @@ impl Bad {
                 kind = kind.replace(many, one);
             }
         }
-        Bad { kind, text }
+        PlanFailure { kind, text }
     }
 }
 
-impl fmt::Display for Bad {
+impl fmt::Display for PlanFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -73,8 +73,8 @@ impl fmt::Display for Bad {
 
 /// The result of a plan.
 #[derive(Debug)]
-pub struct Ran {
-    pub result: Result<(), Bad>,
+pub struct PlanResult {
+    pub result: Result<(), PlanFailure>,
     pub steps: u64,
     pub switches: u64,
     pub events: usize,
@@ -87,7 +87,7 @@ pub struct Ran {
 }
 
 /// The state after a run, to which cuts are applied.
-pub struct Left {
+pub struct FinalState {
     pub device: Arc<CrashDevice>,
     pub records: Vec<Record>,
     pub acks: Vec<Ack>,
@@ -113,7 +113,7 @@ fn bus_reset(armed: Arc<AtomicBool>, faulty: Arc<FaultyDevice>) -> Crowded {
 }
 
 /// Runs the plan and checks its result.
-pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
+pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> PlanResult {
     let details = plan.details();
     let (config, seed) = (plan.config, plan.seed);
     config.base();
@@ -176,14 +176,14 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> Ran {
         drop(fs);
         let unmounted = result.is_ok();
         match result {
-            Ok(()) => shared.acknowledge(upto, Covers::Everything, "unmount"),
+            Ok(()) => shared.acknowledge(upto, Coverage::Everything, "unmount"),
             Err(e) => assert!(shared.struck(), "unmount: {e}"),
         }
         late.stop();
         if let Some(late) = late_journal {
             late.stop();
         }
-        Left {
+        FinalState {
             acks: shared.acks(),
             told: shared.told(),
             struck: shared.struck(),
@@ -218,8 +218,8 @@ fn settle(fs: &Filesystem, shared: &Shared) {
 }
 
 /// Checks the state after a run, and returns the result.
-fn judge(plan: &Plan, outcome: sim::Outcome<Left>, mut cuts: Rng) -> Ran {
-    let mut ran = Ran {
+fn judge(plan: &Plan, outcome: sim::Outcome<FinalState>, mut cuts: Rng) -> PlanResult {
+    let mut ran = PlanResult {
         result: Ok(()),
         steps: outcome.steps,
         switches: outcome.switches,
@@ -230,13 +230,13 @@ fn judge(plan: &Plan, outcome: sim::Outcome<Left>, mut cuts: Rng) -> Ran {
         trace: outcome.trace,
     };
     match outcome.result {
-        Err(failure) => ran.result = Err(Bad::new(failure.to_string())),
+        Err(failure) => ran.result = Err(PlanFailure::new(failure.to_string())),
         Ok(left) => {
             ran.events = left.device.write_log();
             ran.homeward = left.homeward;
             match check::check(plan, left, &mut cuts) {
                 Ok(n) => ran.cuts = n,
-                Err(e) => ran.result = Err(Bad::new(e)),
+                Err(e) => ran.result = Err(PlanFailure::new(e)),
             }
         }
     }

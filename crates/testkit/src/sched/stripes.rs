@@ -13,7 +13,7 @@
 use extant_base::sync::{LockClass, Mutex};
 
 use crate::crash::pattern;
-use crate::sched::client::{Ack, Covers};
+use crate::sched::client::{Ack, Coverage};
 use crate::sched::config::{CLIENTS_MAX, NODES};
 
 static CLASS: LockClass = LockClass::new("schedule stripes", 0);
@@ -104,7 +104,7 @@ impl Stripes {
     /// Checks the file after a cut behind `events`. `acks`: the acknowledgements of all kinds.
     pub fn check(&self, file: &[u8], block: u64, clients: usize, events: usize, acks: &[Ack]) -> Result<(), String> {
         for client in 0..clients {
-            let of_all = acks.iter().filter(|ack| ack.what == Covers::Everything).map(|ack| (ack.events, &ack.upto));
+            let of_all = acks.iter().filter(|ack| ack.what == Coverage::Everything).map(|ack| (ack.events, &ack.upto));
             let state = self.state.lock();
             let of_file = state.acks.iter().map(|(events, upto)| (*events, upto));
             let floor = of_all.chain(of_file).filter(|(at, _)| *at <= events).map(|(_, upto)| upto[client]).max();

@@ -27,7 +27,7 @@ use extant_ondisk::inode::{FileType, InodeFlags};
 use self::format::{Archive, Entry, Kind};
 pub use self::oci::{Layer, Layout, LayoutError, unnamed};
 use crate::attributes::{without_acl, xattrs};
-use crate::content::{self, Ended, doubt, image_id, is_expected};
+use crate::content::{self, TransferError, doubt, image_id, is_expected};
 use crate::error::{Cause, Error, Place, Result};
 use crate::path as paths;
 use crate::watch::Watch;
@@ -214,8 +214,8 @@ impl<W: Write> Export<'_, W> {
         });
         let missing = match read {
             Ok(missing) => missing,
-            Err(Ended::Write(e)) => return Err(e),
-            Err(Ended::Read(e)) => {
+            Err(TransferError::Write(e)) => return Err(e),
+            Err(TransferError::Read(e)) => {
                 if fs.rescues() {
                     // The header has announced all of the data.
                     written(fs, path, file.end())?;

@@ -11,7 +11,7 @@ use extant_ondisk::time::Timestamp;
 
 use super::side::{Content, Id, Node, Sink, Source};
 use crate::attributes::{self, Xattrs};
-use crate::content::{self, Ended, image_id};
+use crate::content::{self, TransferError, image_id};
 use crate::error::{Cause, Place, Result, Step};
 use crate::owners::Owners;
 use crate::path;
@@ -108,8 +108,8 @@ impl Source for ImageSource<'_> {
         }
         match content::read(self.fs, file, write) {
             Ok(missing) => Ok(Content { size: self.fs.getattr(file).size, shrank: false, missing }),
-            Err(Ended::Write(e)) => Err(e.into()),
-            Err(Ended::Read(e)) => self.here(Err(e)),
+            Err(TransferError::Write(e)) => Err(e.into()),
+            Err(TransferError::Read(e)) => self.here(Err(e)),
         }
     }
 

@@ -66,7 +66,7 @@ impl Drop for Spot {
 }
 
 /// A file with several names, copied once.
-struct Made {
+struct CopiedFile {
     id: Id,
     place: Rc<Spot>,
     name: Box<[u8]>,
@@ -85,7 +85,7 @@ pub struct Copy<'a, S: Sink> {
     options: Options,
     watch: &'a dyn Watch,
     /// Files with several names, by source file system and file.
-    links: HashMap<(Option<usize>, Id), Made>,
+    links: HashMap<(Option<usize>, Id), CopiedFile>,
     /// Copied files with several names, and symbolic links: a later source must not reach them by name.
     made: FileSet,
     symlinks: FileSet,
@@ -211,7 +211,7 @@ impl<'a, S: Sink> Copy<'a, S> {
     }
 
     /// The path of a copied file.
-    fn path(made: &Made) -> Vec<&[u8]> {
+    fn path(made: &CopiedFile) -> Vec<&[u8]> {
         let mut path = vec![&*made.name];
         let mut at = Some(&made.place);
         while let Some(place) = at {
@@ -465,7 +465,7 @@ impl<'a, S: Sink> Copy<'a, S> {
             self.made.insert(id).ok_or_else(full).map_err(at)?;
             if self.links.len() < LINKS_MAX || self.links.contains_key(&key) {
                 let left = node.links - 1;
-                self.links.insert(key, Made { id, place: item.place.clone(), name: item.name.into(), left });
+                self.links.insert(key, CopiedFile { id, place: item.place.clone(), name: item.name.into(), left });
             } else {
                 self.parted += 1;
             }

@@ -9,12 +9,12 @@
 //! `Core::state`, like the rest of the scheduler.
 
 use super::*;
-use crate::sim::code::{self, Inside, Place};
+use crate::sim::code::{self, Place, SchedulerScope};
 use crate::sim::contention::{By, Lock};
 
-impl Me {
+impl CurrentThread {
     /// Enters the scheduler at this place. The returned value must live until the thread leaves the scheduler.
-    pub(super) fn enter(&self, call: &'static str, name: impl FnOnce() -> &'static str) -> Option<Inside> {
+    pub(super) fn enter(&self, call: &'static str, name: impl FnOnce() -> &'static str) -> Option<SchedulerScope> {
         let stopped = code::stop(&self.core.code);
         if matches!(self.core.code, Code::Free) {
             return None;

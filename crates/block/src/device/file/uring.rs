@@ -84,7 +84,7 @@ struct Inflight {
 // on the heap. Only the kernel dereferences them, whichever thread owns the struct.
 unsafe impl Send for Inflight {}
 
-type Finished = Vec<(Bio, Result<(), Arc<io::Error>>)>;
+type Completions = Vec<(Bio, Result<(), Arc<io::Error>>)>;
 
 struct Table {
     slots: Vec<Option<Box<Inflight>>>,
@@ -93,7 +93,7 @@ struct Table {
     backlog: VecDeque<Bio>,
     /// Requests that ended within `submit`, because a flush has failed. The completion thread completes them, because
     /// the submitter may hold locks.
-    owed: Finished,
+    owed: Completions,
     flushing: bool,
     /// The slots that the running fdatasync serves, and those that wait for the next one.
     riding: Vec<usize>,
@@ -128,7 +128,7 @@ impl Ring {
             slots: Vec::new(),
             free: Vec::new(),
             backlog: VecDeque::new(),
-            owed: Finished::new(),
+            owed: Completions::new(),
             flushing: false,
             riding: Vec::new(),
             waiting: Vec::new(),
@@ -288,7 +288,7 @@ impl Inflight {
 
 impl Shared {
     fn start_all(&self, bios: Vec<Bio>, on_reaper: bool) {
-        let mut finished = Finished::new();
+        let mut finished = Completions::new();
         let mut table = self.table.lock();
         for bio in bios {
             // A new bio is put after those in the backlog.
@@ -310,7 +310,7 @@ impl Shared {
     }
 
     /// Puts a bio into a free slot and does its first step.
-    fn start(&self, table: &mut Table, bio: Bio, finished: &mut Finished) {
+    fn start(&self, table: &mut Table, bio: Bio, finished: &mut Completions) {
         let slot = table.free.pop().unwrap_or_else(|| {
             table.slots.push(None);
             table.slots.len() - 1
@@ -324,13 +324,13 @@ impl Shared {
         }
     }
 
-    fn join_flush(&self, table: &mut Table, slot: usize, finished: &mut Finished) {
+    fn join_flush(&self, table: &mut Table, slot: usize, finished: &mut Completions) {
         table.waiting.push(slot);
         self.next_flush(table, finished);
     }
 
     /// Starts an fdatasync for the waiting slots, unless one is running. After a failed one, every slot fails.
-    fn next_flush(&self, table: &mut Table, finished: &mut Finished) {
+    fn next_flush(&self, table: &mut Table, finished: &mut Completions) {
         if table.flushing || table.waiting.is_empty() {
             return;
         }
@@ -412,7 +412,7 @@ impl Shared {
     }
 
     /// Empties a slot.
-    fn retire(&self, table: &mut Table, slot: usize, result: Result<(), Arc<io::Error>>, finished: &mut Finished) {
+    fn retire(&self, table: &mut Table, slot: usize, result: Result<(), Arc<io::Error>>, finished: &mut Completions) {
         if let Some(r) = table.slots[slot].take() {
             table.free.push(slot);
             let Inflight { bio, .. } = *r;
@@ -420,7 +420,7 @@ impl Shared {
         }
     }
 
-    fn finish(&self, finished: Finished) {
+    fn finish(&self, finished: Completions) {
         if finished.is_empty() {
             return;
         }
@@ -445,7 +445,7 @@ impl Shared {
             }
             // SAFETY: this thread is the only one that makes a `CompletionQueue`.
             done.extend(unsafe { self.uring.completion_shared() }.map(|c| (c.user_data(), c.result())));
-            let mut finished = Finished::new();
+            let mut finished = Completions::new();
             let mut table = self.table.lock();
             for (tag, result) in done.drain(..) {
                 match tag {
@@ -472,7 +472,7 @@ impl Shared {
         }
     }
 
-    fn flush_done(&self, table: &mut Table, result: i32, finished: &mut Finished) {
+    fn flush_done(&self, table: &mut Table, result: i32, finished: &mut Completions) {
         if again(result) {
             return self.push_flush(table);
         }
@@ -493,7 +493,7 @@ impl Shared {
         self.next_flush(table, finished);
     }
 
-    fn data_done(&self, table: &mut Table, slot: usize, result: i32, finished: &mut Finished) {
+    fn data_done(&self, table: &mut Table, slot: usize, result: i32, finished: &mut Completions) {
         let Some(r) = table.slots.get_mut(slot).and_then(Option::as_mut) else { return };
         if again(result) {
             return self.push_data(table, slot);

@@ -2,7 +2,7 @@
 //!
 //! Main type: [`Connection`]. Any number of threads may have requests on it at the same time. One of the threads that
 //! wait reads the replies, its own and those of others, so a single caller is answered without another thread. For
-//! requests without a waiting thread ([`Done::Bio`]), the device's reader thread does this
+//! requests without a waiting thread ([`ReplyReceiver::Bio`]), the device's reader thread does this
 //! ([`Connection::serve_bios`]).
 //!
 //! A server that breaks the protocol, closes the connection or is silent for too long ends the connection: every
@@ -60,7 +60,7 @@ pub(super) struct Answer {
 }
 
 /// The receiver of the answer.
-enum Done {
+enum ReplyReceiver {
     /// A thread waits for it with this cookie.
     Waiter,
     /// The bio is completed. The name is that of the device, for errors.
@@ -77,7 +77,7 @@ struct Pending {
     /// The number of chunks of the reply so far.
     chunks: u32,
     error: Option<io::Error>,
-    done: Done,
+    done: ReplyReceiver,
 }
 
 struct State {
@@ -138,7 +138,7 @@ impl Connection {
         {
             let mut state = self.state.lock();
             for (call, data) in calls.iter().zip(buffers) {
-                cookies.push(register(&mut state, call, data, Done::Waiter));
+                cookies.push(register(&mut state, call, data, ReplyReceiver::Waiter));
             }
         }
         self.send(calls, &cookies);
@@ -161,7 +161,7 @@ impl Connection {
         let cookie = {
             let mut state = self.state.lock();
             state.bios += 1;
-            register(&mut state, &call, data, Done::Bio(Box::new(bio), name))
+            register(&mut state, &call, data, ReplyReceiver::Bio(Box::new(bio), name))
         };
         self.changed.notify_all();
         self.send(&[call], &[cookie]);
@@ -406,11 +406,11 @@ impl Connection {
             None => Ok(()),
         };
         match pending.done {
-            Done::Waiter => {
+            ReplyReceiver::Waiter => {
                 let Pending { data, extents, .. } = pending;
                 self.state.lock().answers.insert(cookie, Answer { data, extents, result });
             }
-            Done::Bio(..) => {
+            ReplyReceiver::Bio(..) => {
                 let mut state = self.state.lock();
                 state.bios = state.bios.saturating_sub(1);
                 drop(state);
@@ -422,11 +422,11 @@ impl Connection {
 }
 
 fn bios_of(state: &State) -> Vec<u64> {
-    let bios = state.pending.iter().filter(|(_, pending)| matches!(pending.done, Done::Bio(..)));
+    let bios = state.pending.iter().filter(|(_, pending)| matches!(pending.done, ReplyReceiver::Bio(..)));
     bios.map(|(cookie, _)| *cookie).collect()
 }
 
-fn register(state: &mut State, call: &Call<'_>, data: Option<AlignedBuf>, done: Done) -> u64 {
+fn register(state: &mut State, call: &Call<'_>, data: Option<AlignedBuf>, done: ReplyReceiver) -> u64 {
     let cookie = state.next_cookie;
     state.next_cookie += 1;
     let pending = Pending {
@@ -446,7 +446,7 @@ fn register(state: &mut State, call: &Call<'_>, data: Option<AlignedBuf>, done: 
 
 /// Completes a bio. No lock is held.
 fn finish(pending: Pending, result: io::Result<()>) {
-    let Done::Bio(mut bio, name) = pending.done else { return };
+    let ReplyReceiver::Bio(mut bio, name) = pending.done else { return };
     if let Some(data) = pending.data {
         bio.data = BioData::Read(data);
     }

@@ -25,7 +25,7 @@ use crate::ranks::DROPPED;
 
 /// Counts of data writes, which are all dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
+pub struct DroppedWrites {
     /// The number of dropped writes.
     pub requests: u64,
     /// The number of bytes in the dropped writes.
@@ -35,7 +35,7 @@ pub struct Dropped {
 #[derive(Default)]
 struct State {
     data: Ranges,
-    dropped: Dropped,
+    dropped: DroppedWrites,
 }
 
 /// See the module.
@@ -51,7 +51,7 @@ impl MetaOnlyDevice {
     }
 
     /// The writes dropped so far.
-    pub fn dropped(&self) -> Dropped {
+    pub fn dropped(&self) -> DroppedWrites {
         self.state.lock().dropped
     }
 

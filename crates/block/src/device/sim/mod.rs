@@ -16,6 +16,6 @@ mod parallel;
 mod params;
 mod timed;
 
-pub use meta_only::{Dropped, MetaOnlyDevice};
+pub use meta_only::{DroppedWrites, MetaOnlyDevice};
 pub use params::DeviceModel;
 pub use timed::{Arrival, TimedDevice, Timer, Usage};

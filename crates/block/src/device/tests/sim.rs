@@ -249,7 +249,7 @@ fn metadata_cannot_be_read_where_data_was_written() {
         assert!(buf[..4096].iter().all(|b| *b == 1) && buf[4096..].iter().all(|b| *b == 0), "{flags:?}");
     }
     dev.read_at(0, &mut buf[..4096], META).expect("metadata alone");
-    assert_eq!(dev.dropped(), Dropped { requests: 1, bytes: 8192 });
+    assert_eq!(dev.dropped(), DroppedWrites { requests: 1, bytes: 8192 });
     // Bytes that are written as metadata, zeroed or discarded are no longer data.
     dev.write_at(4096, &[&[3; 4096]], META).expect("kept");
     dev.read_at(4096, &mut buf[..4096], META).expect("kept");

@@ -198,15 +198,15 @@ fn run(tag: TagGuard, start: Start) {
         }
     });
     // If a start panics, the bios queued after it release their tags, and the next call starts with an empty queue.
-    struct Afresh;
-    impl Drop for Afresh {
+    struct QueueReset;
+    impl Drop for QueueReset {
         fn drop(&mut self) {
             let queued = STARTING.with(|s| s.borrow_mut().take());
             drop(queued);
         }
     }
     let Some(first) = nested else { return };
-    let _afresh = Afresh;
+    let _reset = QueueReset;
     let mut next = Some(first);
     while let Some((tag, start)) = next {
         while_completing(|| start(tag));
@@ -222,12 +222,12 @@ pub(super) fn completing() -> bool {
 /// Runs `f` as a part of a completion.
 pub(super) fn while_completing<T>(f: impl FnOnce() -> T) -> T {
     /// Restores the flag, even if `f` panics.
-    struct Before(bool);
-    impl Drop for Before {
+    struct FlagGuard(bool);
+    impl Drop for FlagGuard {
         fn drop(&mut self) {
             COMPLETING.with(|c| c.set(self.0));
         }
     }
-    let _before = Before(COMPLETING.with(|c| c.replace(true)));
+    let _guard = FlagGuard(COMPLETING.with(|c| c.replace(true)));
     f()
 }

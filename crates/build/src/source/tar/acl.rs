@@ -5,7 +5,7 @@
 
 use extant_ondisk::acl::{Acl, AclEntry, Tag, to_xattr};
 
-use super::header::Wrong;
+use super::header::FieldError;
 use crate::error::shown;
 
 /// The attribute with a file's ACL.
@@ -14,7 +14,7 @@ pub const ACCESS: &str = "system.posix_acl_access";
 pub const DEFAULT: &str = "system.posix_acl_default";
 
 /// Converts a text to the value of an ACL attribute; `None` if the ACL is equal to the mode, which is not stored.
-pub fn encode(text: &[u8], default: bool) -> Result<Option<Vec<u8>>, Wrong> {
+pub fn encode(text: &[u8], default: bool) -> Result<Option<Vec<u8>>, FieldError> {
     let mut entries = Vec::new();
     for line in text.split(|byte| matches!(byte, b',' | b'\n')) {
         let line = line.split(|byte| *byte == b'#').next().unwrap_or(line).trim_ascii();

@@ -33,7 +33,7 @@ const MORE_SPARSE: Range<usize> = 0..504;
 const MORE_SPARSE_MORE: usize = 504;
 
 /// The reason why a field is wrong.
-pub type Wrong = String;
+pub type FieldError = String;
 
 /// The first block of an entry.
 pub struct Header<'a>(&'a [u8; BLOCK]);
@@ -43,7 +43,7 @@ impl<'a> Header<'a> {
     ///
     /// # Errors
     /// The checksum is wrong, so this is no header.
-    pub fn new(block: &'a [u8; BLOCK]) -> Result<Option<Header<'a>>, Wrong> {
+    pub fn new(block: &'a [u8; BLOCK]) -> Result<Option<Header<'a>>, FieldError> {
         if block.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
@@ -75,44 +75,44 @@ impl<'a> Header<'a> {
         text(&self.0[LINK])
     }
 
-    pub fn mode(&self) -> Result<u16, Wrong> {
+    pub fn mode(&self) -> Result<u16, FieldError> {
         Ok((number(&self.0[MODE], "mode")? & 0o7777) as u16)
     }
 
-    pub fn uid(&self) -> Result<i128, Wrong> {
+    pub fn uid(&self) -> Result<i128, FieldError> {
         number(&self.0[UID], "owner")
     }
 
-    pub fn gid(&self) -> Result<i128, Wrong> {
+    pub fn gid(&self) -> Result<i128, FieldError> {
         number(&self.0[GID], "group")
     }
 
-    pub fn size(&self) -> Result<i128, Wrong> {
+    pub fn size(&self) -> Result<i128, FieldError> {
         number(&self.0[SIZE], "size")
     }
 
-    pub fn mtime(&self) -> Result<i128, Wrong> {
+    pub fn mtime(&self) -> Result<i128, FieldError> {
         number(&self.0[MTIME], "time")
     }
 
-    pub fn device(&self) -> Result<(i128, i128), Wrong> {
+    pub fn device(&self) -> Result<(i128, i128), FieldError> {
         Ok((number(&self.0[MAJOR], "device")?, number(&self.0[MINOR], "device")?))
     }
 
     /// The fields of GNU's old form of a sparse file: the real size, and whether blocks with more ranges follow.
-    pub fn sparse(&self, ranges: &mut Vec<Range<u64>>) -> Result<(i128, bool), Wrong> {
+    pub fn sparse(&self, ranges: &mut Vec<Range<u64>>) -> Result<(i128, bool), FieldError> {
         sparse_ranges(&self.0[SPARSE], ranges)?;
         Ok((number(&self.0[SPARSE_SIZE], "real size")?, self.0[SPARSE_MORE] != 0))
     }
 }
 
 /// Reads a block of more ranges of a sparse file. Returns whether another one follows.
-pub fn more_sparse(block: &[u8; BLOCK], ranges: &mut Vec<Range<u64>>) -> Result<bool, Wrong> {
+pub fn more_sparse(block: &[u8; BLOCK], ranges: &mut Vec<Range<u64>>) -> Result<bool, FieldError> {
     sparse_ranges(&block[MORE_SPARSE], ranges)?;
     Ok(block[MORE_SPARSE_MORE] != 0)
 }
 
-fn sparse_ranges(fields: &[u8], ranges: &mut Vec<Range<u64>>) -> Result<(), Wrong> {
+fn sparse_ranges(fields: &[u8], ranges: &mut Vec<Range<u64>>) -> Result<(), FieldError> {
     for pair in fields.chunks_exact(24) {
         // Unused pairs are blank.
         if pair[0] == 0 && pair[12] == 0 {
@@ -125,7 +125,7 @@ fn sparse_ranges(fields: &[u8], ranges: &mut Vec<Range<u64>>) -> Result<(), Wron
 }
 
 /// Adds a range of a sparse map. Empty ones are dropped.
-pub fn add_range(ranges: &mut Vec<Range<u64>>, start: i128, len: i128) -> Result<(), Wrong> {
+pub fn add_range(ranges: &mut Vec<Range<u64>>, start: i128, len: i128) -> Result<(), FieldError> {
     let range = range(start, len)?;
     if !range.is_empty() {
         ranges.push(range);
@@ -133,7 +133,7 @@ pub fn add_range(ranges: &mut Vec<Range<u64>>, start: i128, len: i128) -> Result
     Ok(())
 }
 
-fn range(start: i128, len: i128) -> Result<Range<u64>, Wrong> {
+fn range(start: i128, len: i128) -> Result<Range<u64>, FieldError> {
     let bound = |n| u64::try_from(n).map_err(|_| format!("its sparse map has a range of {len} bytes at {start}"));
     Ok(bound(start)?..bound(start.saturating_add(len.max(0)))?)
 }
@@ -143,7 +143,7 @@ fn text(field: &[u8]) -> &[u8] {
     field.split(|byte| *byte == 0).next().unwrap_or(field)
 }
 
-fn number(field: &[u8], what: &str) -> Result<i128, Wrong> {
+fn number(field: &[u8], what: &str) -> Result<i128, FieldError> {
     numeric(field).ok_or_else(|| format!("its {what} is no number: {}", field.escape_ascii()))
 }
 

@@ -28,12 +28,12 @@ const ZEROES_MAX: usize = 1 << 20;
 pub struct Input<'a> {
     name: String,
     position: u64,
-    from: From<'a>,
+    from: InputSource<'a>,
     sparse: Vec<Pieces>,
     budget: Budget,
 }
 
-enum From<'a> {
+enum InputSource<'a> {
     /// `len` bytes from byte `origin` on. `window` contains those from byte `start` on.
     File {
         file: File,
@@ -57,13 +57,13 @@ impl<'a> Input<'a> {
         let print = Print::of(&file)?;
         let (origin, len) = (range.start, range.end.saturating_sub(range.start));
         budget.add_stored(len);
-        let from = From::File { file, print, origin, len, window: Vec::new(), start: 0 };
+        let from = InputSource::File { file, print, origin, len, window: Vec::new(), start: 0 };
         Ok(Input { name, position: 0, from, sparse: Vec::new(), budget })
     }
 
     /// Any reader. Contents are stored in an unnamed file in `dir`. `budget` itself counts the stored bytes.
     pub fn stream(name: String, stream: Box<dyn Read + Send + 'a>, dir: PathBuf, budget: Budget) -> Input<'a> {
-        let from = From::Stream { stream, dir, spool: None, buffer: Vec::new() };
+        let from = InputSource::Stream { stream, dir, spool: None, buffer: Vec::new() };
         Input { name, position: 0, from, sparse: Vec::new(), budget }
     }
 
@@ -106,7 +106,7 @@ impl<'a> Input<'a> {
     /// Reads until `buf` is full or the archive ends. Returns the number of bytes.
     pub fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
         let read = match &mut self.from {
-            From::File { file, origin, len: end, window, start, .. } => {
+            InputSource::File { file, origin, len: end, window, start, .. } => {
                 let have = |window: &Vec<u8>, start: u64, at: u64, len: usize| {
                     at >= start && at + len as u64 <= start + window.len() as u64
                 };
@@ -128,7 +128,7 @@ impl<'a> Input<'a> {
                     })
                 }
             }
-            From::Stream { stream, .. } => read_full(stream, buf),
+            InputSource::Stream { stream, .. } => read_full(stream, buf),
         };
         let read = read.map_err(|e| self.unreadable(&e))?;
         self.position += read as u64;
@@ -153,7 +153,7 @@ impl<'a> Input<'a> {
 
     /// Skips `len` bytes. Returns false if the archive ends before.
     pub fn skip(&mut self, len: u64) -> Result<bool> {
-        if let From::File { len: end, .. } = &self.from {
+        if let InputSource::File { len: end, .. } = &self.from {
             let there = self.position.checked_add(len).is_some_and(|to| to <= *end);
             self.position = self.position.saturating_add(len).min(*end);
             return Ok(there);
@@ -165,8 +165,8 @@ impl<'a> Input<'a> {
     /// ranges of the file to which the bytes belong.
     pub fn content(&mut self, len: u64, data: Option<&[Range<u64>]>) -> Result<Option<u64>> {
         let offset = match &mut self.from {
-            From::File { origin, .. } => *origin + self.position,
-            From::Stream { dir, spool, .. } => match spool {
+            InputSource::File { origin, .. } => *origin + self.position,
+            InputSource::Stream { dir, spool, .. } => match spool {
                 Some(spool) => spool.end(),
                 // A tree without files needs no storage.
                 None if len == 0 => 0,
@@ -177,8 +177,8 @@ impl<'a> Input<'a> {
             return Err(self.wrong(self.position, "it is larger than any archive can be"));
         }
         let there = match &self.from {
-            From::File { .. } => self.skip(len)?,
-            From::Stream { .. } => self.pass(len, true)?,
+            InputSource::File { .. } => self.skip(len)?,
+            InputSource::Stream { .. } => self.pass(len, true)?,
         };
         Ok(there.then(|| contents::number(&mut self.sparse, offset, data)))
     }
@@ -186,7 +186,7 @@ impl<'a> Input<'a> {
     /// Reads the next bytes of a stream. `keep` stores them in the spool.
     fn pass(&mut self, mut len: u64, keep: bool) -> Result<bool> {
         while len > 0 {
-            let From::Stream { stream, dir, spool, buffer } = &mut self.from else { break };
+            let InputSource::Stream { stream, dir, spool, buffer } = &mut self.from else { break };
             let room = match (keep, spool.as_mut()) {
                 (true, Some(spool)) => spool.room().map_err(|e| contents::wrong(dir, &e))?,
                 _ => {
@@ -212,14 +212,14 @@ impl<'a> Input<'a> {
     /// Reads the bytes after the archive, so that a compression's last checksum is compared and the writer gets no
     /// SIGPIPE. Returns the part with the bytes of the tree's files.
     pub fn finish(mut self) -> Result<Option<Part>> {
-        if matches!(self.from, From::Stream { .. }) {
+        if matches!(self.from, InputSource::Stream { .. }) {
             while self.pass(COPY as u64, false)? {}
         }
         let Input { name, from, sparse, .. } = self;
         Ok(match from {
-            From::File { file, print, .. } => Some(Part { name, file, print: Some(print), sparse }),
-            From::Stream { spool: None, .. } => None,
-            From::Stream { spool: Some(spool), dir, .. } => {
+            InputSource::File { file, print, .. } => Some(Part { name, file, print: Some(print), sparse }),
+            InputSource::Stream { spool: None, .. } => None,
+            InputSource::Stream { spool: Some(spool), dir, .. } => {
                 let file = spool.finish().map_err(|e| contents::wrong(&dir, &e))?;
                 Some(Part { name, file, print: None, sparse })
             }

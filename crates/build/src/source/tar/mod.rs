@@ -18,7 +18,7 @@ use std::ops::Range;
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
 
-use self::header::{BLOCK, Header, Wrong};
+use self::header::{BLOCK, FieldError, Header};
 pub use self::input::Input;
 use self::pax::Extended;
 use super::left_out::LeftOut;
@@ -86,7 +86,7 @@ pub fn in_archive(error: Error, archive: &str) -> Error {
 
 /// The facts about a whole archive that [`read`] returns.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct ArchiveSummary {
     /// The number of entries.
     pub entries: u64,
     /// Whether it has an end mark. GNU tar and Python accept an archive without one, but it may have been cut off
@@ -99,8 +99,8 @@ pub struct Seen {
 ///
 /// # Errors
 /// The archive cannot be read or decoded, or `entry` rejects an entry.
-pub fn read(input: &mut Input<'_>, entry: &mut dyn FnMut(Entry) -> Result<()>) -> Result<Seen> {
-    let seen = Seen::default();
+pub fn read(input: &mut Input<'_>, entry: &mut dyn FnMut(Entry) -> Result<()>) -> Result<ArchiveSummary> {
+    let seen = ArchiveSummary::default();
     let mut reader = Reader { input, seen, global: Extended::default(), global_room: HEADER_BYTES_MAX };
     while let Some(next) = reader.next()? {
         entry(next)?;
@@ -111,7 +111,7 @@ pub fn read(input: &mut Input<'_>, entry: &mut dyn FnMut(Entry) -> Result<()>) -
 
 struct Reader<'r, 'a> {
     input: &'r mut Input<'a>,
-    seen: Seen,
+    seen: ArchiveSummary,
     /// The records of a global header, which apply to all later entries.
     global: Extended,
     /// The number of bytes that global headers may still have.
@@ -154,7 +154,7 @@ impl Reader<'_, '_> {
                 return self.end(position, there);
             };
             let first = *first.get_or_insert(position);
-            let wrong = |input: &Input<'_>, why: Wrong| input.wrong(position, why);
+            let wrong = |input: &Input<'_>, why: FieldError| input.wrong(position, why);
             match header.kind() {
                 b'x' | b'X' => {
                     let bytes = self.extra(&header, position, &mut room)?;
@@ -237,7 +237,7 @@ impl Reader<'_, '_> {
     }
 
     /// Reads to the next block.
-    fn pad(&mut self, size: u64) -> std::result::Result<(), Wrong> {
+    fn pad(&mut self, size: u64) -> std::result::Result<(), FieldError> {
         let rest = size.next_multiple_of(BLOCK as u64) - size;
         match self.input.skip(rest) {
             Ok(true) => Ok(()),
@@ -253,7 +253,7 @@ impl Reader<'_, '_> {
         link: Vec<u8>,
         mut extended: Extended,
     ) -> std::result::Result<Entry, Failure> {
-        let id = |given: Option<i128>, stored: std::result::Result<i128, Wrong>, what: &str| {
+        let id = |given: Option<i128>, stored: std::result::Result<i128, FieldError>, what: &str| {
             let id = given.map_or(stored, Ok)?;
             u32::try_from(id).map_err(|_| format!("its {what} is {id}, which does not fit into 32 bits"))
         };
@@ -297,13 +297,13 @@ impl Reader<'_, '_> {
                 attributes.mode |= FileType::Fifo.mode_bits();
                 Kind::Special
             }
-            b'M' => return Err(Wrong::from("the rest of a file that begins on another volume").into()),
+            b'M' => return Err(FieldError::from("the rest of a file that begins on another volume").into()),
             kind => return Err(format!("an entry of the unknown type '{}'", kind.escape_ascii()).into()),
         };
         Ok(Entry { position, path: path.to_vec(), attributes, kind })
     }
 
-    fn size(&self, header: &Header<'_>, extended: &Extended) -> std::result::Result<u64, Wrong> {
+    fn size(&self, header: &Header<'_>, extended: &Extended) -> std::result::Result<u64, FieldError> {
         let size = extended.size.map_or_else(|| header.size(), Ok)?;
         u64::try_from(size).ok().filter(|size| *size <= i64::MAX as u64).ok_or_else(|| format!("its size is {size}"))
     }
@@ -335,11 +335,11 @@ impl Reader<'_, '_> {
             while more {
                 let mut block = [0; BLOCK];
                 if !self.block(&mut block).map_err(Failure::Said)? {
-                    return Err(Wrong::from(CUT_OFF).into());
+                    return Err(FieldError::from(CUT_OFF).into());
                 }
                 more = header::more_sparse(&block, &mut ranges)?;
                 if ranges.len() as u64 * size_of::<Range<u64>>() as u64 > HEADER_BYTES_MAX {
-                    return Err(Wrong::from("its sparse map is longer than any that can be stored").into());
+                    return Err(FieldError::from("its sparse map is longer than any that can be stored").into());
                 }
             }
             (real_size, data) = (Some(real_size.unwrap_or(size)), Some(ranges));
@@ -348,7 +348,7 @@ impl Reader<'_, '_> {
             stored -= len;
             data = Some(ranges);
         } else if sparse.major.is_some_and(|major| major > 0) {
-            return Err(Wrong::from("a sparse file of a form that is not known").into());
+            return Err(FieldError::from("a sparse file of a form that is not known").into());
         }
         let Some(data) = data else {
             let content = self.data(stored, None)?;
@@ -377,12 +377,12 @@ impl Reader<'_, '_> {
 const NO_ARCHIVE: &str = "not a tar archive (nor gzip, xz or zstd)";
 const CUT_OFF: &str = "the archive is cut off";
 
-fn short(size: u64) -> Wrong {
+fn short(size: u64) -> FieldError {
     format!("its size is {size} bytes, but the archive is cut off")
 }
 
 /// Checks that ranges ascend, are within the file, and have as many bytes as are stored.
-fn check_map(data: &[Range<u64>], size: u64, stored: u64) -> std::result::Result<(), Wrong> {
+fn check_map(data: &[Range<u64>], size: u64, stored: u64) -> std::result::Result<(), FieldError> {
     let mut end = 0;
     let mut sum = 0;
     for (number, range) in data.iter().enumerate() {
@@ -417,10 +417,10 @@ impl Lines<'_, '_> {
         loop {
             if self.at == BLOCK {
                 if self.read + BLOCK as u64 > self.stored.min(HEADER_BYTES_MAX) {
-                    return Err(Wrong::from("its sparse map is longer than its stored data").into());
+                    return Err(FieldError::from("its sparse map is longer than its stored data").into());
                 }
                 if self.input.read(&mut self.block).map_err(Failure::Said)? < BLOCK {
-                    return Err(Wrong::from(CUT_OFF).into());
+                    return Err(FieldError::from(CUT_OFF).into());
                 }
                 self.read += BLOCK as u64;
                 self.at = 0;
@@ -430,7 +430,7 @@ impl Lines<'_, '_> {
             match byte {
                 b'\n' => return Ok(pax::decimal(&digits)?),
                 digit if digits.len() < 20 => digits.push(digit),
-                _ => return Err(Wrong::from("its sparse map has a line that is no number").into()),
+                _ => return Err(FieldError::from("its sparse map has a line that is no number").into()),
             }
         }
     }
@@ -439,13 +439,13 @@ impl Lines<'_, '_> {
 /// The reason why an entry cannot be accepted.
 enum Failure {
     /// A reason that concerns the entry.
-    Wrong(Wrong),
+    Wrong(FieldError),
     /// An error that already contains its place.
     Said(Error),
 }
 
-impl From<Wrong> for Failure {
-    fn from(why: Wrong) -> Failure {
+impl From<FieldError> for Failure {
+    fn from(why: FieldError) -> Failure {
         Failure::Wrong(why)
     }
 }

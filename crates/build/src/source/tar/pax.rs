@@ -15,7 +15,7 @@ use extant_ondisk::time::Timestamp;
 
 use super::super::left_out::LeftOut;
 use super::acl;
-use super::header::{Wrong, add_range};
+use super::header::{FieldError, add_range};
 use crate::error::shown;
 use crate::tree::{Xattr, stored_name};
 
@@ -71,7 +71,7 @@ impl Extended {
     }
 
     /// Adds the records of a header; they override earlier ones.
-    pub fn add(&mut self, mut bytes: &[u8]) -> Result<(), Wrong> {
+    pub fn add(&mut self, mut bytes: &[u8]) -> Result<(), FieldError> {
         // The map of another header is not continued.
         let before = self.sparse.ranges.take();
         while !bytes.is_empty() {
@@ -88,7 +88,7 @@ impl Extended {
         Ok(())
     }
 
-    fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), Wrong> {
+    fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), FieldError> {
         // An empty value cancels that of a global header.
         let given = || (!value.is_empty()).then(|| value.to_vec());
         let number = || given().map(|value| decimal(&value)).transpose();
@@ -161,7 +161,7 @@ impl Extended {
 
     /// The attributes that an image can store; the others are counted in `left_out`. An ACL as text is used only if
     /// there is none as bytes.
-    pub fn take_xattrs(&mut self, left_out: &mut LeftOut) -> Result<Vec<Xattr>, Wrong> {
+    pub fn take_xattrs(&mut self, left_out: &mut LeftOut) -> Result<Vec<Xattr>, FieldError> {
         for (name, text) in std::mem::take(&mut self.acls) {
             if !self.xattrs.contains_key(name.as_bytes())
                 && let Some(value) = acl::encode(&text, name == acl::DEFAULT)?
@@ -184,8 +184,8 @@ impl Extended {
 }
 
 /// A record without its length and line break, and what follows.
-fn split(bytes: &[u8]) -> Result<(&[u8], &[u8]), Wrong> {
-    let wrong = || Wrong::from("a record of an extended header has a wrong length");
+fn split(bytes: &[u8]) -> Result<(&[u8], &[u8]), FieldError> {
+    let wrong = || FieldError::from("a record of an extended header has a wrong length");
     let space = bytes.iter().take(12).position(|byte| *byte == b' ').ok_or_else(wrong)?;
     let len = usize::try_from(decimal(&bytes[..space])?).map_err(|_| wrong())?;
     if len <= space + 1 || len > bytes.len() || bytes[len - 1] != b'\n' {
@@ -195,7 +195,7 @@ fn split(bytes: &[u8]) -> Result<(&[u8], &[u8]), Wrong> {
 }
 
 /// A number of at most 30 digits.
-pub fn decimal(text: &[u8]) -> Result<i128, Wrong> {
+pub fn decimal(text: &[u8]) -> Result<i128, FieldError> {
     let wrong = || format!("no number: {}", shown(text));
     let (negative, digits) = match text.strip_prefix(b"-") {
         Some(digits) => (true, digits),
@@ -209,7 +209,7 @@ pub fn decimal(text: &[u8]) -> Result<i128, Wrong> {
 }
 
 /// Seconds with any number of digits after the point, of which nine are used.
-fn time(text: &[u8]) -> Result<Timestamp, Wrong> {
+fn time(text: &[u8]) -> Result<Timestamp, FieldError> {
     let wrong = || format!("no time: {}", shown(text));
     let mut parts = text.splitn(2, |byte| *byte == b'.');
     let whole = parts.next().unwrap_or(text);

@@ -25,7 +25,7 @@ use extant_ondisk::time::Timestamp;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
 
-use self::path::Placed;
+use self::path::PathPlace;
 use super::{Body, Id, IdKind, Node, Owners, Xattr};
 use crate::error::shown;
 use crate::{Error, Result};
@@ -329,7 +329,7 @@ impl Builder {
     /// As [`Builder::remove`].
     pub fn make_opaque(&mut self, path: &[u8]) -> Result<()> {
         let (parent, name) = match self.place_parts(path, false)? {
-            Placed::Root => {
+            PathPlace::Root => {
                 // Its number is fixed, so all names are removed instead, so that a repetition costs nothing.
                 if !self.index.is_empty() {
                     for link in self.index.drain() {
@@ -339,8 +339,8 @@ impl Builder {
                 self.last = None;
                 return Ok(());
             }
-            Placed::Missing => return Ok(()),
-            Placed::In(parent, name) => (parent, name),
+            PathPlace::Missing => return Ok(()),
+            PathPlace::In(parent, name) => (parent, name),
         };
         if let Some(node) = self.find(parent, name).filter(|node| self.is_directory(*node)) {
             let copy = self.nodes[node as usize].clone();
@@ -379,9 +379,9 @@ impl Builder {
     /// The node of a path. If its last name is a link, it is not followed.
     fn lookup(&mut self, path: &[u8]) -> std::result::Result<Option<u32>, String> {
         match self.descend(path, false)? {
-            Placed::Root => Ok(Some(ROOT)),
-            Placed::In(parent, name) => Ok(self.find(parent, name)),
-            Placed::Missing => Ok(None),
+            PathPlace::Root => Ok(Some(ROOT)),
+            PathPlace::In(parent, name) => Ok(self.find(parent, name)),
+            PathPlace::Missing => Ok(None),
         }
     }
 

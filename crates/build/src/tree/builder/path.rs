@@ -15,8 +15,8 @@ impl Builder {
     /// The directory and the name of a path, whose parents are created; `None` for the root.
     pub(super) fn place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(u32, &'p [u8])>> {
         match self.place_parts(path, true)? {
-            Placed::In(parent, name) => Ok(Some((parent, name))),
-            Placed::Root | Placed::Missing => Ok(None),
+            PathPlace::In(parent, name) => Ok(Some((parent, name))),
+            PathPlace::Root | PathPlace::Missing => Ok(None),
         }
     }
 
@@ -27,13 +27,13 @@ impl Builder {
     /// The same as [`Builder::place`] for existing parents.
     pub(super) fn existing_place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(u32, &'p [u8])>> {
         match self.place_parts(path, false)? {
-            Placed::In(parent, name) => Ok(Some((parent, name))),
-            Placed::Missing => Ok(None),
-            Placed::Root => Err(self.error(path, "the root cannot be removed")),
+            PathPlace::In(parent, name) => Ok(Some((parent, name))),
+            PathPlace::Missing => Ok(None),
+            PathPlace::Root => Err(self.error(path, "the root cannot be removed")),
         }
     }
 
-    pub(super) fn place_parts<'p>(&mut self, path: &'p [u8], make: bool) -> Result<Placed<'p>> {
+    pub(super) fn place_parts<'p>(&mut self, path: &'p [u8], make: bool) -> Result<PathPlace<'p>> {
         if path.is_empty() {
             return Err(self.error(path, "an entry without a name"));
         }
@@ -46,33 +46,33 @@ impl Builder {
         {
             let node = *node;
             check_name(name).map_err(|why| self.error(path, why))?;
-            return Ok(Placed::In(node, name));
+            return Ok(PathPlace::In(node, name));
         }
         let placed = self.descend(path, make).map_err(|why| self.error(path, why))?;
-        if let Placed::In(parent, _) = placed {
+        if let PathPlace::In(parent, _) = placed {
             self.last = Some((above.to_vec(), parent));
         }
         Ok(placed)
     }
 
     /// Descends a path to its last name. With `make`, missing directories in it are created.
-    pub(super) fn descend<'p>(&mut self, path: &'p [u8], make: bool) -> std::result::Result<Placed<'p>, String> {
+    pub(super) fn descend<'p>(&mut self, path: &'p [u8], make: bool) -> std::result::Result<PathPlace<'p>, String> {
         if self.follow && path.len() >= PATH_MAX {
             return Err(format!("a path of {} bytes; at most {} can be walked", path.len(), PATH_MAX - 1));
         }
         let mut parts = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
-        let Some(mut name) = parts.next() else { return Ok(Placed::Root) };
+        let Some(mut name) = parts.next() else { return Ok(PathPlace::Root) };
         check_name(name)?;
         let (mut at, mut links) = (ROOT, 0);
         for next in parts {
             check_name(next)?;
             match self.step(at, name, make, &mut links)? {
                 Some(directory) => at = directory,
-                None => return Ok(Placed::Missing),
+                None => return Ok(PathPlace::Missing),
             }
             name = next;
         }
-        Ok(Placed::In(at, name))
+        Ok(PathPlace::In(at, name))
     }
 
     /// The directory of a name in the middle of a path, after `links` links.
@@ -179,7 +179,7 @@ impl Builder {
 }
 
 /// The place of a path.
-pub(super) enum Placed<'p> {
+pub(super) enum PathPlace<'p> {
     Root,
     /// A directory and a name in it, which may exist or not.
     In(u32, &'p [u8]),

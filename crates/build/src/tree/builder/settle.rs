@@ -70,13 +70,13 @@ impl Builder {
 /// The directories that can be reached.
 struct Reached {
     /// The state of each directory, by its node.
-    directories: Vec<Known>,
+    directories: Vec<DirectoryState>,
     /// The directories of the current climb.
     climbed: Vec<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
+enum DirectoryState {
     Reached,
     NotReached,
     /// Reachable if its parent is.
@@ -85,20 +85,20 @@ enum Known {
 
 impl Reached {
     fn new(builder: &Builder) -> Reached {
-        let mut directories = vec![Known::NotReached; builder.nodes.len()];
+        let mut directories = vec![DirectoryState::NotReached; builder.nodes.len()];
         for link in &builder.index {
             let node = builder.links[*link as usize].node;
             if builder.is_directory(node) {
-                directories[node as usize] = Known::Entered;
+                directories[node as usize] = DirectoryState::Entered;
             }
         }
-        directories[ROOT as usize] = Known::Reached;
+        directories[ROOT as usize] = DirectoryState::Reached;
         Reached { directories, climbed: Vec::new() }
     }
 
     fn is_reached(&mut self, builder: &Builder, directory: u32) -> bool {
         let mut at = directory;
-        while self.directories[at as usize] == Known::Entered {
+        while self.directories[at as usize] == DirectoryState::Entered {
             self.climbed.push(at);
             at = builder.parent(at);
         }
@@ -106,6 +106,6 @@ impl Reached {
         for below in self.climbed.drain(..) {
             self.directories[below as usize] = known;
         }
-        known == Known::Reached
+        known == DirectoryState::Reached
     }
 }

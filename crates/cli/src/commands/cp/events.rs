@@ -17,7 +17,7 @@ use super::progress::Progress;
 use crate::args::CpArgs;
 use crate::failure::{Failure, HURT, OPERATIONAL, Report, Result, warn};
 use crate::opened;
-use crate::rescued::{Did, Tally};
+use crate::rescued::{AccessKind, Tally};
 use crate::server::signals::{Input, Stop};
 use crate::text::{Output, shown};
 
@@ -39,7 +39,7 @@ impl<'a> Events<'a> {
             stop,
             progress: Progress::new(),
             report: RefCell::default(),
-            tally: RefCell::new(Tally::new(Did::Read)),
+            tally: RefCell::new(Tally::new(AccessKind::Read)),
             warned: Cell::new(false),
         }
     }

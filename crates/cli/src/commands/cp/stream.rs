@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use extant_fs::{Error, Filesystem};
 use extant_ondisk::inode::FileType;
 use extant_ondisk::time::Timestamp;
-use extant_transfer::content::{self, CHUNK_BYTES, Ended};
+use extant_transfer::content::{self, CHUNK_BYTES, TransferError};
 use extant_transfer::copy::{Node, closed};
 use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags, fstat, open};
@@ -53,8 +53,8 @@ fn print(fs: &Filesystem, path: &[u8], out: &Out<'_>) -> Result<()> {
     });
     let missing = match read {
         Ok(missing) => missing,
-        Err(Ended::Write(e)) => return Err(e),
-        Err(Ended::Read(e)) => return Err(failed(e)),
+        Err(TransferError::Write(e)) => return Err(e),
+        Err(TransferError::Read(e)) => return Err(failed(e)),
     };
     out.zeroes(fs.getattr(&file).size.saturating_sub(pos))?;
     missing.map_or(Ok(()), |missing| Err(image::hurt(fs, path, &missing)))?;

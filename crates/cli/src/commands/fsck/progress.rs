@@ -17,15 +17,15 @@ use crate::failure::{Failure, Result};
 static CLASS: LockClass = LockClass::new("fsck progress", 962);
 
 /// Where the progress is shown.
-enum Shown {
+enum ProgressDisplay {
     Bar(ProgressBar),
     Lines(File, String),
 }
 
-struct Far {
+struct ProgressState {
     pass: u32,
     done: u64,
-    to: Shown,
+    to: ProgressDisplay,
 }
 
 /// Reports the progress by a bar, or by lines on a file descriptor with pass, part, whole and image.
@@ -35,28 +35,28 @@ pub fn progress(fd: i32, name: &str) -> Result<Progress> {
         if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:50}] {percent}%") {
             bar.set_style(style);
         }
-        Shown::Bar(bar)
+        ProgressDisplay::Bar(bar)
     } else {
         let path = format!("/proc/self/fd/{}", fd.unsigned_abs());
         let open = OpenOptions::new().append(true).open(&path).or_else(|_| OpenOptions::new().write(true).open(&path));
-        Shown::Lines(open.map_err(|e| Failure::new(USAGE, format!("-C {fd}: {e}")))?, name.to_owned())
+        ProgressDisplay::Lines(open.map_err(|e| Failure::new(USAGE, format!("-C {fd}: {e}")))?, name.to_owned())
     };
-    let far = Mutex::new(&CLASS, Far { pass: 0, done: 0, to });
+    let far = Mutex::new(&CLASS, ProgressState { pass: 0, done: 0, to });
     Ok(Progress(Arc::new(move |pass, done, total| tell(&mut far.lock(), pass, done, total))))
 }
 
 /// Threads are not in step, so only progress beyond the last report is shown.
-fn tell(far: &mut Far, pass: u32, done: u64, total: u64) {
+fn tell(far: &mut ProgressState, pass: u32, done: u64, total: u64) {
     if (pass, done) <= (far.pass, far.done) {
         return;
     }
     (far.pass, far.done) = (pass, done);
     match &mut far.to {
-        Shown::Bar(bar) => {
+        ProgressDisplay::Bar(bar) => {
             bar.set_message(format!("pass {pass}"));
             bar.set_position(done * 1000 / total.max(1));
         }
         // If the reader has closed the descriptor, the check continues.
-        Shown::Lines(file, name) => drop(writeln!(file, "{pass} {done} {total} {name}")),
+        ProgressDisplay::Lines(file, name) => drop(writeln!(file, "{pass} {done} {total} {name}")),
     }
 }

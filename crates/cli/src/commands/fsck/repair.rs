@@ -19,7 +19,7 @@ use extant_fs::{Filesystem, MountOptions};
 use extant_image::probe;
 use extant_recovery::Replay;
 use extant_recovery::locate::open_journal;
-use extant_repair::{Decision, End, How, Layers, Outcome, Sharing, Stands, Step, prove, unfinished};
+use extant_repair::{Decision, End, ImageState, Layers, Outcome, Sharing, Step, WriteMethod, prove, unfinished};
 
 use super::super::change;
 use super::{CORRECTED, OPERATIONAL, UNCORRECTED, ask, failed, journal, operational, options, show, skip};
@@ -175,33 +175,33 @@ fn write(args: &FsckArgs, spec: &ImageSpec, device: &Arc<dyn BlockDevice>, outco
     let image = image_argument(spec);
     let how = |record: &Path| format!("'{}'", change::undo_command(record, spec));
     match (written, record) {
-        (Ok(How::Journal { blocks }), _) if !args.json => {
+        (Ok(WriteMethod::Journal { blocks }), _) if !args.json => {
             writeln!(std::io::stdout(), "{name}: {blocks} blocks written as one transaction of the journal")?;
         }
-        (Ok(How::Undo { blocks }), Some(record)) if !args.json => {
+        (Ok(WriteMethod::Undo { blocks }), Some(record)) if !args.json => {
             writeln!(std::io::stdout(), "{name}: {blocks} blocks written; {} undoes it", how(&record))?;
         }
-        (Ok(How::Plain { blocks }), _) if !args.json => {
+        (Ok(WriteMethod::Plain { blocks }), _) if !args.json => {
             writeln!(std::io::stdout(), "{name}: {blocks} blocks written, without a record of the old ones")?;
         }
         (Ok(_), _) => {}
         (Err(e), record) => {
-            let stands = if let extant_repair::Error::Write { stands, .. } = e { stands } else { Stands::Old };
+            let stands = if let extant_repair::Error::Write { stands, .. } = e { stands } else { ImageState::Old };
             let (state, next) = match (stands, &record) {
-                (Stands::Old, Some(record)) => {
+                (ImageState::Old, Some(record)) => {
                     // Nothing refers to the record.
                     let _ = std::fs::remove_file(record);
                     let places = format!("'extant fsck -y -z FILE {image}' keeps the old blocks in another place");
                     ("the image is not changed", places)
                 }
-                (Stands::Old, None) => ("the image is not changed", again(&image)),
-                (Stands::Log, _) => ("the repair is in the image's log, or not begun", again(&image)),
-                (Stands::Recorded, Some(record)) => {
+                (ImageState::Old, None) => ("the image is not changed", again(&image)),
+                (ImageState::Log, _) => ("the repair is in the image's log, or not begun", again(&image)),
+                (ImageState::Recorded, Some(record)) => {
                     let undone = how(record);
                     let anew = format!("{undone} brings back the state before it, and then {}", again(&image));
                     ("the repair may be written in part", anew)
                 }
-                (Stands::Mixture | Stands::Recorded, _) => ("the repair may be written in part", again(&image)),
+                (ImageState::Mixture | ImageState::Recorded, _) => ("the repair may be written in part", again(&image)),
             };
             return Err(Failure::new(OPERATIONAL, format!("{name}: {state}: {e}; {next}")));
         }

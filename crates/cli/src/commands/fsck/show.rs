@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use extant_check::{Finding, Place, Preen, Report, Severity};
-use extant_repair::{End, Loss, Lost, Outcome, Step};
+use extant_repair::{End, Loss, LossKind, Outcome, Step};
 use serde_json::{Value, json};
 
 use crate::failure::Result;
@@ -167,12 +167,12 @@ pub fn plan_as_json(outcome: &Outcome) -> Value {
     };
     let loss = |loss: &Loss| {
         let kind = match loss.lost {
-            Lost::File { .. } => "file",
-            Lost::Name { .. } => "name",
-            Lost::Bytes { .. } => "bytes",
-            Lost::Size { .. } => "size",
-            Lost::Target => "target",
-            Lost::Attributes { .. } => "attributes",
+            LossKind::File { .. } => "file",
+            LossKind::Name { .. } => "name",
+            LossKind::Bytes { .. } => "bytes",
+            LossKind::Size { .. } => "size",
+            LossKind::Target => "target",
+            LossKind::Attributes { .. } => "attributes",
         };
         let path = String::from_utf8_lossy(&loss.path).into_owned();
         json!({ "path": path, "inode": loss.ino.0, "kind": kind, "text": loss.to_string() })

@@ -27,7 +27,7 @@ static BEGUN: Mutex<List> = Mutex::new(&CLASS, List { all: Vec::new(), claiming:
 const CLAIM_PAUSE: Duration = Duration::from_millis(5);
 
 struct List {
-    all: Vec<Begun>,
+    all: Vec<StartedImage>,
     /// Whether a file is being created or claimed.
     claiming: bool,
     /// Whether signals no longer end the command.
@@ -38,17 +38,17 @@ struct List {
 const LOST: &str = "; what it held is lost, and it has no file system: make it again";
 
 #[derive(Clone, PartialEq)]
-enum Begun {
+enum StartedImage {
     /// A new file, which this command has claimed.
     Made(PathBuf, FileId),
     /// An existing image, by its name for messages.
     Overwritten(String),
 }
 
-impl Begun {
+impl StartedImage {
     /// Removes a new file, unless another file has its name by now.
     fn remove(&self) {
-        if let Begun::Made(path, file) = self
+        if let StartedImage::Made(path, file) = self
             && path.metadata().is_ok_and(|meta| (meta.dev(), meta.ino()) == *file)
         {
             let _ = std::fs::remove_file(path);
@@ -74,7 +74,7 @@ pub fn watch_signals() {
             let mut end = ended_by(signal);
             for begun in &list.all {
                 begun.remove();
-                if let Begun::Overwritten(name) = begun {
+                if let StartedImage::Overwritten(name) = begun {
                     let how = end.message;
                     end.message = format!("{name}: {how}{LOST}");
                 }
@@ -105,23 +105,23 @@ impl Drop for Claiming {
 /// The unfinished image of this command, if there is one.
 #[derive(Default)]
 pub struct Unfinished {
-    begun: Option<Begun>,
+    begun: Option<StartedImage>,
 }
 
 impl Unfinished {
-    fn begin(&mut self, begun: Begun) {
+    fn begin(&mut self, begun: StartedImage) {
         BEGUN.lock().all.push(begun.clone());
         self.begun = Some(begun);
     }
 
     /// Registers the file at `path`, which is new and used by no other command.
     pub fn made(&mut self, path: &Path, file: FileId) {
-        self.begin(Begun::Made(path.to_owned(), file));
+        self.begin(StartedImage::Made(path.to_owned(), file));
     }
 
     /// Registers the image `name`, whose old content is lost from here on.
     pub fn overwrite(&mut self, name: &str) {
-        self.begin(Begun::Overwritten(name.into()));
+        self.begin(StartedImage::Overwritten(name.into()));
     }
 
     /// From now on, no signal ends the command, because the next writes complete the image.
@@ -143,8 +143,8 @@ impl Unfinished {
         list.all.retain(|other| *other != begun);
         begun.remove();
         match begun {
-            Begun::Made(..) => "",
-            Begun::Overwritten(_) => LOST,
+            StartedImage::Made(..) => "",
+            StartedImage::Overwritten(_) => LOST,
         }
     }
 }

@@ -22,8 +22,8 @@ use extant_check::Options;
 use extant_image::probe;
 use extant_ondisk::growth::{Backups, target};
 use extant_ondisk::superblock::{Geometry, SuperBlock};
-use extant_repair::resize::{CannotGrow, CannotShrink, Growth, NoGrowth, Smaller, grow, shrink};
-use extant_repair::{How, Unsound};
+use extant_repair::resize::{CannotGrow, CannotShrink, Growth, NoGrowth, ShrinkTarget, grow, shrink};
+use extant_repair::{Unsound, WriteMethod};
 
 pub use self::program::{is_name, run as run_program};
 use self::room::Room;
@@ -85,9 +85,9 @@ fn resize(args: &ResizeArgs, image: &mut Room, size: Size) -> Result<()> {
     }
     let bytes = size.bytes(sb.blocks_count << sb.block_bits, image.longest());
     match size {
-        Size::Min => return make_smaller(args, image, &sb, Smaller::Least),
+        Size::Min => return make_smaller(args, image, &sb, ShrinkTarget::Least),
         Size::To(_) if bytes < sb.blocks_count << sb.block_bits => {
-            return make_smaller(args, image, &sb, Smaller::To(bytes));
+            return make_smaller(args, image, &sb, ShrinkTarget::To(bytes));
         }
         _ => {}
     }
@@ -131,7 +131,7 @@ fn shape(blocks: u64, groups: u32, block_size: u32) -> String {
 }
 
 /// Makes the file system smaller, then the file shorter if the file system reached to its end.
-fn make_smaller(args: &ResizeArgs, image: &mut Room, sb: &SuperBlock, size: Smaller) -> Result<()> {
+fn make_smaller(args: &ResizeArgs, image: &mut Room, sb: &SuperBlock, size: ShrinkTarget) -> Result<()> {
     let name = image.spec.shown();
     let check = check_options();
     let overlay = Arc::new(change::layers().over(image.device.clone()));
@@ -193,7 +193,7 @@ fn write(args: &ResizeArgs, image: &mut Room, old: &SuperBlock, growth: &Growth)
         writeln!(out, "{name}: {} inodes have other numbers now: theirs were behind the end", growth.renumbered)?;
     }
     match (how, record) {
-        (How::Journal { blocks }, _) => {
+        (WriteMethod::Journal { blocks }, _) => {
             writeln!(out, "{name}: {blocks} old blocks changed as one transaction of the journal")?;
         }
         (_, Some(record)) if wanted.is_some() => {
@@ -221,7 +221,7 @@ impl Room {
     }
 
     /// Why the file system does not shrink, and the next step.
-    fn not_shrunk(&self, e: &CannotShrink, size: Smaller) -> Failure {
+    fn not_shrunk(&self, e: &CannotShrink, size: ShrinkTarget) -> Failure {
         let image = image_argument(&self.spec);
         let from = argument(&[b"image:", self.spec.source().as_os_str().as_bytes()].concat(), "");
         let next = match e {
@@ -230,7 +230,7 @@ impl Room {
             }
             CannotShrink::Failed(_) | CannotShrink::Unsound(_) => "nothing was written".to_owned(),
             _ => {
-                let size = if let Smaller::To(bytes) = size { bytes.to_string() } else { "auto".to_owned() };
+                let size = if let ShrinkTarget::To(bytes) = size { bytes.to_string() } else { "auto".to_owned() };
                 format!("'extant mkfs --from {from} --size {size} NEW' makes a new image of that size with its files")
             }
         };

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use extant_base::size;
 use extant_image::probe;
-use extant_repair::resize::{Smaller, shrink};
+use extant_repair::resize::{ShrinkTarget, shrink};
 
 use super::room::Room;
 use super::{FAILED, check_options};
@@ -69,8 +69,8 @@ fn print_least(program: &ResizeProgram) -> Result<()> {
     change::refuse_unfinished(&*image.device, &image.spec)?;
     let (sb, _) = probe(&*image.device)?;
     let overlay = Arc::new(change::layers().over(image.device.clone()));
-    let smaller =
-        shrink(overlay, &check_options(), Smaller::Least).map_err(|e| image.not_shrunk(&e, Smaller::Least))?;
+    let smaller = shrink(overlay, &check_options(), ShrinkTarget::Least)
+        .map_err(|e| image.not_shrunk(&e, ShrinkTarget::Least))?;
     let least = smaller.map_or(sb.blocks_count, |smaller| smaller.after.blocks_count);
     let mut out = Output::new();
     // Scripts parse the text after the colon.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use extant_block::BlockDevice;
 use extant_block::device::{MemDevice, OffsetDevice};
-use extant_image::{Opened, is_remote, partition_end, write_stages};
+use extant_image::{OpenImage, is_remote, partition_end, write_stages};
 use extant_ondisk::partition::{CannotMove, PartitionEnd};
 
 use crate::args::ImageArgs;
@@ -45,7 +45,7 @@ struct Partition {
 impl Room {
     /// Opens an image for writing.
     pub fn open(spec: ImageSpec, how: ImageArgs) -> Result<Room> {
-        let Opened { device, .. } = image::open(&spec, &how.access(false))?;
+        let OpenImage { device, .. } = image::open(&spec, &how.access(false))?;
         let part = spec.canonical().part;
         let mut room = Room { spec, how, part, device, partition: None, was_bytes: None };
         if let Part::Partition(number) = part

@@ -23,7 +23,7 @@ use extant_image::probe;
 use extant_ondisk::features::Compat;
 use extant_ondisk::superblock::SuperBlock;
 use extant_repair::tune::{CannotTune, Change, Feature, tune};
-use extant_repair::{How, Unsound};
+use extant_repair::{Unsound, WriteMethod};
 
 use super::change;
 use super::journal_device::Journal;
@@ -129,7 +129,7 @@ fn work(args: &TuneArgs, how: &ImageArgs, spec: &ImageSpec) -> Result<()> {
         writeln!(out, "{name}: {line}")?;
     }
     match (how, record) {
-        (How::Journal { .. }, _) | (_, None) => {}
+        (WriteMethod::Journal { .. }, _) | (_, None) => {}
         (_, Some(record)) if letters.undo_file.is_some() => {
             writeln!(out, "{name}: '{}' undoes it", change::undo_command(&record, spec))?;
         }
@@ -167,7 +167,7 @@ fn refusal(spec: &ImageSpec, e: &CannotTune) -> Failure {
 }
 
 /// Opens the journal on another device that is added or removed. An added one becomes a change.
-fn open_journal(asked: &mut Asked, sb: &SuperBlock, forced: bool, spec: &ImageSpec) -> Result<Option<Journal>> {
+fn open_journal(asked: &mut TuneRequest, sb: &SuperBlock, forced: bool, spec: &ImageSpec) -> Result<Option<Journal>> {
     let removes = Change::Feature { feature: HAS_JOURNAL, on: false };
     match (&asked.journal, sb.external_journal()) {
         (JournalAsked::Released(path), Some(uuid)) => Ok(Some(Journal::of(path, uuid, sb.uuid())?)),
@@ -188,7 +188,7 @@ fn open_journal(asked: &mut Asked, sb: &SuperBlock, forced: bool, spec: &ImageSp
 }
 
 /// The changes that a command line requests.
-struct Asked {
+struct TuneRequest {
     changes: Vec<Change>,
     journal: JournalAsked,
 }

@@ -15,11 +15,11 @@ use extant_ondisk::time::Timestamp;
 use extant_repair::tune::{Change, Feature};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::{Asked, JournalAsked};
+use super::{JournalAsked, TuneRequest};
 use crate::args::TuneLetters;
 use crate::failure::{Failure, Result};
 use crate::image::ImageSpec;
-use crate::owner::Given;
+use crate::owner::OwnerSpec;
 use crate::text::{shown, uuid};
 use crate::when;
 
@@ -72,7 +72,7 @@ pub fn has_changes(letters: &TuneLetters) -> bool {
 }
 
 /// The changes that the options request, features first, the UUID last.
-pub fn changes(letters: &TuneLetters, sb: &SuperBlock, spec: &ImageSpec) -> Result<Asked> {
+pub fn changes(letters: &TuneLetters, sb: &SuperBlock, spec: &ImageSpec) -> Result<TuneRequest> {
     let image = spec.shown();
     if letters.inode_size.is_some() {
         let next = "'extant mkfs --from image:OLD -I BYTES NEW' makes a new image with the same files";
@@ -123,7 +123,7 @@ pub fn changes(letters: &TuneLetters, sb: &SuperBlock, spec: &ImageSpec) -> Resu
     if matches!(journal, JournalAsked::Released(_)) && sb.external_journal().is_none() {
         return Err(Failure::usage(format!("{image}: -J device=: its journal is not on another device")));
     }
-    Ok(Asked { changes, journal })
+    Ok(TuneRequest { changes, journal })
 }
 
 fn words(lists: &[String]) -> impl Iterator<Item = &str> {
@@ -244,7 +244,7 @@ fn last_check(text: &str) -> Result<Change> {
 }
 
 fn owner(letter: &str, text: &str) -> Result<Change> {
-    let given = Given::parse(text).map_err(|e| Failure::usage(format!("{letter}: {e}")))?;
+    let given = OwnerSpec::parse(text).map_err(|e| Failure::usage(format!("{letter}: {e}")))?;
     let takes = "a name or a number up to 65535";
     let short = |id: Option<u32>| {
         id.and_then(|id| u16::try_from(id).ok()).ok_or_else(|| wrong(letter, text.trim_start_matches(':'), takes))

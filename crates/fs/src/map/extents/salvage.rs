@@ -8,7 +8,7 @@
 
 use extant_ondisk::damage::Damage as _;
 use extant_ondisk::extent::{LOGICAL_END, NodeContext, NodeRef};
-use extant_ondisk::map::{self, Child, Form, Found, MapDamage, Run};
+use extant_ondisk::map::{self, Child, Form, MapDamage, Run, StepItem};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
 use crate::map::{Lost, MapRoot, MapState, MapStore, Mapping};
@@ -32,11 +32,11 @@ impl Around {
         Around { block, run: None, child: None, after, next: end, damage: None }
     }
 
-    fn note(&mut self, lblk: u32, found: Found) {
+    fn note(&mut self, lblk: u32, found: StepItem) {
         let (first, end) = match &found {
-            Found::Run(run) => (run.lblk.0, u64::from(run.lblk.0) + u64::from(run.len)),
-            Found::Child(child) => (child.first, child.end),
-            Found::Damage(damage) => {
+            StepItem::Run(run) => (run.lblk.0, u64::from(run.lblk.0) + u64::from(run.len)),
+            StepItem::Child(child) => (child.first, child.end),
+            StepItem::Damage(damage) => {
                 self.damage = self.damage.or(Some(*damage).filter(MapDamage::is_fatal));
                 return;
             }
@@ -44,11 +44,11 @@ impl Around {
         let is_behind = first > lblk;
         self.next = if is_behind { self.next.min(first.into()) } else { self.next };
         match found {
-            Found::Child(child) if is_behind => {
+            StepItem::Child(child) if is_behind => {
                 self.after = self.after.filter(|after| after.first <= child.first).or(Some(child));
             }
-            Found::Run(run) if !is_behind && u64::from(lblk) < end => self.run = Some(run),
-            Found::Child(child) if u64::from(lblk) < end => self.child = Some(child),
+            StepItem::Run(run) if !is_behind && u64::from(lblk) < end => self.run = Some(run),
+            StepItem::Child(child) if u64::from(lblk) < end => self.child = Some(child),
             _ => {}
         }
     }

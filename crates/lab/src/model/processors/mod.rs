@@ -18,7 +18,7 @@ mod hardware;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use extant_base::sim::{self, Code, CodeTable, Costs, Use};
+use extant_base::sim::{self, Code, CodeTable, ContentionCost, Costs};
 use serde::{Deserialize, Serialize};
 
 pub use calibrate::{Profiled, Shared, calibrate};
@@ -159,7 +159,7 @@ pub(super) struct Modelled<T> {
     pub ending: &'static str,
     pub value: T,
     pub virtual_ns: u64,
-    uses: Vec<Use>,
+    uses: Vec<ContentionCost>,
 }
 
 /// Runs `body` on modelled processors, once at each of [`SCALES`].
@@ -215,7 +215,7 @@ impl<T> Modelled<T> {
         for row in self.uses.iter().take(NAMED).filter(|row| row.wait_ns > 0) {
             bench.measured(&format!("waiting_percent.{}", row.name.replace(' ', "_")), percent(row.wait_ns, all));
         }
-        let row = |u: &Use| LockRow {
+        let row = |u: &ContentionCost| LockRow {
             name: u.name.to_owned(),
             acquired: u.taken,
             contended: u.contended,

@@ -8,7 +8,7 @@
 //! [`crate::lock::LISTS`], under the group's lock or none.
 
 use super::lists::Lists;
-use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, Pass, Rules, order_of};
+use super::{Criterion, GroupChoice, GroupInfo, GroupTest, LINUX_5_13, Pass, Rules, order_of};
 
 static RULES: Rules = Rules { closed_files_apart: false, orlov_unscaled: false, ..LINUX_5_13 };
 
@@ -34,7 +34,7 @@ impl GroupChoice for GoalFirst {
         self.averages.put(group, info.average().and_then(order_of), true);
     }
 
-    fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32> {
+    fn next(&self, pass: &mut Pass, good: GroupTest<'_>) -> Option<u32> {
         loop {
             let (lists, order) = match pass.criterion {
                 Criterion::Power2 => (&self.largest, pass.order.unwrap_or(0)),

@@ -79,7 +79,7 @@ impl Criterion {
 
 /// How a group is searched for free blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Within {
+pub enum GroupSearch {
     /// Free runs are measured one by one, up to a limit (Linux: `ext4_mb_complex_scan_group`).
     Measured,
     /// The first run that is long enough, else the longest.
@@ -129,7 +129,7 @@ pub struct Rules {
     /// Small files that are written together get one run ([`crate::Allocator::choose_with`]), even while other files
     /// are being written.
     pub together: bool,
-    pub within: Within,
+    pub within: GroupSearch,
 }
 
 /// Linux 5.13. The rules of other policies are given as differences from these.
@@ -142,7 +142,7 @@ pub const LINUX_5_13: Rules = Rules {
     trim_orders: 0,
     keeps_remnants: true,
     together: false,
-    within: Within::Measured,
+    within: GroupSearch::Measured,
 };
 
 /// The numbers that a group publishes.
@@ -220,7 +220,7 @@ impl Pass {
     }
 
     /// The next good group of such a walk.
-    pub fn walk_to(&mut self, good: Good<'_>) -> Option<u32> {
+    pub fn walk_to(&mut self, good: GroupTest<'_>) -> Option<u32> {
         while let Some(group) = self.walk() {
             if good(self, group) {
                 return Some(group);
@@ -230,7 +230,7 @@ impl Pass {
     }
 
     /// As [`Pass::walk_to`], but continues through the criteria.
-    pub fn walk_on(&mut self, good: Good<'_>) -> Option<u32> {
+    pub fn walk_on(&mut self, good: GroupTest<'_>) -> Option<u32> {
         loop {
             let found = self.walk_to(good);
             if found.is_some() || !self.relax() {
@@ -246,7 +246,7 @@ impl Pass {
 }
 
 /// Whether a group looks good enough for the pass; the group is counted as considered.
-pub type Good<'a> = &'a mut dyn FnMut(&Pass, u32) -> bool;
+pub type GroupTest<'a> = &'a mut dyn FnMut(&Pass, u32) -> bool;
 
 /// The interface of a policy.
 pub trait GroupChoice: Send + Sync {
@@ -257,7 +257,7 @@ pub trait GroupChoice: Send + Sync {
     fn changed(&self, group: u32, info: GroupInfo);
 
     /// The next group to search; moves the pass to the next criterion if no group is left. None if no block is free.
-    fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32>;
+    fn next(&self, pass: &mut Pass, good: GroupTest<'_>) -> Option<u32>;
 
     /// At [`Criterion::Any`], an extent of this length ends the search, because longer ones are unlikely.
     fn enough(&self, limit: u32) -> u32 {

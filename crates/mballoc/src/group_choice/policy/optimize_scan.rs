@@ -17,7 +17,7 @@ use extant_base::sync::Mutex;
 use extant_base::sync::atomic::{AtomicU32, Ordering};
 
 use super::lists::Lists;
-use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, Pass, Rules};
+use super::{Criterion, GroupChoice, GroupInfo, GroupTest, LINUX_5_13, Pass, Rules};
 use crate::lock;
 
 /// The state of `optimize-scan`; see the module.
@@ -39,7 +39,7 @@ impl OptimizeScan {
     }
 
     /// The next group in order of averages. `pass.at`: average and number behind the last group named.
-    fn next_by_average(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32> {
+    fn next_by_average(&self, pass: &mut Pass, good: GroupTest<'_>) -> Option<u32> {
         let from = ((pass.at >> 32) as u32, pass.at as u32).max((pass.len, 0));
         let averages = self.averages.lock();
         let found = averages.range(from..).copied().find(|&(_, g)| g < pass.limit && good(pass, g));
@@ -68,7 +68,7 @@ impl GroupChoice for OptimizeScan {
         }
     }
 
-    fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32> {
+    fn next(&self, pass: &mut Pass, good: GroupTest<'_>) -> Option<u32> {
         loop {
             let found = match pass.criterion {
                 Criterion::Power2 => self.largest.next(pass.order.unwrap_or(0), pass, &mut *good),

@@ -9,7 +9,7 @@
 //! # Locking
 //! None.
 
-use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, ORDERS, Pass, Rules, Streams, order_of};
+use super::{Criterion, GroupChoice, GroupInfo, GroupTest, LINUX_5_13, ORDERS, Pass, Rules, Streams, order_of};
 use crate::group_choice::group_set::Family;
 
 static RULES: Rules = Rules {
@@ -77,7 +77,7 @@ impl GroupChoice for OrderedGroups {
         self.averages.put(group, info.average().and_then(order_of));
     }
 
-    fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32> {
+    fn next(&self, pass: &mut Pass, good: GroupTest<'_>) -> Option<u32> {
         loop {
             loop {
                 let group = match pass.criterion {

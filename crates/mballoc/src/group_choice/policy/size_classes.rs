@@ -18,7 +18,7 @@
 //! # Locking
 //! None.
 
-use super::{Criterion, Good, GroupChoice, GroupInfo, LINUX_5_13, ORDERS, Pass, Rules, Streams, order_of};
+use super::{Criterion, GroupChoice, GroupInfo, GroupTest, LINUX_5_13, ORDERS, Pass, Rules, Streams, order_of};
 use crate::group_choice::group_set::{Family, GroupSet};
 
 /// Groups of the order just below the wanted length are worth trying, but only this many, because all of them may be
@@ -152,7 +152,7 @@ impl GroupChoice for SizeClasses {
         self.families[FREE].put(group, order_of(info.free));
     }
 
-    fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32> {
+    fn next(&self, pass: &mut Pass, good: GroupTest<'_>) -> Option<u32> {
         loop {
             while let Some(group) = self.candidate(pass) {
                 if good(pass, group) {

@@ -32,7 +32,7 @@
 
 use extant_base::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Criterion, Good, GroupChoice, GroupInfo, Growth, Pass, Rules, Streams, Within};
+use super::{Criterion, GroupChoice, GroupInfo, GroupSearch, GroupTest, Growth, Pass, Rules, Streams};
 use crate::Geometry;
 use crate::group_choice::maxima::{Maxima, class_for, class_of};
 
@@ -45,7 +45,7 @@ static RULES: Rules = Rules {
     trim_orders: 0,
     keeps_remnants: false,
     together: true,
-    within: Within::Direct,
+    within: GroupSearch::Direct,
 };
 
 /// The home of files for which an fsync waits.
@@ -217,7 +217,7 @@ impl GroupChoice for SureFit {
         self.unknown.set(group, if known || self.is_first(group) { 0 } else { class_of(info.free) });
     }
 
-    fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32> {
+    fn next(&self, pass: &mut Pass, good: GroupTest<'_>) -> Option<u32> {
         loop {
             let found = match pass.criterion {
                 // Files use the first groups of flex groups only if no other group fits.

@@ -7,7 +7,7 @@
 //! # Locking
 //! None.
 
-use super::{Good, GroupChoice, GroupInfo, LINUX_5_13, Pass, Rules};
+use super::{GroupChoice, GroupInfo, GroupTest, LINUX_5_13, Pass, Rules};
 
 /// This policy has no state.
 pub struct Vanilla;
@@ -19,7 +19,7 @@ impl GroupChoice for Vanilla {
 
     fn changed(&self, _: u32, _: GroupInfo) {}
 
-    fn next(&self, pass: &mut Pass, good: Good<'_>) -> Option<u32> {
+    fn next(&self, pass: &mut Pass, good: GroupTest<'_>) -> Option<u32> {
         pass.walk_on(good)
     }
 

@@ -45,7 +45,7 @@ fn random_meta(rng: &mut Rng, blocks: u64) -> MetaRequest {
 
 /// Counts of requests, and how often zones served them, grew and were lent.
 #[derive(Default)]
-struct Done {
+struct RequestCounts {
     requests: u64,
     hits: u64,
     grown: u64,
@@ -54,7 +54,13 @@ struct Done {
 
 /// Fills and empties a disk, and remounts it from time to time, also with other policies.
 #[expect(clippy::too_many_lines, reason = "one arm a random operation of the model")]
-fn ages(first: MetaPolicy, shape: &(Geometry, Vec<(BlockNr, u64)>), seed: u64, requests: u64, done: &mut Done) {
+fn ages(
+    first: MetaPolicy,
+    shape: &(Geometry, Vec<(BlockNr, u64)>),
+    seed: u64,
+    requests: u64,
+    done: &mut RequestCounts,
+) {
     let (geometry, own) = shape;
     let store = Arc::new(ModelStore::new(geometry.clone()));
     for (start, len) in own {
@@ -162,12 +168,12 @@ fn ages(first: MetaPolicy, shape: &(Geometry, Vec<(BlockNr, u64)>), seed: u64, r
 fn no_block_is_lost_or_handed_out_twice() {
     let shapes = shapes();
     let each = 1_000_000 / (MetaPolicy::ALL.len() * shapes.len()) as u64;
-    let mut done = Done::default();
+    let mut done = RequestCounts::default();
     for policy in MetaPolicy::ALL {
         for (seed, shape) in (1..).zip(&shapes) {
             ages(policy, shape, seed, each + 1, &mut done);
         }
     }
-    let Done { requests, hits, grown, lent } = done;
+    let RequestCounts { requests, hits, grown, lent } = done;
     assert!(requests >= 1_000_000 && hits > 10_000 && grown > 100 && lent > 100, "{requests} {hits} {grown} {lent}");
 }

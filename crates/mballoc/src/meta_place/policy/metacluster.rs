@@ -8,7 +8,7 @@
 //! # Locking
 //! None.
 
-use super::{Ahead, MetaPlace, Place, Zoning};
+use super::{MetaPlace, Place, SetAsideAmount, Zoning};
 use crate::MetaRole;
 
 pub static MIDDLE: Zoning = Zoning {
@@ -16,7 +16,7 @@ pub static MIDDLE: Zoning = Zoning {
     per_group: 1,
     share: 128,
     place: Place::Middle,
-    ahead: Ahead::All,
+    ahead: SetAsideAmount::All,
     owners: 0,
     roles: &[MetaRole::Indirect],
 };

@@ -56,7 +56,7 @@ pub enum Place {
 
 /// How much of a region is set aside while there is plenty of space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ahead {
+pub enum SetAsideAmount {
     /// All areas.
     All,
     /// Enough areas to leave half an area of free blocks.
@@ -73,7 +73,7 @@ pub struct Zoning {
     /// The length of an area is the size of a group divided by this.
     pub share: u32,
     pub place: Place,
-    pub ahead: Ahead,
+    pub ahead: SetAsideAmount,
     /// How many owners continue in windows of their own. If it is not 0, there are pages, each for inodes of the same
     /// group; if it is 0, there are neither.
     pub owners: usize,

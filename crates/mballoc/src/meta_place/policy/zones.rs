@@ -14,7 +14,7 @@
 //! # Locking
 //! None.
 
-use super::{Ahead, MetaPlace, Place, Zoning};
+use super::{MetaPlace, Place, SetAsideAmount, Zoning};
 use crate::MetaRole;
 
 /// For maps of files.
@@ -23,7 +23,7 @@ pub static MAPS: Zoning = Zoning {
     per_group: 8,
     share: 16,
     place: Place::Begin,
-    ahead: Ahead::HalfAnArea,
+    ahead: SetAsideAmount::HalfAnArea,
     owners: 32,
     roles: &[MetaRole::Indirect, MetaRole::ExtentNode],
 };

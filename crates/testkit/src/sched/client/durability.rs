@@ -13,7 +13,7 @@ use super::*;
 const SIGNS_MAX: u64 = 2;
 
 /// An fsync whose reply is pending, and the client and node of its file.
-pub(super) type Asked = (Waiter<Result<(), Error>>, usize, NodeId);
+pub(super) type PendingFsync = (Waiter<Result<(), Error>>, usize, NodeId);
 
 impl Client {
     pub(super) fn fsync(&mut self, rng: &mut Rng, data: bool) {
@@ -33,7 +33,7 @@ impl Client {
         match result {
             Ok(()) => {
                 upto[self.nr] = op;
-                self.shared.acknowledge(upto, Covers::File { client: self.nr, node: id, data }, call);
+                self.shared.acknowledge(upto, Coverage::File { client: self.nr, node: id, data }, call);
                 if !data {
                     self.look(id, true);
                 }
@@ -81,7 +81,7 @@ impl Client {
         match self.fs.fsync(&inode, data) {
             Ok(()) => {
                 let call = if data { "fdatasync by another" } else { "fsync by another" };
-                self.shared.acknowledge(upto, Covers::File { client, node, data }, call);
+                self.shared.acknowledge(upto, Coverage::File { client, node, data }, call);
             }
             Err(e) => self.sync_failed(&e, Some((client, node))),
         }
@@ -91,7 +91,7 @@ impl Client {
     pub(super) fn fsync_async(&mut self, client: usize, node: NodeId, inode: &InodeRef, data: bool) {
         let (upto, answer) = (self.shared.ended(), Waiter::new());
         let (shared, tell) = (self.shared.clone(), answer.clone());
-        let covers = Covers::File { client, node, data };
+        let covers = Coverage::File { client, node, data };
         if self.shared.trick == Trick::AnswerOneEarly {
             self.shared.acknowledge(upto.clone(), covers, "early");
         }
@@ -122,7 +122,7 @@ impl Client {
         let (inodes, left): (Vec<InodeRef>, _) = (asked.iter().map(|f| f.2.clone()).collect(), asked.len());
         let answers = Arc::new(Mutex::new(&CLASS, (vec![Vec::new(); left], left)));
         let all = Waiter::new();
-        let covers: Vec<_> = asked.iter().map(|&(client, node, _)| Covers::File { client, node, data }).collect();
+        let covers: Vec<_> = asked.iter().map(|&(client, node, _)| Coverage::File { client, node, data }).collect();
         if self.shared.trick == Trick::AnswerManyEarly {
             covers.iter().for_each(|&covers| self.shared.acknowledge(upto.clone(), covers, "early"));
         }
@@ -165,7 +165,7 @@ impl Client {
         match result {
             Ok(()) => {
                 let call = if without_waiting { "sync_async" } else { "sync" };
-                self.shared.acknowledge(upto, Covers::Everything, call);
+                self.shared.acknowledge(upto, Coverage::Everything, call);
             }
             Err(e) => self.sync_of_all_failed(&e, given),
         }
@@ -176,7 +176,7 @@ impl Client {
         let (upto, given) = (self.shared.ended(), self.shared.given());
         match self.fs.freeze() {
             Ok(true) => {
-                self.shared.acknowledge(upto, Covers::Everything, "freeze");
+                self.shared.acknowledge(upto, Coverage::Everything, "freeze");
                 let written = self.shared.device.stats().writes;
                 self.clock.sleep(Duration::from_millis(rng.below(2) * 6000 + rng.below(40)));
                 let now = self.shared.device.stats().writes;

@@ -53,12 +53,12 @@ pub(super) fn take(word: &AtomicU64, mask: u64, from: u32) -> Option<u32> {
 struct Word(AtomicU64);
 
 #[repr(align(128))]
-struct Last(AtomicU32);
+struct LastTag(AtomicU32);
 
 /// See the module.
 pub(super) struct Bitmap {
     words: Vec<Word>,
-    last: Vec<Last>,
+    last: Vec<LastTag>,
     depth: u32,
     shift: u32,
 }
@@ -67,7 +67,7 @@ impl Bitmap {
     pub fn new(depth: u32) -> Bitmap {
         let shift = bits_per_word(depth);
         // They are spread over the set at the start (Linux: a random hint for each CPU).
-        let last = |i: usize| Last(AtomicU32::new((u64::from(depth) * i as u64 / CORES as u64) as u32));
+        let last = |i: usize| LastTag(AtomicU32::new((u64::from(depth) * i as u64 / CORES as u64) as u32));
         Bitmap {
             words: (0..depth.div_ceil(1 << shift)).map(|_| Word(AtomicU64::new(0))).collect(),
             last: (0..CORES).map(last).collect(),

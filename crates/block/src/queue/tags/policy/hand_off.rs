@@ -23,13 +23,13 @@ use extant_base::sync::{Mutex, Waiter};
 
 use super::super::Start;
 use super::super::ledger::{Ledger, Ticket};
-use super::{Handed, TagPolicy};
+use super::{TagHandOff, TagPolicy};
 use crate::ranks::{TAG_LINE, TAG_SLEEPER};
 
 /// The approximate maximum memory of waiting bios: two of the largest requests for each of eight writers.
 pub(super) const BYTES_MAX: u64 = 16 << 20;
 
-enum Who {
+enum TagWaiter {
     Thread(Waiter<u32>),
     Bio(Start, u64),
 }
@@ -38,19 +38,19 @@ enum Who {
 struct State {
     free: Vec<u32>,
     /// One line for each queue that has waiting requests.
-    lines: BTreeMap<u32, VecDeque<(Ticket, Who)>>,
+    lines: BTreeMap<u32, VecDeque<(Ticket, TagWaiter)>>,
     /// The queue that was served last.
     served: u32,
     bytes: u64,
 }
 
 impl State {
-    fn stand(&mut self, ledger: &Ledger, user: u32, who: Who) {
+    fn stand(&mut self, ledger: &Ledger, user: u32, who: TagWaiter) {
         self.lines.entry(user).or_default().push_back((ledger.begin(user), who));
     }
 
     /// The oldest request of the queue whose turn it is.
-    fn next(&mut self) -> Option<(Ticket, Who)> {
+    fn next(&mut self) -> Option<(Ticket, TagWaiter)> {
         let behind = self.lines.range((Excluded(self.served), Unbounded)).next();
         let user = *behind.or_else(|| self.lines.iter().next())?.0;
         self.served = user;
@@ -92,7 +92,7 @@ impl TagPolicy for HandOff {
             return tag;
         }
         let me = Waiter::of_class(&TAG_SLEEPER);
-        state.stand(&self.ledger, user, Who::Thread(me.clone()));
+        state.stand(&self.ledger, user, TagWaiter::Thread(me.clone()));
         drop(state);
         me.wait()
     }
@@ -101,7 +101,7 @@ impl TagPolicy for HandOff {
         true
     }
 
-    fn start(&self, hint: usize, user: u32, bytes: u64, may_sleep: bool, start: Start) -> Option<Handed> {
+    fn start(&self, hint: usize, user: u32, bytes: u64, may_sleep: bool, start: Start) -> Option<TagHandOff> {
         let mut state = self.state.lock();
         if let Some(tag) = state.take(&self.ledger) {
             return Some((tag, start));
@@ -111,11 +111,11 @@ impl TagPolicy for HandOff {
             return Some((self.get(hint, user), start));
         }
         state.bytes += bytes;
-        state.stand(&self.ledger, user, Who::Bio(start, bytes));
+        state.stand(&self.ledger, user, TagWaiter::Bio(start, bytes));
         None
     }
 
-    fn put(&self, tag: u32, _hint: usize) -> Option<Handed> {
+    fn put(&self, tag: u32, _hint: usize) -> Option<TagHandOff> {
         let mut state = self.state.lock();
         let Some((ticket, who)) = state.next() else {
             state.free.push(tag);
@@ -123,11 +123,11 @@ impl TagPolicy for HandOff {
         };
         self.ledger.end(ticket);
         match who {
-            Who::Bio(start, bytes) => {
+            TagWaiter::Bio(start, bytes) => {
                 state.bytes -= bytes;
                 Some((tag, start))
             }
-            Who::Thread(waiter) => {
+            TagWaiter::Thread(waiter) => {
                 drop(state);
                 self.ledger.woke(1);
                 waiter.set(tag);

@@ -37,7 +37,7 @@ use super::Start;
 use super::ledger::Ledger;
 
 /// A tag, and the bio to start with it.
-pub(super) type Handed = (u32, Start);
+pub(super) type TagHandOff = (u32, Start);
 
 /// The operations of every policy.
 ///
@@ -62,12 +62,12 @@ pub(super) trait TagPolicy: Send + Sync {
 
     /// Returns `start`, which represents a bio of `bytes`, with its tag, or queues it until a `put` returns it. If bios
     /// cannot wait or too many do, the thread sleeps, if it may.
-    fn start(&self, hint: usize, user: u32, _bytes: u64, _may_sleep: bool, start: Start) -> Option<Handed> {
+    fn start(&self, hint: usize, user: u32, _bytes: u64, _may_sleep: bool, start: Start) -> Option<TagHandOff> {
         Some((self.get(hint, user), start))
     }
 
     /// Releases a tag, or passes it on: then the caller starts the returned bio with it.
-    fn put(&self, tag: u32, hint: usize) -> Option<Handed>;
+    fn put(&self, tag: u32, hint: usize) -> Option<TagHandOff>;
 
     /// The requests that wait.
     fn ledger(&self) -> &Ledger;

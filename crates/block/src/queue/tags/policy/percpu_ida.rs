@@ -18,8 +18,8 @@ use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::task;
 
 use super::super::ledger::Ledger;
-use super::wait_queue::{Enter, WaitQueues};
-use super::{Handed, TagPolicy};
+use super::wait_queue::{QueueEnd, WaitQueues};
+use super::{TagHandOff, TagPolicy};
 use crate::ranks::{TAG_CORE, TAG_POOL};
 
 /// The width of the mask.
@@ -112,10 +112,10 @@ impl TagPolicy for PercpuIda {
     }
 
     fn get(&self, hint: usize, user: u32) -> u32 {
-        self.queue.wait(user, Enter::Head, &self.ledger, || self.take(hint), |_| {})
+        self.queue.wait(user, QueueEnd::Head, &self.ledger, || self.take(hint), |_| {})
     }
 
-    fn put(&self, tag: u32, hint: usize) -> Option<Handed> {
+    fn put(&self, tag: u32, hint: usize) -> Option<TagHandOff> {
         let core = hint % self.cores.len();
         let held = {
             let mut list = self.cores[core].0.lock();

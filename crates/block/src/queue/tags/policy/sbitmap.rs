@@ -24,8 +24,8 @@ use extant_base::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::super::ledger::Ledger;
 use super::bitmap::{CORES, bits_per_word, mask, take};
-use super::wait_queue::{Enter, WaitQueues};
-use super::{Handed, TagPolicy, wake_batch};
+use super::wait_queue::{QueueEnd, WaitQueues};
+use super::{TagHandOff, TagPolicy, wake_batch};
 use crate::ranks::TAG_SWAP;
 
 #[repr(align(128))]
@@ -157,12 +157,12 @@ impl TagPolicy for SbitmapQueue {
 
     fn get(&self, hint: usize, user: u32) -> u32 {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let tag = self.queues.wait(user, Enter::Tail, &self.ledger, || self.bits.get(hint), |_| {});
+        let tag = self.queues.wait(user, QueueEnd::Tail, &self.ledger, || self.bits.get(hint), |_| {});
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         tag
     }
 
-    fn put(&self, tag: u32, hint: usize) -> Option<Handed> {
+    fn put(&self, tag: u32, hint: usize) -> Option<TagHandOff> {
         self.bits.put(tag, hint);
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return None;

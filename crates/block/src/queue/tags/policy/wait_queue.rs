@@ -20,7 +20,7 @@ use crate::ranks::{TAG_SLEEPER, TAG_WAITERS};
 
 /// The order in which a queue is woken.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Enter {
+pub(super) enum QueueEnd {
     /// At the head (Linux: `prepare_to_wait`): the newest first.
     Head,
     /// At the tail (Linux: `prepare_to_wait_exclusive`): the oldest first.
@@ -65,7 +65,7 @@ impl WaitQueues {
     pub fn wait(
         &self,
         user: u32,
-        enter: Enter,
+        enter: QueueEnd,
         ledger: &Ledger,
         look: impl Fn() -> Option<u32>,
         before_sleep: impl Fn(usize),
@@ -77,7 +77,7 @@ impl WaitQueues {
             let index = self.wait_index.fetch_add(1, Ordering::SeqCst) % self.queues.len();
             let queue = &self.queues[index];
             let place = self.entered.fetch_add(1, Ordering::SeqCst);
-            let place = if enter == Enter::Head { -place } else { place };
+            let place = if enter == QueueEnd::Head { -place } else { place };
             queue.enter(place, me.clone());
             sim::point("tag: entered a queue");
             if let Some(tag) = look() {

@@ -16,8 +16,8 @@ use extant_base::sync::atomic::{AtomicI64, Ordering};
 
 use super::super::ledger::Ledger;
 use super::bitmap::Bitmap;
-use super::wait_queue::{Enter, WaitQueues};
-use super::{Handed, TagPolicy, wake_batch};
+use super::wait_queue::{QueueEnd, WaitQueues};
+use super::{TagHandOff, TagPolicy, wake_batch};
 
 pub(in crate::queue::tags) struct WakeAll {
     bits: Bitmap,
@@ -44,10 +44,10 @@ impl TagPolicy for WakeAll {
 
     fn get(&self, hint: usize, user: u32) -> u32 {
         let set_back = |queue: usize| self.wait_cnt[queue].store(self.batch, Ordering::SeqCst);
-        self.queues.wait(user, Enter::Head, &self.ledger, || self.bits.get(hint), set_back)
+        self.queues.wait(user, QueueEnd::Head, &self.ledger, || self.bits.get(hint), set_back)
     }
 
-    fn put(&self, tag: u32, hint: usize) -> Option<Handed> {
+    fn put(&self, tag: u32, hint: usize) -> Option<TagHandOff> {
         self.bits.put(tag, hint);
         let queue = self.queues.first_active()?;
         let mut woken = 0;

@@ -17,8 +17,8 @@ use extant_base::sync::atomic::{AtomicI64, Ordering};
 
 use super::super::ledger::Ledger;
 use super::bitmap::Bitmap;
-use super::wait_queue::{Enter, WaitQueues};
-use super::{Handed, TagPolicy, wake_batch};
+use super::wait_queue::{QueueEnd, WaitQueues};
+use super::{TagHandOff, TagPolicy, wake_batch};
 
 pub(in crate::queue::tags) struct WakeExclusive {
     bits: Bitmap,
@@ -51,10 +51,10 @@ impl TagPolicy for WakeExclusive {
     }
 
     fn get(&self, hint: usize, user: u32) -> u32 {
-        self.queues.wait(user, Enter::Tail, &self.ledger, || self.bits.get(hint), |_| {})
+        self.queues.wait(user, QueueEnd::Tail, &self.ledger, || self.bits.get(hint), |_| {})
     }
 
-    fn put(&self, tag: u32, hint: usize) -> Option<Handed> {
+    fn put(&self, tag: u32, hint: usize) -> Option<TagHandOff> {
         self.bits.put(tag, hint);
         let queue = self.queues.first_active()?;
         let mut woken = 0;
