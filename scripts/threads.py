@@ -267,6 +267,8 @@ none after the series. The first rows come from a model of that machine, the las
 
 The model is compared with each of the thread's rows in [021](../experiments/021-reclaim-machine/results/tables.md): {within[0]}, {within[1]} and {within[2]} of {within[3]} rows are within
 a factor of two for the three generations.
+`workingset` has every figure of `stall-once` there, because the model reads no file, and `generations` keeps all operations, too: against this machine `used-once` has no
+advantage over it.
 
 **Worse.** Over the traces of [020](../experiments/020-reclaim-traces/README.md), `used-once` misses {misses["used-once"]} % and W-TinyLFU, which no cache of Linux is, {misses["w-tinylfu"]}.
 On the recorded traces of programs ([036](../experiments/036-reclaim-recorded/README.md)) with room for a half of their pages, `used-once` misses {recorded["used-once"]} %, hardly other than
