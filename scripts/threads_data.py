@@ -1,5 +1,6 @@
 """The kept trials of the experiments, and figures of them as a page prints them: for `threads.py` and `letter.py`."""
 
+import gzip
 import json
 import math
 import statistics
@@ -11,7 +12,8 @@ EXPERIMENTS = ROOT / "experiments"
 
 def trials(path, **policies):
     """The usable trials of a result, those of the policies named."""
-    with open(EXPERIMENTS / path / "trials.ndjson", encoding="utf-8") as file:
+    plain, packed = (EXPERIMENTS / path / name for name in ("trials.ndjson", "trials.ndjson.gz"))
+    with gzip.open(packed, "rt", encoding="utf-8") if packed.exists() else open(plain, encoding="utf-8") as file:
         every = [json.loads(line) for line in file]
     usable = [t for t in every if t["outcome"]["state"] in ("checked", "unchecked")]
     return [t for t in usable if all(t["contestant"]["policies"].get(k) == v for k, v in policies.items())]

@@ -201,6 +201,14 @@ fn a_run_on_real_mounts_can_be_repeated() {
         // Also for the kernel, if its tracefs is available: --record requests it.
         assert!(measure("journal_commits") > 0.0 && measure("blocks_allocated") >= 80.0, "{trial}");
         assert!(measure("bitmaps_per_transaction") > 0.0, "{trial}");
+        // The block layer's events agree with its counters.
+        assert_eq!(kind == "kernel", measure("device_issued_writes") > 0.0, "{trial}");
+        if kind == "kernel" {
+            assert!(measure("device_issued_sectors") * 512.0 >= measure("device_write_bytes"), "{trial}");
+            assert!(measure("device_issued_flushes") > 0.0 && measure("device_merges") >= 0.0, "{trial}");
+            let (median, longest) = (measure("device_request_p50_us"), measure("device_request_longest_us"));
+            assert!(0.0 < median && median <= longest && longest <= measure("device_request_sum_us"), "{trial}");
+        }
     }
     let again = dir.text("again");
     let ran = extant(&["lab", "rerun", &out, "-o", &again]);

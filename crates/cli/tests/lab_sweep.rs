@@ -320,59 +320,131 @@ impl Drop for Running {
     }
 }
 
+/// HyperQueue with a server directory of its own.
+struct HyperQueue {
+    hq: PathBuf,
+    server: String,
+}
+
+impl HyperQueue {
+    /// None: its program is not here.
+    fn new(dir: &Dir) -> Option<HyperQueue> {
+        let Some(hq) = std::env::var_os("HQ").map(PathBuf::from).or_else(|| program("hq")) else {
+            eprintln!("skipped: hq, the program of HyperQueue, is not in PATH, and HQ does not name it");
+            return None;
+        };
+        Some(HyperQueue { hq, server: dir.text("server") })
+    }
+
+    fn start(&self, words: &[&str]) -> Running {
+        let mut command = Command::new(&self.hq);
+        command.args(words).env("HQ_SERVER_DIR", &self.server).stdout(Stdio::null()).stderr(Stdio::null());
+        Running(command.spawn().expect("hq"))
+    }
+
+    fn start_server(&self) -> Running {
+        let server = self.start(&["server", "start"]);
+        wait_until("the server answers", || {
+            let mut info = Command::new(&self.hq);
+            info.args(["server", "info"]).env("HQ_SERVER_DIR", &self.server).output().expect("hq").status.success()
+        });
+        server
+    }
+
+    fn start_worker(&self) -> Running {
+        self.start(&["worker", "start", "--cpus=1"])
+    }
+
+    /// `extant` with these arguments, which finds this server and the program.
+    fn extant(&self, args: &[&str]) -> Command {
+        let path = std::env::var_os("PATH").expect("PATH");
+        let own = self.hq.parent().map(Path::to_owned);
+        let path = std::env::join_paths(own.into_iter().chain(std::env::split_paths(&path))).expect("path");
+        let mut command = Command::new(extant_path());
+        command.args(args).env("HQ_SERVER_DIR", &self.server).env("PATH", path).stderr(Stdio::piped());
+        command
+    }
+}
+
+/// Waits until the tasks of a sweep have streamed so many bytes into files; each does so as soon as it ends.
+fn wait_for_results(out: &str, bytes: u64) {
+    let stream = Path::new(out).join("hq/0-stream");
+    wait_until("the first results", || {
+        let files = std::fs::read_dir(&stream).into_iter().flatten().flatten();
+        files.filter_map(|f| f.metadata().ok()).map(|m| m.len()).sum::<u64>() > bytes
+    });
+}
+
+/// The arguments of a sweep on HyperQueue, with one round, and those of the same sweep on this machine.
+fn on_hq_and_here<'a>(threads: &'a str, depth: &'a str, out: &'a str, serial: &'a str) -> [Vec<&'a str>; 2] {
+    [(out, &["--engine=hq"][..]), (serial, &[])].map(|(out, more)| {
+        let args = sweep(threads, depth, out, more);
+        args.into_iter().map(|a| if a == "--rounds=2" { "--rounds=1" } else { a }).collect()
+    })
+}
+
+fn values(from: u32, n: u32) -> String {
+    (from..from + n).map(|i| i.to_string()).collect::<Vec<_>>().join(",")
+}
+
 /// 200 points on two workers of HyperQueue, one of which is killed in the middle. The bytes are those of the serial
 /// run.
 #[test]
 fn a_sweep_on_hyperqueue_outlives_a_worker() {
-    let Some(hq) = std::env::var_os("HQ").map(PathBuf::from).or_else(|| program("hq")) else {
-        eprintln!("skipped: hq, the program of HyperQueue, is not in PATH, and HQ does not name it");
-        return;
-    };
     let dir = Dir::new();
-    let (serial, out, server) = (dir.text("serial"), dir.text("hq"), dir.text("server"));
-    let start = |words: &[&str]| {
-        let mut command = Command::new(&hq);
-        command.args(words).env("HQ_SERVER_DIR", &server).stdout(Stdio::null()).stderr(Stdio::null());
-        Running(command.spawn().expect("hq"))
-    };
-    let values = |from: u32, n: u32| (from..from + n).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
+    let Some(hq) = HyperQueue::new(&dir) else { return };
+    let (serial, out) = (dir.text("serial"), dir.text("hq"));
     let (threads, depth) = (format!("threads={}", values(20, 20)), format!("depth={}", values(4, 10)));
-    let path = std::env::join_paths(
-        hq.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
-    )
-    .expect("path");
-    let args: Vec<&str> = sweep(&threads, &depth, &out, &["--engine=hq"])
-        .into_iter()
-        .map(|a| if a == "--rounds=2" { "--rounds=1" } else { a })
-        .collect();
-    let on_hq = |args: &[&str]| {
-        let mut command = Command::new(extant_path());
-        command.args(args).env("HQ_SERVER_DIR", &server).env("PATH", &path).stderr(Stdio::piped());
-        command
-    };
-    let gone = on_hq(&args).output().expect("extant");
+    let [args, local] = on_hq_and_here(&threads, &depth, &out, &serial);
+    let gone = hq.extant(&args).output().expect("extant");
     let said = String::from_utf8_lossy(&gone.stderr).into_owned();
     assert!(gone.status.code() == Some(8) && said.contains("hq server start"), "{said}");
-    let _server = start(&["server", "start"]);
-    wait_until("the server answers", || {
-        let info = Command::new(&hq).args(["server", "info"]).env("HQ_SERVER_DIR", &server).output().expect("hq");
-        info.status.success()
-    });
-    let mut first = start(&["worker", "start", "--cpus=1"]);
-    let _second = start(&["worker", "start", "--cpus=1"]);
-    let sweeping = on_hq(&args).spawn().expect("extant");
-    // Its tasks stream into files as soon as they end.
-    let stream = Path::new(&out).join("hq/0-stream");
-    wait_until("the first results", || {
-        let files = std::fs::read_dir(&stream).into_iter().flatten().flatten();
-        files.filter_map(|f| f.metadata().ok()).map(|m| m.len()).sum::<u64>() > 1_000_000
-    });
+    let _server = hq.start_server();
+    let mut first = hq.start_worker();
+    let _second = hq.start_worker();
+    let sweeping = hq.extant(&args).spawn().expect("extant");
+    wait_for_results(&out, 1_000_000);
     first.0.kill().expect("kill a worker");
     let ended = sweeping.wait_with_output().expect("extant");
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-    let local: Vec<&str> =
-        args.iter().filter(|a| **a != "--engine=hq").map(|a| if *a == out { serial.as_str() } else { *a }).collect();
     done(&local);
     assert_eq!(trials(&serial).len(), 200 * 2);
+    assert!(merged(&serial) == merged(&out));
+}
+
+/// The server is killed in the middle. Points that have ended are kept, and a new server gets the others.
+#[test]
+fn a_sweep_on_hyperqueue_outlives_its_server() {
+    let dir = Dir::new();
+    let Some(hq) = HyperQueue::new(&dir) else { return };
+    let (serial, out) = (dir.text("serial"), dir.text("hq"));
+    let (threads, depth) = (format!("threads={}", values(20, 10)), format!("depth={}", values(4, 10)));
+    let [args, local] = on_hq_and_here(&threads, &depth, &out, &serial);
+    let mut server = hq.start_server();
+    let mut worker = hq.start_worker();
+    let sweeping = hq.extant(&args).spawn().expect("extant");
+    wait_for_results(&out, 300_000);
+    server.0.kill().expect("kill the server");
+    let ended = sweeping.wait_with_output().expect("extant");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(ended.status.code() == Some(8) && said.contains("server of HyperQueue is gone"), "{said}");
+    assert!(said.contains("repeat the command"), "{said}");
+    assert!(!Path::new(&out).join("trials.ndjson").exists(), "an incomplete sweep has no merged result");
+    worker.0.kill().expect("kill the worker");
+    let kept = || -> Vec<(PathBuf, std::time::SystemTime)> {
+        let points = std::fs::read_dir(Path::new(&out).join("points")).expect("points").flatten();
+        let files = points.map(|point| point.path().join("trials.ndjson")).filter(|file| file.exists());
+        files.map(|file| (file.clone(), file.metadata().and_then(|m| m.modified()).expect("time"))).collect()
+    };
+    let before = kept();
+    assert!((1..100).contains(&before.len()), "{} of 100 points had ended", before.len());
+    let _server = hq.start_server();
+    let _worker = hq.start_worker();
+    let resumed = hq.extant(&args).output().expect("extant");
+    let said = String::from_utf8_lossy(&resumed.stderr).into_owned();
+    assert!(resumed.status.success() && said.contains(&format!("{} were there", before.len())), "{said}");
+    let after = kept();
+    assert!(after.len() == 100 && before.iter().all(|file| after.contains(file)), "what had ended is not done again");
+    done(&local);
     assert!(merged(&serial) == merged(&out));
 }

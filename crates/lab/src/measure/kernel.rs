@@ -1,10 +1,10 @@
 //! The figures of the kernel's ext4: trace events, mb_stats, the statistics of its extent-status cache, and those of
 //! the loop device below it.
 //!
-//! Main types: [`Probe`], [`Tracefs`] (where the probe enables events). Events go to two trace instances of their own:
-//! those of the file system, filtered by device, and those of page reclaim, filtered by the threads of this process.
-//! They are read at the end, so that recording costs the kernel no more than writing them down. If events are lost,
-//! their figures are absent, and the trial says so.
+//! Main types: [`Probe`], [`Tracefs`] (where the probe enables events). Events go to three trace instances of their
+//! own: those of the file system and those of its requests, filtered by device, and those of page reclaim, filtered by
+//! the threads of this process. They are read at the end, so that recording costs the kernel no more than writing them
+//! down. If events are lost, their figures are absent, and the trial says so.
 //!
 //! Reclaim by other threads (kswapd, writeback) is not counted. In a control group with a limit of memory, the threads
 //! that need memory reclaim it themselves.
@@ -20,6 +20,7 @@ use extant_block::device::unmount;
 use tempfile::TempDir;
 
 use super::Figures;
+use super::requests::Requests;
 use super::transactions::{Layout, Tally};
 use crate::error::{Error, Result};
 use crate::target::Tool;
@@ -27,6 +28,7 @@ use crate::target::Tool;
 /// Memory for events, per processor: about 150,000 events.
 const BUFFER_KIB: &str = "16384";
 const RECLAIM: &str = "vmscan/mm_vmscan_lru_shrink_inactive";
+const REQUESTS: [&str; 2] = ["block/block_rq_complete", "block/block_rq_issue"];
 const EVENTS: [&str; 6] = [
     "ext4/ext4_allocate_blocks",
     "ext4/ext4_es_shrink",
@@ -118,7 +120,11 @@ impl Probe {
         ];
         let count =
             |(name, field, unit): (&str, usize, u64)| (name.to_owned(), ((now[field] - before[field]) * unit) as f64);
-        fields.into_iter().map(count).collect()
+        let mut figures: Figures = fields.into_iter().map(count).collect();
+        // Of reads, and of writes.
+        let merges = |fields: &[u64; 17]| fields[1] + fields[5];
+        figures.insert("device_merges".into(), (merges(&now) - merges(&before)) as f64);
+        figures
     }
 
     /// Must be called after the last unmount, while the device still exists: adds the figures, and returns the other
@@ -131,6 +137,10 @@ impl Probe {
         match listener.reclaim.events() {
             Ok(trace) => reclaim(&trace).figures(figures),
             Err(why) => heard.flaws.push(format!("the kernel's events of page reclaim: {why}")),
+        }
+        match listener.requests.events() {
+            Ok(trace) => Requests::of(&trace).figures(figures),
+            Err(why) => heard.flaws.push(format!("the kernel's events of requests: {why}")),
         }
         let (tally, commits, shrinks) = match listener.file_system.events() {
             Ok(trace) => digest(&trace, listener.layout),
@@ -157,6 +167,7 @@ impl Probe {
 struct Listener {
     file_system: Instance,
     reclaim: Instance,
+    requests: Instance,
     layout: Layout,
     /// Dropped after the instances.
     _tracefs: Tracefs,
@@ -167,17 +178,23 @@ impl Listener {
         let tracefs = Tracefs::get()?;
         let name = format!("extant-lab-{}-{device}", std::process::id());
         let file_system = Instance::new(&tracefs, &name)?;
-        for event in EVENTS {
-            // As the kernel packs a device number.
-            file_system.put(&format!("events/{event}/filter"), &format!("dev == {}", major << 20 | minor))?;
-            file_system.put(&format!("events/{event}/enable"), "1")?;
-        }
+        let of_device = |instance: &Instance, events: &[&str]| -> Result<()> {
+            for event in events {
+                // As the kernel packs a device number.
+                instance.put(&format!("events/{event}/filter"), &format!("dev == {}", major << 20 | minor))?;
+                instance.put(&format!("events/{event}/enable"), "1")?;
+            }
+            Ok(())
+        };
+        of_device(&file_system, &EVENTS)?;
+        let requests = Instance::new(&tracefs, &format!("{name}-requests"))?;
+        of_device(&requests, &REQUESTS)?;
         let reclaim = Instance::new(&tracefs, &format!("{name}-reclaim"))?;
         // Threads and processes that these start are followed.
         reclaim.put("options/event-fork", "1")?;
         reclaim.put("set_event_pid", &own_threads()?)?;
         reclaim.put(&format!("events/{RECLAIM}/enable"), "1")?;
-        Ok(Listener { file_system, reclaim, layout, _tracefs: tracefs })
+        Ok(Listener { file_system, reclaim, requests, layout, _tracefs: tracefs })
     }
 }
 

@@ -1,9 +1,9 @@
 //! The figures of a trial, and their names.
 //!
 //! Main types: [`Measure`] (a name with its unit), [`ALL`]. [`process`] and [`system`] read the host's figures,
-//! [`engine`] those of Extant, [`kernel`] those of the kernel's ext4 and its loop device. [`transactions`] turns the
-//! events of both into the same figures, [`extents`] reads the image afterwards, [`latency`] turns histograms into
-//! records.
+//! [`engine`] those of Extant, [`kernel`] those of the kernel's ext4 and its loop device, with `requests` for the
+//! requests. [`transactions`] turns the events of both into the same figures, [`extents`] reads the image afterwards,
+//! [`latency`] turns histograms into records.
 //!
 //! A figure that a target does not provide is left out, never zero.
 //!
@@ -16,6 +16,7 @@ pub mod kernel;
 pub mod latency;
 pub mod process;
 pub mod program;
+mod requests;
 pub mod system;
 pub mod transactions;
 
@@ -128,6 +129,15 @@ pub const ALL: &[Measure] = &[
     measure("device_write_bytes", "B", "bytes written"),
     measure("device_flushes", "", "cache flushes"),
     measure("device_discards", "", "discards"),
+    measure("device_merges", "", "requests that joined another one before it was issued (the kernel's)"),
+    measure("device_issued_reads", "", "reads that the kernel gave to the device's driver"),
+    measure("device_issued_writes", "", "writes that it gave to it"),
+    measure("device_issued_flushes", "", "flushes that it gave to it"),
+    measure("device_issued_sectors", "", "sectors of 512 bytes of those reads and writes"),
+    measure("device_request_sum_us", "us", "time of those requests from issue to completion, added up"),
+    measure("device_request_p50_us", "us", "median of that time"),
+    measure("device_request_p99_us", "us", "its 99th percentile"),
+    measure("device_request_longest_us", "us", "the longest of them"),
     measure("device_seconds", "s", "with device=: such a device's time for all requests"),
     measure("device_read_seconds", "s", "of these, for reads"),
     measure("device_write_seconds", "s", "for writes"),

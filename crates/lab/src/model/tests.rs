@@ -128,6 +128,24 @@ fn allocators_on_processors_depend_on_the_seed_alone() {
     assert!(of(&crowd, "sure-fit").0 < of(&crowd, "vanilla").0);
 }
 
+/// The whole engine with its own threads, on more processors than any other test has.
+#[test]
+fn the_engine_on_sixty_four_processors_depends_on_the_seed_alone() {
+    let [first, second, other] = [7, 7, 8].map(|seed| {
+        let dir = tempfile::tempdir().expect("directory");
+        let settings = ["processors=64", "work=create", "operations=3"];
+        let policies = vec!["sure-fit".to_owned()];
+        let config = Config { policies, rounds: 1, seed, ..config(dir.path(), "engine", &settings) };
+        run(&config, &AtomicBool::new(false)).expect("run");
+        let trial = crate::run::load(&config.output).expect("trials").remove(0);
+        assert_eq!((&trial.outcome, trial.measures["operations"]), (&Outcome::Unchecked, 64.0 * 3.0));
+        (trial.measures, trial.locks)
+    });
+    assert_eq!(first, second);
+    assert!(first.0["waiting_percent"] > 0.0 && first.0.contains_key("operation_at_twice_costs_ns"), "{:?}", first.0);
+    assert_ne!(first.0["operation_ns"], other.0["operation_ns"], "another seed is another run");
+}
+
 #[test]
 fn names_are_unique_and_known() {
     for model in all() {

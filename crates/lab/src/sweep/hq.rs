@@ -258,8 +258,30 @@ fn hq(words: &[&str]) -> Result<String> {
     let program = find("hq").unwrap_or_else(|| "hq".into());
     let output = Command::new(&program).args(words).stdin(Stdio::null()).output().map_err(Error::file(&program))?;
     if !output.status.success() {
-        let said = [String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout)].concat();
+        let said = message(&String::from_utf8_lossy(&output.stderr), &String::from_utf8_lossy(&output.stdout));
         return Err(Error::Tool { command: format!("hq {}", words.join(" ")), output: one_line(&said) });
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The error message of hq, which in JSON contains the stack of its calls, too.
+fn message(stderr: &str, stdout: &str) -> String {
+    let answer: Option<Value> = serde_json::from_str(stdout).ok();
+    let said = answer.as_ref().and_then(|answer| answer["error"].as_str());
+    let said = said.map_or_else(|| [stderr, stdout].concat(), str::to_owned);
+    said.split("\n\nStack backtrace").next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_no_stack() {
+        let answer =
+            r#"{ "error": "the server is unreachable.\n\nCaused by:\n    refused\n\nStack backtrace:\n   0: main" }"#;
+        assert_eq!(message("", answer), "the server is unreachable.\n\nCaused by:\n    refused");
+        assert_eq!(message("no such job\n", ""), "no such job\n");
+        assert_eq!(message("", "[]"), "[]");
+    }
 }

@@ -5,8 +5,8 @@
 //! | `vanilla` | two lists; the more frames it meets that are dirty or under writeback, the harder it scans everything, and reclaim itself writes | Linux 3.9, mm/vmscan.c | experiments/020, 021 |
 //! | `proportional` | the same lists, scanned in the proportion of their initial lengths, and no harder while enough is freed | mmotm of 2013-05-22 (Mel Gorman, "Reduce system disruption due to kswapd") | experiments/020, 021 |
 //! | `stall-once` | the same; a reclaimer that meets only frames that are dirty or under writeback waits for the device | Linux 3.11 (the same, follow-up V3) | experiments/020, 021 |
-//! | `workingset` | the same; a frame that comes back while as many frames as the active list has have left joins that list at once | Linux 3.15, mm/workingset.c | experiments/020, 022, 036 |
-//! | `generations` | up to four generations; frames that were read often are spared if those of their tier come back more often than frames read once | Linux 6.1, the multi-gen LRU | experiments/020, 022, 036 |
+//! | `workingset` | the same; a frame that comes back while as many frames as the active list has have left joins that list at once | Linux 3.15, mm/workingset.c | experiments/020, 021, 022, 036 |
+//! | `generations` | up to four generations; frames that were read often are spared if those of their tier come back more often than frames read once | Linux 6.1, the multi-gen LRU | experiments/020, 021, 022, 036 |
 //! | `used-once` | frames used once leave first, frames that come back stay; dirty frames stand on no list, and a lack of clean frames drives the flusher | S3-FIFO (Yang et al., SOSP 2023), refault distances (Linux, mm/workingset.c) | experiments/020, 021 |
 //!
 //! A policy makes decisions about frames ([`super::core::Field`]). [`super::Core`] counts, and [`super::Reclaim`] takes
