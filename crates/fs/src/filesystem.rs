@@ -493,6 +493,18 @@ impl Hooks for JournalHooks {
         }
     }
 
+    fn closing(&self, handle: &mut Handle) -> extant_journal::Result<()> {
+        let Some(fs) = self.fs.get() else { return Ok(()) };
+        let Some(fs) = fs.upgrade() else {
+            // The records of orphans are gone with the mount.
+            return Err(extant_journal::Error::Aborted { cause: "the mount has ended".to_owned() });
+        };
+        fs.place_orphans(handle).map_err(|e| match e {
+            Error::Device(e) => extant_journal::Error::Device(e),
+            e => extant_journal::Error::HalfDone { cause: e.to_string() },
+        })
+    }
+
     fn log_free(&self) {
         if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
             fs.write_errors();

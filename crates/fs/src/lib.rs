@@ -52,6 +52,7 @@ mod inode;
 mod inode_table;
 mod lifecycle;
 mod map;
+mod meta;
 mod mount;
 pub mod number_set;
 mod operation;

@@ -13,6 +13,7 @@ use extant_ondisk::jbd2::{
 };
 
 use crate::error::{Error, Result};
+use crate::handle::Handle;
 use crate::log::{Live, Log, Logged, OnDisk};
 use crate::state::{Callback, Durability, Journal, State, Transaction};
 
@@ -316,9 +317,10 @@ impl Journal {
 
     /// Waits for the open handles, freezes the changed buffers, and lets new handles join the next transaction.
     fn close_running(&self) -> Result<Running> {
-        let txn = {
+        let (txn, reserved) = {
             let mut s = self.state.lock();
             s.locked = true;
+            self.shards.close(&mut s);
             while s.updates > 0 && s.aborted.is_none() {
                 self.drained.wait(&mut s);
             }
@@ -338,8 +340,9 @@ impl Journal {
                 let flushes = std::mem::take(&mut s.flush_waiters);
                 return Ok(Running::Empty(ready.into_iter().chain(flushes).collect()));
             }
-            s.running.clone()
+            (s.running.clone(), s.reserved)
         };
+        self.finish_closing(&txn, reserved)?;
         // No handle is open and none can start, so the buffers do not change.
         let (buffers, revoked, freed) = {
             let mut t = txn.inner.lock();
@@ -379,6 +382,18 @@ impl Journal {
         revoked.sort_unstable();
         let closed = Closed { tid: txn.tid, frozen, revoked, freed };
         Ok(Running::Closed(closed, flushes))
+    }
+
+    /// Lets the file system make its last changes in a transaction that has `reserved` blocks. No handle is open.
+    fn finish_closing(&self, txn: &Arc<Transaction>, reserved: u32) -> Result<()> {
+        // Each block of the transaction has used a credit, so the others are those that handles have put aside.
+        let aside = reserved.saturating_sub(txn.inner.lock().buffers.len() as u32);
+        let Some(journal) = self.me.upgrade() else { return Ok(()) };
+        let result = self.hooks.closing(&mut Handle::closing(journal, txn, aside));
+        if let Err(Error::Aborted { .. }) = &result {
+            self.state.lock().given_up = true;
+        }
+        result
     }
 
     /// Marks the transaction as sealed, because its flush is sent next.

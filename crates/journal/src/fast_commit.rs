@@ -253,6 +253,7 @@ impl Journal {
             return Ok(opaque);
         }
         s.locked = true;
+        self.shards.close(&mut s);
         while s.updates > 0 && s.aborted.is_none() {
             self.drained.wait(&mut s);
         }

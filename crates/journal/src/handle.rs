@@ -9,6 +9,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Error, Result};
 use crate::fast_commit::Slot;
+use crate::shard::Share;
 use crate::state::{Journal, Transaction};
 
 thread_local! {
@@ -22,7 +23,7 @@ thread_local! {
 #[must_use = "a handle must be finished"]
 pub struct Handle {
     journal: Arc<Journal>,
-    txn: Arc<Transaction>,
+    share: Arc<Share>,
     /// The number of blocks that this handle may still add to the transaction.
     credits: u32,
     /// Something has been changed since the handle was started or restarted.
@@ -35,9 +36,16 @@ pub struct Handle {
 }
 
 impl Handle {
-    pub(crate) fn new(journal: Arc<Journal>, txn: Arc<Transaction>, credits: u32) -> Handle {
+    pub(crate) fn new(journal: Arc<Journal>, share: Arc<Share>, credits: u32) -> Handle {
         debug_assert!(!OPEN.replace(true), "this thread has a handle open already");
-        Handle { journal, txn, credits, changed: false, described: false, finished: false, open: true }
+        Handle { journal, share, credits, changed: false, described: false, finished: false, open: true }
+    }
+
+    /// A handle for the changes that the file system makes when the transaction closes ([`crate::Hooks::closing`]). No
+    /// commit waits for its end.
+    pub(crate) fn closing(journal: Arc<Journal>, txn: &Arc<Transaction>, credits: u32) -> Handle {
+        let share = Share::apart(txn.clone());
+        Handle { journal, share, credits, changed: false, described: false, finished: true, open: false }
     }
 
     /// Ends a complete operation.
@@ -60,12 +68,12 @@ impl Handle {
                 self.set_opaque();
             }
             OPEN.set(false);
-            self.journal.stop_handle(std::mem::take(&mut self.credits), failed);
+            self.journal.stop_handle(&self.share, std::mem::take(&mut self.credits), failed);
         }
     }
 
     pub fn tid(&self) -> Tid {
-        self.txn.tid
+        self.share.txn.tid
     }
 
     /// Whether `n` more blocks may be changed. If not, tries to extend the handle.
@@ -74,7 +82,7 @@ impl Handle {
             return true;
         }
         let more = n - self.credits;
-        if self.journal.extend(more) {
+        if self.journal.extend(&self.share, more) {
             self.credits += more;
             return true;
         }
@@ -88,7 +96,7 @@ impl Handle {
         self.end(None);
         (self.changed, self.described) = (false, false);
         let mut fresh = journal.start(credits)?;
-        self.txn = fresh.txn.clone();
+        self.share = fresh.share.clone();
         self.credits = std::mem::take(&mut fresh.credits);
         self.open = std::mem::replace(&mut fresh.open, false);
         Ok(())
@@ -103,14 +111,14 @@ impl Handle {
     /// change, handles that would change the same.
     pub fn describe(&mut self, record: FastCommitRecord) {
         if self.journal.fast_commits {
-            self.txn.inner.lock().changes.add(record);
+            self.share.txn.inner.lock().changes.add(record);
         }
     }
 
     /// The inode `ino` has changed: a fast commit takes its fields from these `len` bytes of its table at `offset`.
     pub fn describe_inode(&mut self, ino: InodeNr, table: &Arc<Buffer>, offset: usize, len: usize) {
         if self.journal.fast_commits {
-            self.txn.inner.lock().changes.add_inode(ino, Slot { table: table.clone(), offset, len });
+            self.share.txn.inner.lock().changes.add_inode(ino, Slot { table: table.clone(), offset, len });
         }
     }
 
@@ -123,30 +131,46 @@ impl Handle {
     /// The transaction needs a full commit, because some change cannot be described.
     pub fn set_opaque(&mut self) {
         if self.journal.fast_commits {
-            self.txn.inner.lock().changes.set_opaque();
+            self.share.txn.inner.lock().changes.set_opaque();
         }
     }
 
-    fn join(&mut self, buffer: &Arc<Buffer>, kind: BufKind) {
-        {
-            let mut t = self.txn.inner.lock();
-            t.buffers.push(buffer.clone());
-            t.revoked.remove(&buffer.block);
-        }
-        buffer.set_kind(kind);
+    /// Puts one credit aside, for a block that may have to be changed when the transaction closes
+    /// ([`crate::Hooks::closing`]). The handle counts as one that has changed something.
+    pub fn put_aside(&mut self) {
+        self.changed = true;
+        self.spend(|| "put aside".to_owned());
+    }
+
+    /// Takes back a credit that this or another handle of the transaction has put aside.
+    pub fn take_back(&mut self) {
+        self.credits += 1;
+    }
+
+    fn spend(&mut self, why: impl Fn() -> String) {
         if self.credits > 0 {
             self.credits -= 1;
         } else {
             // These are more blocks than were reserved. The transaction has room for them (its limit has slack), and
             // tests fail here.
-            debug_assert!(false, "handle ran out of credits at {}", buffer.block);
+            debug_assert!(false, "handle ran out of credits: {}", why());
             self.journal.state.lock().reserved += 1;
         }
     }
 
+    fn join(&mut self, buffer: &Arc<Buffer>, kind: BufKind) {
+        {
+            let mut t = self.share.txn.inner.lock();
+            t.buffers.push(buffer.clone());
+            t.revoked.remove(&buffer.block);
+        }
+        buffer.set_kind(kind);
+        self.spend(|| format!("at {}", buffer.block));
+    }
+
     /// Changes a metadata block. The change belongs to this transaction.
     pub fn modify<R>(&mut self, buffer: &Arc<Buffer>, kind: BufKind, f: impl FnOnce(&mut [u8]) -> R) -> R {
-        let tid = self.txn.tid.0;
+        let tid = self.share.txn.tid.0;
         self.changed = true;
         let mut inner = buffer.lock();
         if inner.state().held != Some(tid) {
@@ -177,7 +201,7 @@ impl Handle {
         };
         self.journal.cache.forget(block);
         if logged {
-            self.txn.inner.lock().revoked.insert(block);
+            self.share.txn.inner.lock().revoked.insert(block);
         }
     }
 
@@ -185,7 +209,7 @@ impl Handle {
     pub fn freed(&mut self, start: BlockNr, len: u32) {
         self.changed = true;
         self.set_opaque();
-        let mut t = self.txn.inner.lock();
+        let mut t = self.share.txn.inner.lock();
         match t.freed.last_mut() {
             Some((s, l)) if s.0 + u64::from(*l) == start.0 => *l += len,
             Some((s, l)) if start.0 + u64::from(len) == s.0 => {
