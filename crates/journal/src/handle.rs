@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use extant_base::sync::atomic::Ordering;
 use extant_cache::{BufKind, Buffer};
 use extant_ondisk::jbd2::{FastCommitRecord, Tid};
 use extant_ondisk::{BlockNr, InodeNr};
@@ -10,7 +11,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 use crate::error::{Error, Result};
 use crate::fast_commit::Slot;
 use crate::shard::Share;
-use crate::state::{Journal, Transaction};
+use crate::state::Journal;
 
 thread_local! {
     /// Whether this thread has an open handle. A second one would deadlock with a commit that waits for the first.
@@ -43,8 +44,7 @@ impl Handle {
 
     /// A handle for the changes that the file system makes when the transaction closes ([`crate::Hooks::closing`]). No
     /// commit waits for its end.
-    pub(crate) fn closing(journal: Arc<Journal>, txn: &Arc<Transaction>, credits: u32) -> Handle {
-        let share = Share::apart(txn.clone());
+    pub(crate) fn closing(journal: Arc<Journal>, share: Arc<Share>, credits: u32) -> Handle {
         Handle { journal, share, credits, changed: false, described: false, finished: true, open: false }
     }
 
@@ -159,10 +159,9 @@ impl Handle {
     }
 
     fn join(&mut self, buffer: &Arc<Buffer>, kind: BufKind) {
-        {
-            let mut t = self.share.txn.inner.lock();
-            t.buffers.push(buffer.clone());
-            t.revoked.remove(&buffer.block);
+        self.share.part.lock().buffers.push(buffer.clone());
+        if self.share.txn.revokes.load(Ordering::Relaxed) {
+            self.share.txn.inner.lock().revoked.remove(&buffer.block);
         }
         buffer.set_kind(kind);
         self.spend(|| format!("at {}", buffer.block));
@@ -201,6 +200,7 @@ impl Handle {
         };
         self.journal.cache.forget(block);
         if logged {
+            self.share.txn.revokes.store(true, Ordering::Relaxed);
             self.share.txn.inner.lock().revoked.insert(block);
         }
     }
@@ -209,7 +209,7 @@ impl Handle {
     pub fn freed(&mut self, start: BlockNr, len: u32) {
         self.changed = true;
         self.set_opaque();
-        let mut t = self.share.txn.inner.lock();
+        let mut t = self.share.part.lock();
         match t.freed.last_mut() {
             Some((s, l)) if s.0 + u64::from(*l) == start.0 => *l += len,
             Some((s, l)) if start.0 + u64::from(len) == s.0 => {

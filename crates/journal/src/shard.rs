@@ -26,7 +26,7 @@ use std::sync::Arc;
 use extant_base::sync::{LockClass, Mutex};
 use extant_base::task;
 
-use crate::state::{State, Transaction};
+use crate::state::{Part, State, TXN_CLASS, Transaction};
 
 static CLASS: LockClass = LockClass::new("journal handles", 93);
 
@@ -35,17 +35,22 @@ const SHARDS: usize = 128;
 /// The most credits that a shard reserves in advance.
 const ADVANCE_MAX: u32 = 256;
 
-/// The membership of a shard in the running transaction. Each opening of a shard makes a new one, whose reference count
+/// The membership of a shard in the running transaction, and what its handles have changed. Each opening of a shard makes a new one, whose reference count
 /// is then the only one that handles of the shard change.
 pub(crate) struct Share {
     pub txn: Arc<Transaction>,
+    pub part: Mutex<Part>,
     shard: usize,
 }
 
 impl Share {
+    fn new(txn: Arc<Transaction>, shard: usize) -> Arc<Share> {
+        Arc::new(Share { txn, part: Mutex::new(&TXN_CLASS, Part::default()), shard })
+    }
+
     /// For a handle that no shard counts.
     pub(crate) fn apart(txn: Arc<Transaction>) -> Arc<Share> {
-        Arc::new(Share { txn, shard: usize::MAX })
+        Share::new(txn, usize::MAX)
     }
 }
 
@@ -93,7 +98,9 @@ impl Shards {
         let mut shard = self.lines[index].0.lock();
         let share = shard.share.get_or_insert_with(|| {
             s.open_shards.push(index);
-            Arc::new(Share { txn: s.running.clone(), shard: index })
+            let share = Share::new(s.running.clone(), index);
+            s.shares.push(share.clone());
+            share
         });
         let share = share.clone();
         shard.handles += 1;

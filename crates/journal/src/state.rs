@@ -7,7 +7,7 @@ use std::time::Duration;
 use extant_base::clock::Clock;
 use extant_base::counter::{self, Counter};
 use extant_base::hash::HashSet;
-use extant_base::sync::atomic::{AtomicU64, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, MutexGuard, Waiter};
 use extant_block::BlockDevice;
 use extant_cache::{Buffer, BufferCache, IoWait};
@@ -22,7 +22,7 @@ use crate::shard::{Shards, Share};
 
 static STATE_CLASS: LockClass = LockClass::new("journal state", 91);
 static LOG_CLASS: LockClass = LockClass::new("log", 34);
-static TXN_CLASS: LockClass = LockClass::new("transaction", 92);
+pub(crate) static TXN_CLASS: LockClass = LockClass::new("transaction", 92);
 
 /// The maximum time for which a commit waits for more callers.
 const GATHER_NS_MAX: u64 = 2_000_000;
@@ -152,26 +152,31 @@ impl Default for JournalStats {
 pub(crate) struct Transaction {
     pub tid: Tid,
     pub inner: Mutex<TxnInner>,
+    /// There are revoked blocks. Whoever joins a block that was revoked got it after that, through the locks of the
+    /// allocator and the cache, so it sees the flag.
+    pub revokes: AtomicBool,
 }
 
+/// What all handles of a transaction share.
 #[derive(Default)]
 pub(crate) struct TxnInner {
-    pub buffers: Vec<Arc<Buffer>>,
     pub revoked: HashSet<BlockNr>,
-    /// Blocks that the log no longer has to protect from this transaction on (revoked or only freed).
-    pub freed: Vec<(BlockNr, u32)>,
     /// The changes that no fast commit has yet; empty on a mount that writes none.
     pub changes: Changes,
 }
 
+/// The part of a transaction that the handles of one shard fill.
+#[derive(Default)]
+pub(crate) struct Part {
+    pub buffers: Vec<Arc<Buffer>>,
+    /// Blocks that the log no longer has to protect from this transaction on (revoked or only freed).
+    pub freed: Vec<(BlockNr, u32)>,
+}
+
 impl Transaction {
     pub(crate) fn new(tid: Tid) -> Arc<Transaction> {
-        Arc::new(Transaction { tid, inner: Mutex::new(&TXN_CLASS, TxnInner::default()) })
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        let i = self.inner.lock();
-        i.buffers.is_empty() && i.freed.is_empty() && i.revoked.is_empty()
+        let inner = Mutex::new(&TXN_CLASS, TxnInner::default());
+        Arc::new(Transaction { tid, inner, revokes: AtomicBool::new(false) })
     }
 }
 
@@ -184,6 +189,8 @@ pub(crate) struct State {
     pub reserved: u32,
     /// The shards that are open ([`Shards`]).
     pub open_shards: Vec<usize>,
+    /// The parts of the running transaction.
+    pub shares: Vec<Arc<Share>>,
     /// A commit waits for the open handles to end, and new ones must wait. The shards are closed.
     pub locked: bool,
     /// No handle may start until [`Journal::thaw`]. The mount has its own state for this, but this one is protected by
@@ -262,6 +269,20 @@ impl Back {
 }
 
 impl State {
+    /// Whether the running transaction has no changes. No handle is open.
+    pub(crate) fn is_empty(&self) -> bool {
+        let is_blank = |share: &Arc<Share>| {
+            let part = share.part.lock();
+            part.buffers.is_empty() && part.freed.is_empty()
+        };
+        self.shares.iter().all(is_blank) && self.running.inner.lock().revoked.is_empty()
+    }
+
+    /// The number of blocks of the running transaction.
+    pub(crate) fn blocks(&self) -> usize {
+        self.shares.iter().map(|share| share.part.lock().buffers.len()).sum()
+    }
+
     /// Takes the waiters that `ready` chooses.
     pub(crate) fn take_waiters(&mut self, ready: impl Fn(&CommitWaiter) -> bool) -> Vec<Callback> {
         let (ready, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiters).into_iter().partition(ready);
@@ -348,6 +369,7 @@ impl Journal {
                     updates: 0,
                     reserved: 0,
                     open_shards: Vec::new(),
+                    shares: Vec::new(),
                     locked: false,
                     frozen: false,
                     started_ns: None,
