@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::filesystem::Filesystem;
 use crate::inode_table::InodeTable;
 use crate::map::MapRoot;
-use crate::meta::MetaLock;
+use crate::meta::{HasDesc, MetaLock};
 use crate::quota::Charge;
 use crate::verity::Verity;
 use crate::writeback::asks::WritebackLock;
@@ -57,6 +57,12 @@ pub struct Meta {
     pub(crate) values: u32,
 }
 
+impl HasDesc for Meta {
+    fn desc(&self) -> &InodeDesc {
+        &self.desc
+    }
+}
+
 /// One inode in memory.
 pub struct Inode {
     pub ino: InodeNr,
@@ -68,7 +74,7 @@ pub struct Inode {
     pub(crate) rw: RwLock<()>,
     pub(crate) wb: WritebackLock,
     pub(crate) map: RwLock<MapRoot>,
-    pub(crate) meta: MetaLock,
+    pub(crate) meta: MetaLock<Meta>,
     pub(crate) es: EsInode,
     /// Only where clusters have several blocks.
     pub(crate) promises: Option<Box<Promises>>,

@@ -1,14 +1,15 @@
 //! The lock of the decoded on-disk inode, and the part of it that can be read without the lock.
 //!
 //! Main type: [`MetaLock`]. A read of a cached file needs the inode's flags, and whether its access time is recent
-//! enough. If each read took the lock, the lock's cache line would go from processor to processor (Linux reads `i_flags`
-//! and the times without a lock, and `i_size` under a seqcount). So a writer that releases the lock publishes both.
+//! enough. If each read took the lock, the lock's cache line would go from processor to processor. (Linux reads
+//! `i_flags` and the times without a lock, and `i_size` under a seqcount.) So a writer that releases the lock
+//! publishes both.
 //!
 //! What it does not do: the size, which has a cell of its own ([`crate::inode::Inode::size`]), or the type, which never
 //! changes.
 //!
 //! # Locking
-//! `inode meta` (60). What is published changes only while the lock is held exclusively.
+//! `inode meta` (60). The published values change only while the lock is held exclusively.
 
 use std::ops::{Deref, DerefMut};
 
@@ -16,8 +17,6 @@ use extant_base::sim;
 use extant_base::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use extant_base::sync::{LockClass, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
-
-use crate::inode::Meta;
 
 static CLASS: LockClass = LockClass::new("inode meta", 60);
 
@@ -33,15 +32,20 @@ struct Published {
     recent_until_sec: AtomicI64,
 }
 
+/// The data under the lock.
+pub(crate) trait HasDesc {
+    fn desc(&self) -> &InodeDesc;
+}
+
 /// The lock; see the module.
-pub(crate) struct MetaLock {
-    meta: RwLock<Meta>,
+pub(crate) struct MetaLock<T> {
+    meta: RwLock<T>,
     published: Published,
 }
 
 /// The exclusive access. Its end publishes.
-pub(crate) struct MetaWriteGuard<'a> {
-    meta: RwLockWriteGuard<'a, Meta>,
+pub(crate) struct MetaWriteGuard<'a, T: HasDesc> {
+    meta: RwLockWriteGuard<'a, T>,
     published: &'a Published,
 }
 
@@ -50,24 +54,24 @@ fn recent_until_sec(desc: &InodeDesc) -> i64 {
     if newest { desc.atime.seconds.saturating_add(ATIME_SEC_MAX) } else { i64::MIN }
 }
 
-impl MetaLock {
-    pub fn new(meta: Meta) -> MetaLock {
+impl<T: HasDesc> MetaLock<T> {
+    pub fn new(meta: T) -> MetaLock<T> {
         let published = Published {
-            flags: AtomicU32::new(meta.desc.flags.bits()),
-            recent_until_sec: AtomicI64::new(recent_until_sec(&meta.desc)),
+            flags: AtomicU32::new(meta.desc().flags.bits()),
+            recent_until_sec: AtomicI64::new(recent_until_sec(meta.desc())),
         };
         MetaLock { meta: RwLock::new(&CLASS, meta), published }
     }
 
-    pub fn read(&self) -> RwLockReadGuard<'_, Meta> {
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.meta.read()
     }
 
-    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, Meta>> {
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         self.meta.try_read()
     }
 
-    pub fn write(&self) -> MetaWriteGuard<'_> {
+    pub fn write(&self) -> MetaWriteGuard<'_, T> {
         MetaWriteGuard { meta: self.meta.write(), published: &self.published }
     }
 
@@ -107,21 +111,21 @@ impl Published {
     }
 }
 
-impl Deref for MetaWriteGuard<'_> {
-    type Target = Meta;
-    fn deref(&self) -> &Meta {
+impl<T: HasDesc> Deref for MetaWriteGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
         &self.meta
     }
 }
 
-impl DerefMut for MetaWriteGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Meta {
+impl<T: HasDesc> DerefMut for MetaWriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
         &mut self.meta
     }
 }
 
-impl Drop for MetaWriteGuard<'_> {
+impl<T: HasDesc> Drop for MetaWriteGuard<'_, T> {
     fn drop(&mut self) {
-        self.published.publish(&self.meta.desc);
+        self.published.publish(self.meta.desc());
     }
 }

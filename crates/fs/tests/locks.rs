@@ -75,8 +75,8 @@ fn no_lock_delays_all_operations() {
     }
 }
 
-/// How often an operation takes the locks that all operations share. The necessary ones: an inode becomes dirty once; an
-/// inode that loses its last name enters and leaves the queue of evictions, and is evicted. Handles and orphans are
+/// How often an operation takes the locks that all operations share. The necessary ones: an inode becomes dirty once;
+/// an inode that loses its last name enters and leaves the queue of evictions, and is evicted. Handles and orphans are
 /// counted in shards. docs/locking.md has the table.
 #[test]
 fn an_operation_takes_the_shared_locks_as_often_as_it_must() {

@@ -13,9 +13,8 @@ use extant_ondisk::jbd2::{
 };
 
 use crate::error::{Error, Result};
-use crate::handle::Handle;
+use crate::handle::{Handle, Share};
 use crate::log::{Live, Log, Logged, OnDisk};
-use crate::shard::Share;
 use crate::state::{Callback, Durability, Journal, State, Transaction};
 
 /// A buffer as it was when its transaction closed.
@@ -388,8 +387,8 @@ impl Journal {
         Ok(Running::Closed(closed, flushes))
     }
 
-    /// Lets the file system make its last changes in a transaction for which handles have put `aside` credits. No handle
-    /// is open. Returns the changes.
+    /// Lets the file system make its last changes in a transaction for which handles have put `aside` credits. No
+    /// handle is open. Returns the changes.
     fn finish_closing(&self, txn: &Arc<Transaction>, aside: u32) -> Result<Arc<Share>> {
         let share = Share::apart(txn.clone());
         let Some(journal) = self.me.upgrade() else { return Ok(share) };

@@ -16,9 +16,8 @@ use extant_ondisk::jbd2::Tid;
 
 use crate::error::{Error, Result};
 use crate::fast_commit::Changes;
-use crate::handle::Handle;
+use crate::handle::{Handle, Shards, Share};
 use crate::log::{Log, LogLocation};
-use crate::shard::{Shards, Share};
 
 static STATE_CLASS: LockClass = LockClass::new("journal state", 91);
 static LOG_CLASS: LockClass = LockClass::new("log", 34);
@@ -152,12 +151,12 @@ impl Default for JournalStats {
 pub(crate) struct Transaction {
     pub tid: Tid,
     pub inner: Mutex<TxnInner>,
-    /// There are revoked blocks. Whoever joins a block that was revoked got it after that, through the locks of the
-    /// allocator and the cache, so it sees the flag.
+    /// There are revoked blocks. A handle that joins a block which was revoked got it after that, through the locks of
+    /// the allocator and the cache. So it sees the flag, and relaxed operations suffice.
     pub revokes: AtomicBool,
 }
 
-/// What all handles of a transaction share.
+/// The part of a transaction that all its handles share.
 #[derive(Default)]
 pub(crate) struct TxnInner {
     pub revoked: HashSet<BlockNr>,
