@@ -47,7 +47,7 @@ use crate::xattr_view::XattrView;
 /// Reading.
 impl Filesystem {
     pub(crate) fn is_inline(&self, inode: &Inode) -> bool {
-        self.inline_data && inode.meta.read().desc.flags.contains(InodeFlags::INLINE_DATA)
+        self.inline_data && inode.meta.flags().contains(InodeFlags::INLINE_DATA)
     }
 
     /// The bytes of `i_block`, and the bytes in the attribute.

@@ -30,6 +30,7 @@ use crate::error::Error;
 use crate::filesystem::Filesystem;
 use crate::inode_table::InodeTable;
 use crate::map::MapRoot;
+use crate::meta::{HasDesc, MetaLock};
 use crate::quota::Charge;
 use crate::verity::Verity;
 use crate::writeback::asks::WritebackLock;
@@ -38,7 +39,6 @@ use extant_es::EsInode;
 
 static RW_CLASS: LockClass = LockClass::new("inode", 20);
 static MAP_CLASS: LockClass = LockClass::new("map", 50);
-static META_CLASS: LockClass = LockClass::new("inode meta", 60);
 
 /// The decoded on-disk inode and its companions.
 #[derive(Debug)]
@@ -57,16 +57,24 @@ pub struct Meta {
     pub(crate) values: u32,
 }
 
+impl HasDesc for Meta {
+    fn desc(&self) -> &InodeDesc {
+        &self.desc
+    }
+}
+
 /// One inode in memory.
 pub struct Inode {
     pub ino: InodeNr,
     pub generation: u32,
+    /// It never changes; `None` if the mode has none that is known.
+    file_type: Option<FileType>,
     pub(crate) fs: Weak<Filesystem>,
     /// Excludes writers of content, names and attributes from each other and from readers (Linux: `i_rwsem`).
     pub(crate) rw: RwLock<()>,
     pub(crate) wb: WritebackLock,
     pub(crate) map: RwLock<MapRoot>,
-    pub(crate) meta: RwLock<Meta>,
+    pub(crate) meta: MetaLock<Meta>,
     pub(crate) es: EsInode,
     /// Only where clusters have several blocks.
     pub(crate) promises: Option<Box<Promises>>,
@@ -202,10 +210,8 @@ impl Inode {
             rw: RwLock::new(&RW_CLASS, ()),
             wb: WritebackLock::new(),
             map: RwLock::new(&MAP_CLASS, map),
-            meta: RwLock::new(
-                &META_CLASS,
-                Meta { desc, lazy_times: false, charge, promised: 0, freed: false, values: 0 },
-            ),
+            file_type: desc.file_type(),
+            meta: MetaLock::new(Meta { desc, lazy_times: false, charge, promised: 0, freed: false, values: 0 }),
             es,
             promises: Promises::new(fs.placement.alloc.cluster_size()),
             pages,
@@ -253,7 +259,7 @@ impl Inode {
     }
 
     pub fn file_type(&self) -> Option<FileType> {
-        FileType::from_mode(self.mode())
+        self.file_type
     }
 
     pub fn is_dir(&self) -> bool {

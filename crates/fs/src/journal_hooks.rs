@@ -9,9 +9,10 @@
 
 use std::sync::{OnceLock, Weak};
 
-use extant_journal::Hooks;
+use extant_journal::{Handle, Hooks};
 use extant_ondisk::BlockNr;
 
+use crate::error::Error;
 use crate::filesystem::Filesystem;
 
 /// The journal's calls to the file system, held weakly: the journal belongs to the file system.
@@ -31,6 +32,18 @@ impl Hooks for JournalHooks {
             }
             fs.placement.alloc.release(&freed);
         }
+    }
+
+    fn closing(&self, handle: &mut Handle) -> extant_journal::Result<()> {
+        let Some(fs) = self.fs.get() else { return Ok(()) };
+        let Some(fs) = fs.upgrade() else {
+            // The records of orphans are gone with the mount.
+            return Err(extant_journal::Error::Aborted { cause: "the mount has ended".to_owned() });
+        };
+        fs.place_orphans(handle).map_err(|e| match e {
+            Error::Device(e) => extant_journal::Error::Device(e),
+            e => extant_journal::Error::HalfDone { cause: e.to_string() },
+        })
     }
 
     fn log_free(&self) {

@@ -55,6 +55,7 @@ mod inode_table;
 mod journal_hooks;
 mod lifecycle;
 mod map;
+mod meta;
 mod mount;
 pub mod number_set;
 mod operation;

@@ -4,18 +4,29 @@
 //! reasons, and it remains until neither applies. A record is a slot of the orphan file (feature `orphan_file`). If
 //! that is full or absent, it is a place on the list that starts at `s_last_orphan` and continues through `i_dtime`.
 //!
+//! A new record is *pending*: it gets its place when its transaction closes ([`Filesystem::place_orphans`]). A crash
+//! shows no other state of a transaction, so nothing is lost. Most files are freed in the transaction that removes
+//! their last name. They get no place at all, and neither the superblock nor the orphan file changes. (Linux gives a
+//! place at once, under one lock for the list, or to one of the blocks of the orphan file.)
+//!
+//! What it does not do: find orphans after a crash (`mount::recover`), or free them (`ops::evict`).
+//!
 //! # Locking
-//! `orphans` (55), taken under the map lock and before inode metas.
+//! `orphan records` (54), one for each of some shards of the inode numbers, taken under the map lock; then `orphans`
+//! (55), for the places, before inode metas. Records become pending and are removed under an open handle, and get
+//! their places while none is open.
 
-use std::collections::hash_map::Entry;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use extant_base::hash::{HashMap, HashSet};
+use extant_base::hash::{HashMap, HashSet, shard_of};
+use extant_base::sim;
+use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
-use extant_cache::BufKind;
+use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
 use extant_ondisk::csum::ChecksumSeed;
+use extant_ondisk::inode::InodeDesc;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, orphan};
 
 use crate::error::{Damage, Error, Result};
@@ -23,7 +34,11 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::MapState;
 
+static RECORDS_CLASS: LockClass = LockClass::new("orphan records", 54);
 static CLASS: LockClass = LockClass::new("orphans", 55);
+
+/// There is a bit for each shard in one word.
+const SHARD_BITS: u32 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -35,7 +50,30 @@ enum Place {
     List,
 }
 
-struct State {
+/// The records of a shard of the inodes.
+#[derive(Default)]
+struct Records {
+    /// Records of the running transaction, without a place.
+    pending: HashMap<InodeNr, Arc<Inode>>,
+    /// The records with a place.
+    placed: HashSet<InodeNr>,
+    /// Files with an unfinished truncation, which is in progress or has failed to remove the blocks. Mounts without a
+    /// log keep this set as well, although they record no orphans.
+    cut: HashSet<InodeNr>,
+}
+
+impl Records {
+    fn contains(&self, ino: InodeNr) -> bool {
+        self.pending.contains_key(&ino) || self.placed.contains(&ino)
+    }
+}
+
+/// Processors fetch lines in pairs, so a pair is what two shards must not share.
+#[repr(align(128))]
+struct Line(Mutex<Records>);
+
+/// The places.
+struct Places {
     place: HashMap<InodeNr, Place>,
     /// The list in reverse: the head, which is the newest inode, comes last.
     list: Vec<Arc<Inode>>,
@@ -44,19 +82,32 @@ struct State {
     behind: u32,
     /// Free slots of the orphan file, in reverse order.
     free: Vec<(u32, u32)>,
-    /// Files with an unfinished truncation, which is in progress or has failed to remove the blocks. Mounts without a
-    /// log keep this set as well, although they record no orphans.
-    cut: HashSet<InodeNr>,
     /// The orphan file's checksum seed and physical blocks.
     file: Option<(Option<ChecksumSeed>, Vec<BlockNr>)>,
 }
 
-pub(crate) struct Orphans(Mutex<State>);
+pub(crate) struct Orphans {
+    shards: Box<[Line]>,
+    /// The shards with pending records, one bit each.
+    ///
+    /// Bits are set under open handles, and read and cleared when the transaction closes. The end of a handle and the
+    /// close of its transaction are ordered by the locks of the journal, so relaxed operations suffice.
+    waiting: AtomicU64,
+    places: Mutex<Places>,
+    /// The superblock's block, from the first record on: reading it cannot fail when a transaction closes.
+    superblock: OnceLock<Arc<Buffer>>,
+}
 
 impl Orphans {
     pub(crate) fn new() -> Orphans {
-        let (place, cut) = (HashMap::default(), HashSet::default());
-        Orphans(Mutex::new(&CLASS, State { place, list: Vec::new(), behind: 0, free: Vec::new(), cut, file: None }))
+        let shards = (0..1 << SHARD_BITS).map(|_| Line(Mutex::new(&RECORDS_CLASS, Records::default()))).collect();
+        let places = Places { place: HashMap::default(), list: Vec::new(), behind: 0, free: Vec::new(), file: None };
+        let (waiting, superblock) = (AtomicU64::new(0), OnceLock::new());
+        Orphans { shards, waiting, places: Mutex::new(&CLASS, places), superblock }
+    }
+
+    fn records(&self, ino: InodeNr) -> &Mutex<Records> {
+        &self.shards[shard_of(u64::from(ino.0), SHARD_BITS)].0
     }
 
     /// Sets up the orphan file. Slots that are in use for any reason do not count as free.
@@ -64,14 +115,17 @@ impl Orphans {
         let used: HashSet<(u32, u32)> = file.used.iter().map(|(block, slot, _)| (*block, *slot)).collect();
         let slots = (0..file.blocks.len() as u32).rev();
         let slots = slots.flat_map(|b| (0..slots_per_block).rev().map(move |i| (b, i)));
-        let mut s = self.0.lock();
+        let mut s = self.places.lock();
         s.free = slots.filter(|place| !used.contains(place)).collect();
         s.file = Some((file.seed, file.blocks.clone()));
     }
 
     /// Adopts the next part of the list found at mount, head first, and the inode that follows it.
     pub(crate) fn adopt_list(&self, chain: &[InodeRef], behind: Option<InodeNr>) {
-        let mut s = self.0.lock();
+        for inode in chain {
+            self.records(inode.ino).lock().placed.insert(inode.ino);
+        }
+        let mut s = self.places.lock();
         s.list.splice(0..0, chain.iter().rev().map(|i| Arc::clone(i)));
         s.place.extend(chain.iter().map(|i| (i.ino, Place::List)));
         s.behind = behind.map_or(0, |ino| ino.0);
@@ -79,32 +133,70 @@ impl Orphans {
 
     /// Adopts a used slot of the orphan file found at mount. Returns false if the inode has another record.
     pub(crate) fn adopt_slot(&self, ino: InodeNr, block: u32, slot: u32) -> bool {
-        match self.0.lock().place.entry(ino) {
-            Entry::Occupied(_) => false,
-            Entry::Vacant(entry) => {
-                entry.insert(Place::File { block, slot });
-                true
-            }
+        let mut records = self.records(ino).lock();
+        let is_new = !records.contains(ino);
+        if is_new {
+            records.placed.insert(ino);
+            self.places.lock().place.insert(ino, Place::File { block, slot });
         }
+        is_new
     }
 
     /// Whether the inode has a record.
     pub(crate) fn contains(&self, ino: InodeNr) -> bool {
-        self.0.lock().place.contains_key(&ino)
+        self.records(ino).lock().contains(ino)
     }
 
     /// Records the start of a truncation of this file. It ends with [`Over::Truncation`], or when the inode is freed.
     pub(crate) fn note_cut(&self, ino: InodeNr) {
-        self.0.lock().cut.insert(ino);
+        self.records(ino).lock().cut.insert(ino);
     }
 
     /// Whether a truncation of this file has left blocks past its end. The caller holds the inode's lock.
     pub(crate) fn is_cut_short(&self, ino: InodeNr) -> bool {
-        self.0.lock().cut.contains(&ino)
+        self.records(ino).lock().cut.contains(&ino)
     }
 
+    /// The number of records, each shard at its own moment.
     pub(crate) fn len(&self) -> usize {
-        self.0.lock().place.len()
+        let len = |line: &Line| {
+            let records = line.0.lock();
+            records.pending.len() + records.placed.len()
+        };
+        self.shards.iter().map(len).sum()
+    }
+
+    /// Notes that the inode's shard has a pending record. Mostly the bit is set already, and the line stays shared.
+    fn note_waiting(&self, ino: InodeNr) {
+        let bit = 1 << shard_of(u64::from(ino.0), SHARD_BITS);
+        sim::line_read("orphans waiting", &self.waiting);
+        if self.waiting.load(Ordering::Relaxed) & bit == 0 {
+            sim::line_written("orphans waiting", &self.waiting);
+            self.waiting.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the pending records, which count as placed from here on. No handle is open.
+    fn take_pending(&self) -> Vec<Arc<Inode>> {
+        sim::line_read("orphans waiting", &self.waiting);
+        let mut waiting = self.waiting.load(Ordering::Relaxed);
+        if waiting == 0 {
+            return Vec::new();
+        }
+        sim::line_written("orphans waiting", &self.waiting);
+        self.waiting.store(0, Ordering::Relaxed);
+        let mut pending = Vec::new();
+        while waiting != 0 {
+            let mut records = self.shards[waiting.trailing_zeros() as usize].0.lock();
+            waiting &= waiting - 1;
+            let Records { pending: found, placed, .. } = &mut *records;
+            pending.extend(found.drain().map(|(ino, inode)| {
+                placed.insert(ino);
+                inode
+            }));
+        }
+        pending.sort_unstable_by_key(|inode| inode.ino);
+        pending
     }
 }
 
@@ -165,12 +257,12 @@ impl Filesystem {
     fn set_orphan_slot(
         &self,
         handle: &mut Handle,
-        state: &State,
+        places: &Places,
         block: u32,
         slot: u32,
         ino: Option<InodeNr>,
     ) -> Result<()> {
-        let (seed, blocks) = state.file.as_ref().expect("a place in the file implies the file");
+        let (seed, blocks) = places.file.as_ref().expect("a place in the file implies the file");
         let nr = blocks[block as usize];
         let buffer = self.cache.get(nr)?;
         if !buffer.verified() {
@@ -185,31 +277,79 @@ impl Filesystem {
     }
 
     /// Records the inode as an orphan, unless it is already recorded. 2 credits (superblock or orphan file block,
-    /// inode). The caller writes the inode afterwards.
+    /// inode). The caller writes the inode afterwards, under the same handle.
     pub(crate) fn orphan_add(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         if !self.has_log {
             // Only a log ensures that the list never contradicts the inodes. E2fsck finds the orphans without the list,
             // but gives up if the list is inconsistent (as in Linux).
             return Ok(());
         }
-        let mut s = self.orphans.0.lock();
-        if s.place.contains_key(&inode.ino) {
+        if self.orphans.superblock.get().is_none() {
+            // If another thread was first, it has set the same buffer.
+            let _ = self.orphans.superblock.set(self.cache.get(self.sb_place.0)?);
+        }
+        let mut records = self.orphans.records(inode.ino).lock();
+        if records.contains(inode.ino) {
             return Ok(());
         }
         handle.set_opaque();
-        if let Some(&(block, slot)) = s.free.last() {
-            self.set_orphan_slot(handle, &s, block, slot, Some(inode.ino))?;
-            // The slot is taken only now, because the write may have failed.
-            s.free.pop();
-            s.place.insert(inode.ino, Place::File { block, slot });
+        // For the block with its place.
+        handle.put_aside();
+        records.pending.insert(inode.ino, inode.clone());
+        self.orphans.note_waiting(inode.ino);
+        Ok(())
+    }
+
+    /// Gives the pending records their places, because their transaction closes. The credits are those that
+    /// [`Filesystem::orphan_add`] has put aside. The inodes' blocks in their tables belong to the transaction already.
+    pub(crate) fn place_orphans(&self, handle: &mut Handle) -> Result<()> {
+        let pending = self.orphans.take_pending();
+        if pending.is_empty() {
             return Ok(());
         }
-        self.modify_superblock(handle, |sb| sb.set_last_orphan(Some(inode.ino)))?;
-        let next = s.list.last().map_or(s.behind, |i| i.ino.0);
+        let mut s = self.orphans.places.lock();
+        let listed = s.list.len();
+        for inode in pending {
+            let place = match s.free.last().copied() {
+                Some((block, slot)) => match self.set_orphan_slot(handle, &s, block, slot, Some(inode.ino)) {
+                    Ok(()) => {
+                        s.free.pop();
+                        Place::File { block, slot }
+                    }
+                    Err(e) => {
+                        // The list needs no block that might be unreadable.
+                        if e.is_corruption() {
+                            self.placement.groups.keep_damage(e);
+                        }
+                        Place::List
+                    }
+                },
+                None => Place::List,
+            };
+            s.place.insert(inode.ino, place);
+            if place == Place::List {
+                let next = s.list.last().map_or(s.behind, |i| i.ino.0);
+                self.write_next_orphan(handle, &inode, next)?;
+                s.list.push(inode);
+            }
+        }
+        match s.list.get(listed..).and_then(<[_]>::last).map(|inode| inode.ino) {
+            Some(head) => self.modify_superblock(handle, |sb| sb.set_last_orphan(Some(head))),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the number of the inode that follows this one on the list. The rest of the inode in its table stays as
+    /// the transaction has it, because the inode in memory may be ahead of it.
+    fn write_next_orphan(&self, handle: &mut Handle, inode: &Arc<Inode>, next: u32) -> Result<()> {
+        let (buffer, offset) = self.inode_slot(inode.ino)?;
+        let place = offset..offset + self.geo.inode_size;
         inode.meta.write().desc.dtime = next;
-        s.list.push(inode.clone());
-        s.place.insert(inode.ino, Place::List);
-        Ok(())
+        Ok(handle.modify(&buffer, BufKind::Table, |b| {
+            let mut desc = InodeDesc::parse(&b[place.clone()], inode.ino, &self.geo)?;
+            desc.dtime = next;
+            desc.encode_into(&mut b[place], inode.ino, &self.geo)
+        })?)
     }
 
     /// Removes the inode's record, unless there is none or another reason needs it. 2 credits. Afterwards its `dtime`
@@ -217,21 +357,30 @@ impl Filesystem {
     /// A truncation holds the inode's lock, but an operation that removes its last name or adds its first does not.
     /// That operation changes the link count before it comes here. So if both run at the same time, at least one of
     /// them sees the other.
-    /// the other.
     pub(crate) fn orphan_remove(&self, handle: &mut Handle, inode: &Arc<Inode>, over: Over) -> Result<()> {
-        let mut s = self.orphans.0.lock();
+        let mut records = self.orphans.records(inode.ino).lock();
         if over != Over::Nameless {
-            s.cut.remove(&inode.ino);
+            records.cut.remove(&inode.ino);
         }
         let needed = match over {
-            Over::Nameless => s.cut.contains(&inode.ino),
+            Over::Nameless => records.cut.contains(&inode.ino),
             Over::Truncation => inode.links() == 0,
             Over::All => false,
         };
         if needed {
             return Ok(());
         }
-        let Some(place) = s.place.get(&inode.ino).copied() else { return Ok(()) };
+        if records.pending.remove(&inode.ino).is_some() {
+            // The handle belongs to the transaction in which the record was made, because it has no place yet.
+            handle.set_opaque();
+            handle.take_back();
+            return Ok(());
+        }
+        if !records.placed.contains(&inode.ino) {
+            return Ok(());
+        }
+        let mut s = self.orphans.places.lock();
+        let place = s.place.get(&inode.ino).copied().expect("placed");
         handle.set_opaque();
         match place {
             Place::File { block, slot } => {
@@ -258,36 +407,48 @@ impl Filesystem {
             }
         }
         s.place.remove(&inode.ino);
+        records.placed.remove(&inode.ino);
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use extant_block::device::{Fault, FaultyDevice};
+    use extant_block::device::{Fault, FaultyDevice, MemDevice};
     use extant_block::{BioOp, BlockDevice};
 
     use super::*;
-    use crate::{Cred, MountOptions, NewNode};
+    use crate::{Cred, MountOptions, Mounted, NewNode};
 
-    /// The number of records, the length of the list, and the number of free slots.
-    fn recorded(fs: &Filesystem) -> (usize, usize, usize) {
-        let s = fs.orphans.0.lock();
-        (s.place.len(), s.list.len(), s.free.len())
+    /// The number of records, of those that are pending, the length of the list, and the number of free slots.
+    fn recorded(fs: &Filesystem) -> (usize, usize, usize, usize) {
+        let pending = fs.orphans.shards.iter().map(|line| line.0.lock().pending.len()).sum();
+        let len = fs.orphans.len();
+        let s = fs.orphans.places.lock();
+        (len, pending, s.list.len(), s.free.len())
+    }
+
+    fn mounted(dev: Arc<dyn BlockDevice>) -> Mounted {
+        let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
+        Filesystem::mount(dev, options).expect("mounted")
+    }
+
+    fn image(features: &str) -> Arc<MemDevice> {
+        Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-O", features], "16M"))
     }
 
     /// A failed change neither takes nor frees a slot, so the next try finds the same state.
     #[test]
     fn a_record_that_cannot_be_written_takes_no_slot() {
         for features in ["orphan_file", "^orphan_file"] {
-            let dev = Arc::new(crate::tools::made(&["-t", "ext4", "-b", "1024", "-O", features], "16M"));
+            let dev = image(features);
             let faulty = Arc::new(FaultyDevice::new(dev.clone()));
-            let options = MountOptions { threads: false, seed: Some(1), ..MountOptions::default() };
-            let below: Arc<dyn BlockDevice> = faulty.clone();
-            let fs = Filesystem::mount(below, options).expect("mounted");
+            let fs = mounted(faulty.clone());
             let root = fs.root().expect("root");
             let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
-            let try_all = |change: fn(&Filesystem, &mut Handle, &Arc<Inode>) -> Result<()>, after| {
+            let (_, _, _, free) = recorded(&fs);
+            let (listed, taken) = if free == 0 { (1, 0) } else { (0, 1) };
+            let all_fail = |change: fn(&Filesystem, &mut Handle, &Arc<Inode>) -> Result<()>| {
                 let before = recorded(&fs);
                 assert!(fs.freeze().expect("everything is home") && fs.thaw());
                 fs.cache.drop_clean();
@@ -298,14 +459,91 @@ mod tests {
                     assert_eq!((recorded(&fs), f.meta.read().desc.dtime), (before, 0), "{features}");
                 }
                 faulty.clear();
-                fs.transact(2, |handle| change(&fs, handle, &f)).expect("readable");
-                assert_eq!(recorded(&fs), after, "{features}");
             };
-            let (_, _, free) = recorded(&fs);
-            let (listed, taken) = if free == 0 { (1, 0) } else { (0, 1) };
-            try_all(Filesystem::orphan_add, (1, listed, free - taken));
-            try_all(|fs, handle, inode| fs.orphan_remove(handle, inode, Over::All), (0, 0, free));
+            let add = |handle: &mut Handle| fs.orphan_add(handle, &f).and_then(|()| fs.write_inode(handle, &f));
+            let remove =
+                |handle: &mut Handle| fs.orphan_remove(handle, &f, Over::All).and_then(|()| fs.write_inode(handle, &f));
+            all_fail(Filesystem::orphan_add);
+            fs.transact(3, add).expect("readable");
+            assert_eq!(recorded(&fs), (1, 1, 0, free), "{features}");
+            fs.sync().expect("committed");
+            assert_eq!(recorded(&fs), (1, 0, listed, free - taken), "{features}");
+            if taken == 1 {
+                // The superblock stays in memory, but the blocks of the orphan file do not.
+                all_fail(|fs, handle, inode| fs.orphan_remove(handle, inode, Over::All));
+            }
+            fs.transact(3, remove).expect("readable");
+            assert_eq!(recorded(&fs), (0, 0, 0, free), "{features}");
             drop((root, f));
+            fs.unmount().expect("unmount");
+            crate::tools::assert_clean(&dev);
+        }
+    }
+
+    /// If a block of the orphan file cannot be read when the transaction closes, the orphan goes to the list.
+    #[test]
+    fn an_orphan_goes_to_the_list_if_the_orphan_file_is_unreadable() {
+        let dev = image("orphan_file");
+        let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+        let fs = mounted(faulty.clone());
+        let root = fs.root().expect("root");
+        let f = fs.create(&root, b"f", NewNode::file(0o644), Cred::default()).expect("create");
+        fs.sync().expect("committed");
+        fs.unlink(&root, b"f").expect("unlinked");
+        assert!(recorded(&fs).3 > 0);
+        let (nr, _) = fs.orphans.places.lock().free.last().map(|&(block, slot)| (block, slot)).expect("a slot");
+        let block = fs.orphans.places.lock().file.as_ref().expect("a file").1[nr as usize];
+        fs.cache.drop_clean();
+        assert!(fs.cache.peek(block).is_none(), "it would not be read");
+        faulty.inject(Fault::eio().op(BioOp::Read));
+        fs.sync().expect("committed");
+        faulty.clear();
+        assert_eq!((recorded(&fs).0, recorded(&fs).2), (1, 1));
+        drop(f);
+        fs.reap();
+        assert_eq!((recorded(&fs).0, recorded(&fs).2), (0, 0));
+        drop(root);
+        fs.unmount().expect("unmount");
+        crate::tools::assert_clean(&dev);
+    }
+
+    /// A file that is freed in the transaction that removes its last name never has a place. One that stays open across
+    /// a commit has, and a crash behind the commit finds it.
+    #[test]
+    fn only_orphans_that_outlive_their_transaction_get_a_place() {
+        for features in ["orphan_file", "^orphan_file"] {
+            let dev = image(features);
+            let fs = mounted(dev.clone());
+            let root = fs.root().expect("root");
+            let make = |name: &str| {
+                let f = fs.create(&root, name.as_bytes(), NewNode::file(0o644), Cred::default()).expect("create");
+                fs.write(&f, 0, &[7; 3000], crate::WriteFlags::default()).expect("write");
+                f
+            };
+            let open: Vec<_> = (0..5).map(|n| make(&format!("open{n}"))).collect();
+            drop(make("gone"));
+            fs.sync().expect("sync");
+            let (_, _, _, free) = recorded(&fs);
+            fs.unlink(&root, b"gone").expect("unlinked");
+            fs.reap();
+            fs.sync().expect("sync");
+            assert_eq!(recorded(&fs), (0, 0, 0, free), "{features}: freed in its transaction");
+            for n in 0..open.len() {
+                fs.unlink(&root, format!("open{n}").as_bytes()).expect("unlinked");
+            }
+            assert_eq!(recorded(&fs), (5, 5, 0, free), "{features}");
+            fs.sync().expect("sync");
+            let in_file = if free > 0 { 5 } else { 0 };
+            assert_eq!(recorded(&fs), (5, 0, 5 - in_file, free - in_file), "{features}");
+            // The state after a crash.
+            let below: Arc<dyn BlockDevice> = dev.clone();
+            let again = mounted(Arc::new(MemDevice::over(below)));
+            assert_eq!(again.stats.evictions.get(), 5, "{features}: all are found");
+            again.unmount().expect("unmount");
+            drop(open);
+            fs.reap();
+            assert_eq!(recorded(&fs), (0, 0, 0, free), "{features}");
+            drop(root);
             fs.unmount().expect("unmount");
             crate::tools::assert_clean(&dev);
         }

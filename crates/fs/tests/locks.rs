@@ -75,9 +75,9 @@ fn no_lock_delays_all_operations() {
     }
 }
 
-/// How often an operation takes the locks that all operations share. The necessary ones: a handle is counted when it
-/// starts and when it ends; an inode becomes dirty once; an inode that loses its last name becomes an orphan and
-/// leaves the orphans, enters and leaves the queue of evictions, and is evicted. docs/locking.md has the table.
+/// How often an operation takes the locks that all operations share. The necessary ones: an inode becomes dirty once;
+/// an inode that loses its last name enters and leaves the queue of evictions, and is evicted. Handles and orphans are
+/// counted in shards. docs/locking.md has the table.
 #[test]
 fn an_operation_takes_the_shared_locks_as_often_as_it_must() {
     let _alone = ALONE.lock();
@@ -102,7 +102,9 @@ fn an_operation_takes_the_shared_locks_as_often_as_it_must() {
         set_lock_stats(false);
         for row in lock_table() {
             let had = before.iter().find(|r| r.name == row.name).map_or(0, |r| r.acquired);
-            let each = (row.acquired - had).div_ceil(N);
+            // A shard of the journal needs the lock of all handles now and then.
+            let now_and_then = if row.name == "journal state" { N / 10 } else { 0 };
+            let each = (row.acquired - had).saturating_sub(now_and_then).div_ceil(N);
             if let Some((_, times)) = wanted.iter().find(|(name, _)| *name == row.name) {
                 assert_eq!(each, *times, "{what}: how often '{}' is taken", row.name);
             }
@@ -112,7 +114,7 @@ fn an_operation_takes_the_shared_locks_as_often_as_it_must() {
         "create",
         &|n| files.borrow_mut().push(fs.create(&top, &name(n), NewNode::file(0o644), cred).expect("create")),
         &[
-            ("journal state", 2),
+            ("journal state", 0),
             ("dirty inodes", 0),
             ("evictions", 0),
             ("orphans", 0),
@@ -130,7 +132,7 @@ fn an_operation_takes_the_shared_locks_as_often_as_it_must() {
         "rename",
         &|n| fs.rename(&top, &name(n), &top, &name(n + N), RenameFlags::default()).expect("rename"),
         &[
-            ("journal state", 2),
+            ("journal state", 0),
             ("dirty inodes", 0),
             ("evictions", 1),
             ("orphans", 0),
@@ -141,7 +143,14 @@ fn an_operation_takes_the_shared_locks_as_often_as_it_must() {
     step(
         "unlink and evict",
         &|n| fs.unlink(&top, &name(n + N)).expect("unlink"),
-        &[("journal state", 4), ("dirty inodes", 1), ("evictions", 3), ("orphans", 2), ("renames", 0)],
+        &[
+            ("journal state", 0),
+            ("dirty inodes", 1),
+            ("evictions", 3),
+            ("orphans", 0),
+            ("superblock", 0),
+            ("renames", 0),
+        ],
     );
     drop(top);
     fs.unmount().expect("unmount");

@@ -13,6 +13,7 @@ use extant_ondisk::jbd2::{
 };
 
 use crate::error::{Error, Result};
+use crate::handle::{Handle, Share};
 use crate::log::{Live, Log, Logged, OnDisk};
 use crate::state::{Callback, Durability, Journal, State, Transaction};
 
@@ -264,9 +265,7 @@ impl Journal {
         };
         let closed_ns = self.options.clock.now_ns();
         let (tid, blocks) = (closed.tid, closed.frozen.len());
-        self.note_pinned(
-            blocks as u64 + log.logged_len() + self.state.lock().running.inner.lock().buffers.len() as u64,
-        );
+        self.note_pinned(blocks as u64 + log.logged_len() + self.state.lock().blocks() as u64);
         let result = match log.disk.is_some() {
             true => self.write_log(log, &closed),
             false => self.write_home(&closed),
@@ -316,9 +315,10 @@ impl Journal {
 
     /// Waits for the open handles, freezes the changed buffers, and lets new handles join the next transaction.
     fn close_running(&self) -> Result<Running> {
-        let txn = {
+        let (txn, mut shares, aside) = {
             let mut s = self.state.lock();
             s.locked = true;
+            self.shards.close(&mut s);
             while s.updates > 0 && s.aborted.is_none() {
                 self.drained.wait(&mut s);
             }
@@ -326,7 +326,7 @@ impl Journal {
                 return Err(cause.as_aborted());
             }
             s.commit_wanted = false;
-            if s.running.is_empty() {
+            if s.is_empty() {
                 s.locked = false;
                 s.started_ns = None;
                 s.reserved = 0;
@@ -338,13 +338,18 @@ impl Journal {
                 let flushes = std::mem::take(&mut s.flush_waiters);
                 return Ok(Running::Empty(ready.into_iter().chain(flushes).collect()));
             }
-            s.running.clone()
+            // Each block of the transaction has used a credit, so the others are those that handles have put aside.
+            (s.running.clone(), s.shares.clone(), s.reserved.saturating_sub(s.blocks() as u32))
         };
+        shares.push(self.finish_closing(&txn, aside)?);
         // No handle is open and none can start, so the buffers do not change.
-        let (buffers, revoked, freed) = {
-            let mut t = txn.inner.lock();
-            (std::mem::take(&mut t.buffers), std::mem::take(&mut t.revoked), std::mem::take(&mut t.freed))
-        };
+        let revoked = std::mem::take(&mut txn.inner.lock().revoked);
+        let (mut buffers, mut freed) = (Vec::new(), Vec::new());
+        for share in &shares {
+            let mut part = share.part.lock();
+            buffers.append(&mut part.buffers);
+            freed.append(&mut part.freed);
+        }
         let mut frozen = Vec::with_capacity(buffers.len());
         for buffer in buffers {
             let mut inner = buffer.lock();
@@ -369,6 +374,7 @@ impl Journal {
         let flushes = {
             let mut s = self.state.lock();
             s.running = Transaction::new(txn.tid.next());
+            s.shares.clear();
             s.reserved = 0;
             s.locked = false;
             s.started_ns = None;
@@ -379,6 +385,18 @@ impl Journal {
         revoked.sort_unstable();
         let closed = Closed { tid: txn.tid, frozen, revoked, freed };
         Ok(Running::Closed(closed, flushes))
+    }
+
+    /// Lets the file system make its last changes in a transaction for which handles have put `aside` credits. No
+    /// handle is open. Returns the changes.
+    fn finish_closing(&self, txn: &Arc<Transaction>, aside: u32) -> Result<Arc<Share>> {
+        let share = Share::apart(txn.clone());
+        let Some(journal) = self.me.upgrade() else { return Ok(share) };
+        let result = self.hooks.closing(&mut Handle::closing(journal, share.clone(), aside));
+        if let Err(Error::Aborted { .. }) = &result {
+            self.state.lock().given_up = true;
+        }
+        result.map(|()| share)
     }
 
     /// Marks the transaction as sealed, because its flush is sent next.

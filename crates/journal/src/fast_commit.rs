@@ -260,18 +260,17 @@ impl Journal {
             return Ok(opaque);
         }
         s.locked = true;
+        self.shards.close(&mut s);
         while s.updates > 0 && s.aborted.is_none() {
             self.drained.wait(&mut s);
         }
         if let Some(cause) = &s.aborted {
             return Err(cause.as_aborted());
         }
+        let buffers = s.blocks();
         drop(s);
         // No handle is open and none can start, so neither the list nor the inodes in their tables change.
-        let (changes, buffers) = {
-            let mut t = txn.inner.lock();
-            (std::mem::take(&mut t.changes), t.buffers.len())
-        };
+        let changes = std::mem::take(&mut txn.inner.lock().changes);
         let drawn = if changes.is_empty() {
             Drawn::Nothing
         } else {

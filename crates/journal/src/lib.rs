@@ -20,8 +20,10 @@
 //! What it does not do: it knows neither inodes nor the meaning of a block. `extant_recovery` does the replay.
 //!
 //! # Locking
-//! `journal state` (91) is taken to start and stop handles, and never across I/O. The one committer holds `log` (34)
-//! across its I/O; only a second committer ever waits for it. `transaction` (92) is a leaf under a buffer's lock.
+//! Handles are counted in shards (`journal handles`, 93, in `handle`). `journal state` (91) is taken by commits and
+//! their callers, and by handles while a shard is closed or has no credits; never across I/O. The one committer holds
+//! `log` (34) across its I/O; only a second committer ever waits for it. `transaction` (92) is a leaf under a buffer's
+//! lock.
 #![forbid(unsafe_code)]
 
 mod checkpoint;

@@ -1,13 +1,13 @@
 //! The journal's state: opening and closing it, waiting for commits.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
 use std::time::Duration;
 
 use extant_base::clock::Clock;
 use extant_base::counter::{self, Counter};
 use extant_base::hash::HashSet;
-use extant_base::sync::atomic::{AtomicU64, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_base::sync::{Condvar, LockClass, Mutex, MutexGuard, Waiter};
 use extant_block::BlockDevice;
 use extant_cache::{Buffer, BufferCache, IoWait};
@@ -16,12 +16,12 @@ use extant_ondisk::jbd2::Tid;
 
 use crate::error::{Error, Result};
 use crate::fast_commit::Changes;
-use crate::handle::Handle;
+use crate::handle::{Handle, Shards, Share};
 use crate::log::{Log, LogLocation};
 
 static STATE_CLASS: LockClass = LockClass::new("journal state", 91);
 static LOG_CLASS: LockClass = LockClass::new("log", 34);
-static TXN_CLASS: LockClass = LockClass::new("transaction", 92);
+pub(crate) static TXN_CLASS: LockClass = LockClass::new("transaction", 92);
 
 /// The maximum time for which a commit waits for more callers.
 const GATHER_NS_MAX: u64 = 2_000_000;
@@ -36,6 +36,13 @@ pub trait Hooks: Send + Sync {
     fn released(&self, freed: Vec<(BlockNr, u32)>);
     /// The journal stopped permanently, and the mount must become read-only.
     fn aborted(&self, error: &Error);
+    /// The running transaction closes: all handles have ended, and none can start. The file system makes the changes
+    /// that depend on what was left to do when the last handle ended. `handle` has the credits that were put aside for
+    /// them ([`Handle::put_aside`]). Called with the log held, and without `journal state`. After an error, nothing of
+    /// the transaction becomes durable; [`Error::Aborted`] leaves no trace for the next mount.
+    fn closing(&self, _handle: &mut Handle) -> Result<()> {
+        Ok(())
+    }
     /// The log is free again, so a call that [`Journal::alone`] refused can be repeated.
     fn log_free(&self) {}
 }
@@ -144,36 +151,46 @@ impl Default for JournalStats {
 pub(crate) struct Transaction {
     pub tid: Tid,
     pub inner: Mutex<TxnInner>,
+    /// There are revoked blocks. A handle that joins a block which was revoked got it after that, through the locks of
+    /// the allocator and the cache. So it sees the flag, and relaxed operations suffice.
+    pub revokes: AtomicBool,
 }
 
+/// The part of a transaction that all its handles share.
 #[derive(Default)]
 pub(crate) struct TxnInner {
-    pub buffers: Vec<Arc<Buffer>>,
     pub revoked: HashSet<BlockNr>,
-    /// Blocks that the log no longer has to protect from this transaction on (revoked or only freed).
-    pub freed: Vec<(BlockNr, u32)>,
     /// The changes that no fast commit has yet; empty on a mount that writes none.
     pub changes: Changes,
 }
 
+/// The part of a transaction that the handles of one shard fill.
+#[derive(Default)]
+pub(crate) struct Part {
+    pub buffers: Vec<Arc<Buffer>>,
+    /// Blocks that the log no longer has to protect from this transaction on (revoked or only freed).
+    pub freed: Vec<(BlockNr, u32)>,
+}
+
 impl Transaction {
     pub(crate) fn new(tid: Tid) -> Arc<Transaction> {
-        Arc::new(Transaction { tid, inner: Mutex::new(&TXN_CLASS, TxnInner::default()) })
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        let i = self.inner.lock();
-        i.buffers.is_empty() && i.freed.is_empty() && i.revoked.is_empty()
+        let inner = Mutex::new(&TXN_CLASS, TxnInner::default());
+        Arc::new(Transaction { tid, inner, revokes: AtomicBool::new(false) })
     }
 }
 
 pub(crate) struct State {
     pub running: Arc<Transaction>,
-    /// The number of open handles of the running transaction.
+    /// The number of open handles of the running transaction that no shard counts.
     pub updates: u32,
-    /// The number of blocks that the running transaction contains or has reserved for its open handles.
+    /// The number of blocks that the running transaction contains, or that are reserved for its open handles and by
+    /// shards.
     pub reserved: u32,
-    /// A commit waits for the open handles to end, and new ones must wait.
+    /// The shards that are open ([`Shards`]).
+    pub open_shards: Vec<usize>,
+    /// The parts of the running transaction.
+    pub shares: Vec<Arc<Share>>,
+    /// A commit waits for the open handles to end, and new ones must wait. The shards are closed.
     pub locked: bool,
     /// No handle may start until [`Journal::thaw`]. The mount has its own state for this, but this one is protected by
     /// the lock under which handles wait, and a read-only mount keeps its journal frozen.
@@ -251,6 +268,20 @@ impl Back {
 }
 
 impl State {
+    /// Whether the running transaction has no changes. No handle is open.
+    pub(crate) fn is_empty(&self) -> bool {
+        let is_blank = |share: &Arc<Share>| {
+            let part = share.part.lock();
+            part.buffers.is_empty() && part.freed.is_empty()
+        };
+        self.shares.iter().all(is_blank) && self.running.inner.lock().revoked.is_empty()
+    }
+
+    /// The number of blocks of the running transaction.
+    pub(crate) fn blocks(&self) -> usize {
+        self.shares.iter().map(|share| share.part.lock().buffers.len()).sum()
+    }
+
     /// Takes the waiters that `ready` chooses.
     pub(crate) fn take_waiters(&mut self, ready: impl Fn(&CommitWaiter) -> bool) -> Vec<Callback> {
         let (ready, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiters).into_iter().partition(ready);
@@ -278,12 +309,14 @@ impl State {
 
 /// The journal of one mount.
 pub struct Journal {
+    pub(crate) me: Weak<Journal>,
     pub(crate) cache: Arc<BufferCache>,
     /// The file system's device. The log may be on another one.
     pub(crate) dev: Arc<dyn BlockDevice>,
     pub(crate) hooks: Arc<dyn Hooks>,
     pub(crate) options: Options,
     pub(crate) state: Mutex<State>,
+    pub(crate) shards: Shards,
     /// Waited on by handles that need space or the next transaction.
     pub(crate) room: Condvar,
     /// Waited on by a committer until the open handles end, and by the thread that ends the mount until a committer
@@ -322,7 +355,8 @@ impl Journal {
         // A commit empties the log if necessary. Then at least half of it is free, regardless of the layout of the log.
         let max_alone = log.capacity().map_or(max_blocks, |n| by_memory.min(u64::from(n / 2)) as u32);
         let first = log.next_tid();
-        Ok(Arc::new(Journal {
+        Ok(Arc::new_cyclic(|me| Journal {
+            me: me.clone(),
             cache,
             dev,
             hooks,
@@ -333,6 +367,8 @@ impl Journal {
                     running: Transaction::new(first),
                     updates: 0,
                     reserved: 0,
+                    open_shards: Vec::new(),
+                    shares: Vec::new(),
                     locked: false,
                     frozen: false,
                     started_ns: None,
@@ -352,6 +388,7 @@ impl Journal {
                     stop: false,
                 },
             ),
+            shards: Shards::new(max_blocks),
             room: Condvar::new(),
             drained: Condvar::new(),
             work: Condvar::new(),
@@ -392,60 +429,107 @@ impl Journal {
         if credits > max {
             return Err(Error::TooLarge { credits, max });
         }
+        if let Some(share) = self.shards.enter(credits) {
+            return Ok(self.join(share, credits));
+        }
         let mut s = self.state.lock();
         loop {
             s.check()?;
             if s.locked || s.frozen {
                 self.room.wait(&mut s);
-            } else if s.reserved + credits > self.max_blocks && s.reserved > 0 {
+            } else if let Err(handles) = self.reserve(&mut s, credits) {
                 s.commit_wanted = true;
                 if self.options.threaded {
                     self.work.notify_one();
                     self.room.wait(&mut s);
-                } else if s.updates == 0 {
+                } else if handles == 0 {
                     drop(s);
                     self.commit(Durability::Full)?;
                     s = self.state.lock();
                 } else {
                     // Another handle of this thread is open. That is a bug of the caller, but a deadlock would be
                     // worse.
+                    s.reserved += credits;
                     break;
                 }
             } else {
                 break;
             }
         }
-        Ok(self.join(s, credits))
+        Ok(self.admit(s, credits))
     }
 
     /// Joins the running transaction if that is possible immediately.
     pub fn try_start(self: &Arc<Self>, credits: u32) -> Option<Handle> {
-        let s = self.state.lock();
-        let fits = s.reserved + credits <= self.max_blocks;
-        (fits && !s.locked && !s.frozen && s.check().is_ok()).then(|| self.join(s, credits))
+        if let Some(share) = self.shards.enter(credits) {
+            return Some(self.join(share, credits));
+        }
+        let mut s = self.state.lock();
+        if s.locked || s.frozen || s.check().is_err() {
+            return None;
+        }
+        if s.reserved + credits > self.max_blocks {
+            self.collect(&mut s);
+        }
+        if s.reserved + credits > self.max_blocks {
+            return None;
+        }
+        s.reserved += credits;
+        Some(self.admit(s, credits))
     }
 
-    fn join(self: &Arc<Self>, mut s: MutexGuard<'_, State>, credits: u32) -> Handle {
-        s.updates += 1;
+    /// Reserves blocks of the running transaction; a transaction without any has room for any number. Otherwise returns
+    /// the number of open handles.
+    fn reserve(&self, s: &mut State, credits: u32) -> std::result::Result<(), u32> {
+        if s.reserved + credits > self.max_blocks {
+            let handles = self.collect(s);
+            if s.reserved + credits > self.max_blocks && s.reserved > 0 {
+                return Err(handles);
+            }
+        }
         s.reserved += credits;
+        Ok(())
+    }
+
+    /// Takes back what shards have reserved in advance, and returns the number of open handles. When most of the
+    /// transaction is in use, it commits early: otherwise each of the next handles would come here.
+    fn collect(&self, s: &mut State) -> u32 {
+        let handles = self.shards.collect(s);
+        if self.options.threaded && s.reserved > self.max_blocks / 2 && !s.commit_wanted {
+            s.commit_wanted = true;
+            self.work.notify_one();
+        }
+        handles
+    }
+
+    /// Starts a handle whose credits are reserved.
+    fn admit(self: &Arc<Self>, mut s: MutexGuard<'_, State>, credits: u32) -> Handle {
         if s.started_ns.is_none() {
             s.started_ns = Some(self.options.clock.now_ns());
         }
-        let txn = s.running.clone();
+        let share = self.shards.admit(&mut s, self.max_blocks);
         drop(s);
+        self.join(share, credits)
+    }
+
+    fn join(self: &Arc<Self>, share: Arc<Share>, credits: u32) -> Handle {
         self.stats.handles.inc();
-        Handle::new(self.clone(), txn, credits)
+        Handle::new(self.clone(), share, credits)
     }
 
     /// Ends a handle's part. `unused` is the number of reserved blocks that it did not use. `failed` means that the
     /// handle changed half of an operation, so nothing of the transaction may become durable. Therefore the abort
     /// happens under the same lock as the decrement for which a commit waits.
-    pub(crate) fn stop_handle(&self, unused: u32, failed: Option<Error>) {
+    pub(crate) fn stop_handle(&self, share: &Arc<Share>, unused: u32, failed: Option<Error>) {
+        if failed.is_none() && self.shards.leave(share, unused) {
+            return;
+        }
         let mut s = self.state.lock();
         let first = failed.filter(|_| s.aborted.is_none());
         if let Some(error) = &first {
             self.set_aborted(&mut s, error);
         }
+        // The shard is closed: either before, or now by the abort. So the handle is counted here.
         s.updates -= 1;
         s.reserved = s.reserved.saturating_sub(unused);
         if s.updates == 0 && s.locked {
@@ -458,9 +542,18 @@ impl Journal {
     }
 
     /// Gets more space in the running transaction for an open handle, if there is any (Linux: `jbd2_journal_extend`).
-    pub(crate) fn extend(&self, credits: u32) -> bool {
+    pub(crate) fn extend(&self, share: &Arc<Share>, credits: u32) -> bool {
+        if self.shards.extend(share, credits) {
+            return true;
+        }
         let mut s = self.state.lock();
-        if s.locked || s.reserved + credits > self.max_blocks {
+        if s.locked {
+            return false;
+        }
+        if s.reserved + credits > self.max_blocks {
+            self.collect(&mut s);
+        }
+        if s.reserved + credits > self.max_blocks {
             return false;
         }
         s.reserved += credits;
@@ -648,7 +741,11 @@ impl Journal {
     /// Ends [`Journal::run`] after it has served the waiters of a commit. Later callers, and those that wait for a
     /// handle, are refused, because no thread would serve them.
     pub fn stop(&self) {
-        self.state.lock().stop = true;
+        {
+            let mut s = self.state.lock();
+            s.stop = true;
+            self.shards.close(&mut s);
+        }
         self.work.notify_all();
         self.room.notify_all();
     }
@@ -695,6 +792,7 @@ impl Journal {
 
     pub(crate) fn set_aborted(&self, s: &mut State, error: &Error) {
         s.aborted = Some(error.clone());
+        self.shards.close(s);
         s.locked = false;
         // The journal's thread has no work left for which it would stay awake.
         s.commit_wanted = false;
@@ -769,7 +867,11 @@ impl Journal {
     /// [`Journal::thaw`], the log is empty and nothing is written. The caller must stop the threads that would
     /// otherwise wait without end.
     pub fn freeze(&self) -> Result<()> {
-        self.state.lock().frozen = true;
+        {
+            let mut s = self.state.lock();
+            s.frozen = true;
+            self.shards.close(&mut s);
+        }
         self.close()
     }
 

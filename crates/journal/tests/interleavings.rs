@@ -11,11 +11,11 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::clock::Clock;
 use extant_base::sim;
-use extant_base::sync::atomic::{AtomicBool, Ordering};
+use extant_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use extant_block::BlockDevice;
 use extant_block::device::MemDevice;
 use extant_cache::{Budget, BufKind, BufferCache};
-use extant_journal::{Durability, Error, Hooks, Journal, LogLocation, Options};
+use extant_journal::{Durability, Error, Handle, Hooks, Journal, LogLocation, Options};
 use extant_ondisk::BlockNr;
 use extant_ondisk::jbd2::{JournalSuperBlock, LogCsum};
 use extant_recovery::JournalMap;
@@ -204,4 +204,94 @@ fn errors_are_recorded_whichever_thread_holds_the_log() {
         let outcome = sim::run(&strategy(seed), notes);
         outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", outcome.trace));
     }
+}
+
+/// Checks when a transaction closes that no handle is open, and that the handles' pairs of blocks are equal.
+#[derive(Default)]
+struct Pairs {
+    cache: OnceLock<Arc<BufferCache>>,
+    open: AtomicU64,
+    closed: AtomicU64,
+}
+
+impl Hooks for Pairs {
+    fn released(&self, _freed: Vec<(BlockNr, u32)>) {}
+    fn aborted(&self, error: &Error) {
+        // A failed assertion below aborts, too.
+        assert!(std::thread::panicking(), "aborted: {error}");
+    }
+    fn closing(&self, handle: &mut Handle) -> Result<(), Error> {
+        assert_eq!(self.open.load(Ordering::SeqCst), 0, "a transaction closes while a handle is open");
+        let cache = self.cache.get().expect("set before the first handle");
+        for n in 0..THREADS {
+            let [a, b] = [0, 1].map(|half| cache.get(BlockNr(HOME + 2 * n + half)).expect("read").read(|b| b[0]));
+            assert_eq!(a, b, "half of a handle's changes");
+        }
+        // A handle has put this credit aside.
+        let count = self.closed.fetch_add(1, Ordering::SeqCst) + 1;
+        let last = cache.get(BlockNr(HOME + 2 * THREADS))?;
+        handle.modify(&last, BufKind::Table, |b| b[0] = count as u8);
+        Ok(())
+    }
+}
+
+/// Handles change two blocks each while others commit. Three of them do not fit into a transaction at the same time, so
+/// they wait for each other and for commits, and take back the credits that shards have reserved in advance.
+fn pairs() -> u64 {
+    let dev: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(4096 * u64::from(BLOCK)));
+    let cache = BufferCache::new(dev.clone(), BLOCK, 4096, Budget::new(16 << 20));
+    let hooks = Arc::new(Pairs::default());
+    assert!(hooks.cache.set(cache.clone()).is_ok());
+    let journal = Journal::open(cache.clone(), Some(location()), hooks.clone(), options()).expect("opened");
+    let spawn = |f: Work| {
+        let journal = journal.clone();
+        extant_base::task::spawn("worker", move || f(&journal)).expect("thread")
+    };
+    let committer = spawn(Box::new(|journal| journal.run()));
+    let work = |n: u64| -> Work {
+        let (cache, hooks) = (cache.clone(), hooks.clone());
+        Box::new(move |journal| {
+            for round in 1..=ROUNDS as u8 {
+                let [a, b] = [0, 1].map(|half| cache.get(BlockNr(HOME + 2 * n + half)).expect("read"));
+                let mut handle = journal.start(100).expect("started");
+                hooks.open.fetch_add(1, Ordering::SeqCst);
+                handle.put_aside();
+                handle.modify(&a, BufKind::Table, |b| b[0] = round);
+                sim::point("between the halves");
+                let _ = handle.has_credits(110);
+                handle.modify(&b, BufKind::Table, |b| b[0] = round);
+                let tid = handle.tid();
+                hooks.open.fetch_sub(1, Ordering::SeqCst);
+                handle.finish();
+                if n == 0 {
+                    journal.commit_here(Some(tid), Durability::Full).expect("durable");
+                }
+            }
+        })
+    };
+    let workers: Vec<_> = (0..THREADS).map(|n| spawn(work(n))).collect();
+    workers.into_iter().for_each(|thread| thread.join().expect("worker"));
+    journal.stop();
+    committer.join().expect("journal thread");
+    journal.close().expect("closed");
+    let mut byte = [0; BLOCK as usize];
+    for n in 0..2 * THREADS {
+        dev.read_at((HOME + n) * u64::from(BLOCK), &mut byte, Default::default()).expect("read");
+        assert_eq!(u64::from(byte[0]), ROUNDS, "block {n}");
+    }
+    dev.read_at((HOME + 2 * THREADS) * u64::from(BLOCK), &mut byte, Default::default()).expect("read");
+    assert_eq!(u64::from(byte[0]), journal.stats.commits.get(), "each commit has the change made at its end");
+    journal.stats.commits.get()
+}
+
+#[test]
+fn a_commit_has_all_changes_of_its_handles() {
+    let mut most = 0;
+    for seed in 0..SCHEDULES {
+        let outcome = sim::run(&strategy(seed), pairs);
+        let commits = outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", outcome.trace));
+        assert_eq!(outcome.virtual_ns, 0, "seed {seed}: only a time-out ended a wait\n{}", outcome.trace);
+        most = most.max(commits);
+    }
+    assert!(most > ROUNDS, "no schedule had a commit between two of the lone caller");
 }

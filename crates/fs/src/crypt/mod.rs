@@ -39,7 +39,7 @@ use extant_block::{AlignedBuf, BioFlags, BioVec};
 use extant_cache::DirtyRun;
 use extant_ondisk::BlockNr;
 use extant_ondisk::encryption::{Context, NONCE_LEN, Policy};
-use extant_ondisk::inode::FileType;
+use extant_ondisk::inode::{FileType, InodeFlags};
 
 use self::cipher::Way;
 pub(crate) use self::file::{CONTEXT, Crypt, is_encrypted};
@@ -108,7 +108,7 @@ impl Filesystem {
     pub(crate) fn file_key<'i>(&self, inode: &'i Arc<Inode>) -> Result<Option<&'i FileKey>> {
         if inode.crypt.get().is_none() && self.options.keys.is_empty() {
             // Without any key, the context does not matter. It may be damaged, so it is not read.
-            return if is_encrypted(&inode.meta.read().desc) { Err(no_key(inode.ino)) } else { Ok(None) };
+            return if inode.meta.flags().contains(InodeFlags::ENCRYPT) { Err(no_key(inode.ino)) } else { Ok(None) };
         }
         self.crypt(inode)?.map(|crypt| crypt.key(inode.ino)).transpose()
     }

@@ -64,7 +64,7 @@ impl Filesystem {
             if n == 0 {
                 return Ok(0);
             }
-            let protected = !self.rescues() && inode.meta.read().desc.flags.contains(InodeFlags::VERITY);
+            let protected = !self.rescues() && inode.meta.flags().contains(InodeFlags::VERITY);
             self.watch(match protected {
                 true => self.read_verified(inode, pos, &mut buf[..n]),
                 false => self.read_locked(inode, pos, &mut buf[..n]),
@@ -95,10 +95,8 @@ impl Filesystem {
             return false;
         }
         let now = self.now();
-        let m = inode.meta.read();
-        let d = &m.desc;
-        let fresh = d.atime > d.mtime && d.atime > d.ctime && now.seconds - d.atime.seconds < 24 * 3600;
-        !d.flags.contains(InodeFlags::NOATIME) && (self.options.atime == Atime::Always || !fresh)
+        let is_recent = self.options.atime != Atime::Always && inode.meta.has_recent_atime(now.seconds);
+        !is_recent && !inode.meta.flags().contains(InodeFlags::NOATIME)
     }
 
     /// Updates the access time if the mount's rule requires it. The inode is written lazily.
