@@ -628,39 +628,6 @@ fn fast_commits_that_replace_the_root_directory_are_refused_before_anything_is_w
     fs.unmount().expect("unmounted");
 }
 
-/// The processor time of this thread so far, in hundredths of a second: `utime` and `stime` of proc(5).
-fn processor_time() -> u64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("proc(5)");
-    let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
-    fields[11..13].iter().map(|ticks| ticks.parse::<u64>().expect("ticks")).sum()
-}
-
-/// An area of 256 KiB has room for ten thousand ranges of 32 MiB. The cost of one must not be that of its blocks.
-#[test]
-fn a_range_that_moves_often_is_replayed_in_bounded_time() {
-    let args = ["-t", "ext4", "-b", "1024", "-O", "fast_commit", "-J", "size=4,fast_commit_size=256"];
-    let dev = Arc::new(memory::made(&args, "64M"));
-    let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
-    let root = fs.root().expect("root");
-    let file = fs.create(&root, b"file", NewNode::file(0o644), Cred::default()).expect("file");
-    let ino = file.ino.0;
-    drop((root, file));
-    fs.unmount().expect("unmounted");
-    drop(fs);
-    let mut image = ByHand::over(&dev);
-    for i in 0..4000 {
-        image.add(ino, 0, 8000, if i % 2 == 0 { 32_800 } else { 49_200 });
-    }
-    let dev = image.finish();
-    let before = processor_time();
-    let fs = Filesystem::mount(dev.clone(), options()).expect("mounted");
-    let spent = processor_time() - before;
-    fs.unmount().expect("unmounted");
-    assert!(spent < 400, "{spent} hundredths of a second");
-    assert!(memory::debugfs(&dev, "testb 49200 8000").contains("marked in use"));
-    assert!(!memory::debugfs(&dev, "testb 32800").contains("marked in use"));
-}
-
 /// Any well-formed records: the image can be mounted or not, and nothing panics or hangs.
 #[test]
 fn replay_of_any_well_formed_records_ends() {
