@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
-use extant_ondisk::xattr::{Name, ExternalValue};
+use extant_ondisk::xattr::{ExternalValue, Name};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Damage, Error, Result};

@@ -35,7 +35,7 @@ pub(crate) use modelled::{forget, missed};
 
 /// The event that a blocked thread waits for.
 #[derive(Clone, Copy)]
-enum WaitCause {
+enum Wait {
     Lock(usize, &'static LockClass),
     Condvar {
         timed: bool,
@@ -51,7 +51,7 @@ enum WaitCause {
 enum Status {
     Ready,
     Running,
-    Blocked(WaitCause),
+    Blocked(Wait),
     Done,
 }
 
@@ -246,7 +246,7 @@ impl State {
         let t = &mut self.threads[id];
         match &mut self.machine {
             Some(machine) if t.seat.is_wanted() => {
-                t.status = Status::Blocked(WaitCause::Processor);
+                t.status = Status::Blocked(Wait::Processor);
                 if let Some(processor) = machine.enter(id, t.seat.needs, t.seat.processor) {
                     self.take_processor(id, processor);
                 }
@@ -311,7 +311,7 @@ impl State {
                 woke = true;
                 self.trace.push(id, Kind::TimedOut, "", self.now_ns);
                 match self.threads[id].status {
-                    Status::Blocked(WaitCause::Processor) => self.admit(id),
+                    Status::Blocked(Wait::Processor) => self.admit(id),
                     _ => self.make_ready(id, true),
                 }
             }
@@ -401,7 +401,7 @@ impl State {
                 Status::Done => return None,
                 Status::Ready => "can run".to_owned(),
                 Status::Running => "runs".to_owned(),
-                Status::Blocked(WaitCause::Lock(addr, class)) => {
+                Status::Blocked(Wait::Lock(addr, class)) => {
                     let owners: Vec<&str> = self
                         .threads
                         .iter()
@@ -410,17 +410,15 @@ impl State {
                         .collect();
                     format!("waits for the lock '{}', held by {}", class.name, owners.join(", "))
                 }
-                Status::Blocked(WaitCause::Condvar { timed, class }) => format!(
+                Status::Blocked(Wait::Condvar { timed, class }) => format!(
                     "waits for a condition under '{}'{}",
                     class.map_or("?", |c| c.name),
                     if timed { " or a time" } else { "" }
                 ),
-                Status::Blocked(WaitCause::Join(other)) => {
-                    format!("waits for the end of '{}'", self.threads[other].name)
-                }
-                Status::Blocked(WaitCause::Sleep) => "sleeps".to_owned(),
-                Status::Blocked(WaitCause::Processor) if t.seat.is_wanted() => "waits for a processor".to_owned(),
-                Status::Blocked(WaitCause::Processor) => "computes".to_owned(),
+                Status::Blocked(Wait::Join(other)) => format!("waits for the end of '{}'", self.threads[other].name),
+                Status::Blocked(Wait::Sleep) => "sleeps".to_owned(),
+                Status::Blocked(Wait::Processor) if t.seat.is_wanted() => "waits for a processor".to_owned(),
+                Status::Blocked(Wait::Processor) => "computes".to_owned(),
             };
             let holds = t.held.iter().map(|(_, c)| c.name).collect();
             Some(BlockedThread { thread: format!("{id}.{}", t.name), on, holds })
@@ -537,14 +535,7 @@ impl Core {
     }
 
     /// Blocks the running thread. Returns true if its wait timed out.
-    fn block(
-        &self,
-        me: usize,
-        st: MutexGuard<'_, State>,
-        on: WaitCause,
-        key: Option<Key>,
-        for_ns: Option<u64>,
-    ) -> bool {
+    fn block(&self, me: usize, st: MutexGuard<'_, State>, on: Wait, key: Option<Key>, for_ns: Option<u64>) -> bool {
         let mut st = self.count_step(st);
         st.threads[me].status = Status::Blocked(on);
         st.threads[me].key = key;
@@ -554,7 +545,7 @@ impl Core {
         if let Some(ns) = for_ns {
             st.set_timer(me, ns);
         }
-        if !matches!(on, WaitCause::Lock(..) | WaitCause::Processor) {
+        if !matches!(on, Wait::Lock(..) | Wait::Processor) {
             st.threads[me].seat.sleeps += 1;
             st.leave_processor(me);
         }
@@ -587,7 +578,7 @@ impl Core {
     fn charge(&self, me: usize, mut st: MutexGuard<'_, State>, ns: u64) {
         if ns > 0 && st.machine.is_some() && !std::thread::panicking() {
             st.event(Kind::Compute, "", ns);
-            self.block(me, st, WaitCause::Processor, None, Some(ns));
+            self.block(me, st, Wait::Processor, None, Some(ns));
         }
     }
 
@@ -683,7 +674,7 @@ pub(crate) fn join(joined: JoinTarget) {
     let mut st = me.core.state();
     st.event(Kind::Join, "", joined.id as u64);
     if !matches!(st.threads[joined.id].status, Status::Done) {
-        me.core.block(me.id, st, WaitCause::Join(joined.id), Some((Event::Ended, joined.id)), None);
+        me.core.block(me.id, st, Wait::Join(joined.id), Some((Event::Ended, joined.id)), None);
     }
 }
 
@@ -826,7 +817,7 @@ pub(crate) fn sleep(d: Duration) -> bool {
     let mut st = me.core.state();
     let ns = d.as_nanos().min(u128::from(u64::MAX)) as u64;
     st.event(Kind::Sleep, "", ns);
-    me.core.block(me.id, st, WaitCause::Sleep, None, Some(ns));
+    me.core.block(me.id, st, Wait::Sleep, None, Some(ns));
     true
 }
 
@@ -871,7 +862,7 @@ pub(crate) fn block_on_lock(addr: usize, class: &'static LockClass, shared: bool
     let seat = &mut st.threads[me.id].seat;
     seat.waits_since_ns.get_or_insert(now_ns);
     seat.wants_shared = shared;
-    me.core.block(me.id, st, WaitCause::Lock(addr, class), Some((Event::Released, addr)), None);
+    me.core.block(me.id, st, Wait::Lock(addr, class), Some((Event::Released, addr)), None);
 }
 
 /// Records that the lock at `addr` has been released.
@@ -922,7 +913,7 @@ pub(crate) fn wait(condvar: usize, lock: usize, timeout: Option<Duration>) -> bo
     me.core.let_go(&mut st, me.id, lock);
     let ns = timeout.map(|d| d.as_nanos().min(u128::from(u64::MAX)) as u64);
     st.event(Kind::Wait, class.map_or("", |c| c.name), ns.unwrap_or(0));
-    let on = WaitCause::Condvar { timed: ns.is_some(), class };
+    let on = Wait::Condvar { timed: ns.is_some(), class };
     me.core.block(me.id, st, on, Some((Event::Notified, condvar)), ns)
 }
 
