@@ -1,7 +1,7 @@
 //! `alloc-threads`: threads allocate beside each other on an empty made-up disk. It measures how much of its speed one
 //! thread keeps when others allocate, too.
 //!
-//! Each of `threads` threads does `operations` allocations. `work=small-files`: a file of six blocks is allocated and
+//! Each of `threads` threads (two, if that is 0) does `operations` allocations. `work=small-files`: a file of six blocks is allocated and
 //! freed, with a goal in a flex group by the thread's number. `work=append`: a file grows by two blocks at a time to
 //! 1 MiB and is freed then; the goals are the same. `work=fallocate`: the same with requests as ext4 makes
 //! them for fallocate(2), of that length and without preallocation (Baokun Li's test of 2025, will-it-scale's
@@ -69,7 +69,7 @@ impl Model for AllocThreads {
     }
 
     fn parameters(&self) -> Parameters {
-        let own = Parameters::new().with_text("work", "small-files").with("threads", 2).with("operations", 1280);
+        let own = Parameters::new().with_text("work", "small-files").with("threads", 0).with("operations", 1280);
         processors::parameters(own.with("groups", GROUPS))
     }
 
@@ -78,7 +78,7 @@ impl Model for AllocThreads {
             n if (1..=most).contains(&n) => Ok(()),
             n => Err(Error::Usage(format!("{name}={n}: from 1 to {most}"))),
         };
-        within("threads", 256)?;
+        processors::check_threads(parameters, 256)?;
         within("operations", 100_000_000)?;
         let (groups, flex) = (parameters.get("groups"), u64::from(FLEX));
         if !(2 * flex..=GROUPS_MAX).contains(&groups) || groups % flex != 0 {
@@ -131,7 +131,7 @@ impl Model for AllocThreads {
             }
             return Ok(());
         }
-        let count = parameters.get("threads");
+        let count = processors::real_threads(parameters);
         let done = together(&Disk::new(policy, groups)?, work, count, each)?;
         bench.measured("operation_ns", done.operation_ns(count));
         record(bench, done)?;

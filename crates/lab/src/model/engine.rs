@@ -1,7 +1,7 @@
 //! `engine`: threads use a mounted file system beside each other, whose image lies in memory. It measures how much of
 //! its speed one thread keeps when others work, too, and which locks of the engine take the rest.
 //!
-//! Each of `threads` threads does `operations` operations. `work=create`: it makes a file of 8 KiB in its own
+//! Each of `threads` threads (two, if that is 0) does `operations` operations. `work=create`: it makes a file of 8 KiB in its own
 //! directory, and removes the one that it made before the last [`LIVE`]. `work=fsync`: a file of 22,528 bytes is made,
 //! synced and removed. `work=read`: 4 KiB at a random place of one file, which all share and the cache holds.
 //!
@@ -67,7 +67,7 @@ impl Model for Engine {
 
     fn parameters(&self) -> Parameters {
         processors::parameters(
-            Parameters::new().with_text("work", "create").with("threads", 2).with("operations", 1000),
+            Parameters::new().with_text("work", "create").with("threads", 0).with("operations", 1000),
         )
     }
 
@@ -76,7 +76,7 @@ impl Model for Engine {
             n if (1..=most).contains(&n) => Ok(()),
             n => Err(Error::Usage(format!("{name}={n}: from 1 to {most}"))),
         };
-        within("threads", PROCESSORS_MAX)?;
+        processors::check_threads(parameters, PROCESSORS_MAX)?;
         within("operations", 1_000_000)?;
         let work = parameters.text("work");
         if !WORKS.contains(&work) {
@@ -126,7 +126,7 @@ impl Model for Engine {
             }
             return Ok(());
         }
-        let count = parameters.get("threads");
+        let count = processors::real_threads(parameters);
         let crowd = together(Site::new(policy, seed, count, work)?, count, each)?;
         bench.measured("operation_ns", crowd.operation_ns(count));
         record(bench, crowd)?;

@@ -338,6 +338,18 @@ fn each_thread_of_alloc_threads_does_all_its_operations() {
 }
 
 #[test]
+fn threads_are_no_choice_on_modelled_processors() {
+    for model in ["alloc-threads", "engine"] {
+        let refused = |set: &[&str]| {
+            let dir = tempfile::tempdir().expect("directory");
+            run(&config(dir.path(), model, set), &AtomicBool::new(false)).expect_err(model).to_string()
+        };
+        assert!(refused(&["threads=3", "processors=4"]).contains("threads=3"), "{model}");
+        assert!(refused(&["threads=1000"]).contains("threads=1000"), "{model}");
+    }
+}
+
+#[test]
 fn an_interruption_ends_the_run_and_leaves_no_trial() {
     let dir = tempfile::tempdir().expect("directory");
     let config = config(dir.path(), "tags", &[]);

@@ -141,6 +141,25 @@ pub(super) fn is_modelled(parameters: &Parameters) -> bool {
     parameters.get("processors") > 0
 }
 
+/// Checks `threads=N`, at most `most` real threads. 0 is their default; a thread on each modelled processor is no choice.
+pub(super) fn check_threads(parameters: &Parameters, most: u64) -> Result<()> {
+    match parameters.get("threads") {
+        n if n > most => Err(Error::Usage(format!("threads={n}: from 1 to {most}"))),
+        n if n > 0 && is_modelled(parameters) => {
+            Err(Error::Usage(format!("threads={n}: with processors=N, each of these has one")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The number of real threads: two unless `threads=N` says another.
+pub(super) fn real_threads(parameters: &Parameters) -> u64 {
+    match parameters.get("threads") {
+        0 => 2,
+        n => n,
+    }
+}
+
 pub(super) fn check(parameters: &Parameters) -> Result<()> {
     match parameters.get("processors") {
         0 => Ok(()),
