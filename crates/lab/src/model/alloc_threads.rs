@@ -1,12 +1,12 @@
 //! `alloc-threads`: threads allocate beside each other on an empty made-up disk. It measures how much of its speed one
 //! thread keeps when others allocate, too.
 //!
-//! Each of `threads` threads (two, if that is 0) does `operations` allocations. `work=small-files`: a file of six blocks is allocated and
-//! freed, with a goal in a flex group by the thread's number. `work=append`: a file grows by two blocks at a time to
-//! 1 MiB and is freed then; the goals are the same. `work=fallocate`: the same with requests as ext4 makes
-//! them for fallocate(2), of that length and without preallocation (Baokun Li's test of 2025, will-it-scale's
-//! fallocate2). An operation's time does not include freeing a file that has grown; `operation_ns`, which is the whole
-//! time by the operations of one thread, does.
+//! Each of `threads` threads (two, if that is 0) does `operations` allocations. `work=small-files`: a file of six
+//! blocks is allocated and freed, with a goal in a flex group by the thread's number. `work=append`: a file grows by
+//! two blocks at a time to 1 MiB and is freed then; the goals are the same. `work=fallocate`: the same with requests as
+//! ext4 makes them for fallocate(2), of that length and without preallocation (Baokun Li's test of 2025,
+//! will-it-scale's fallocate2). An operation's time does not include freeing a file that has grown; `operation_ns`,
+//! which is the whole time by the operations of one thread, does.
 //!
 //! The disk accepts every mark and does no I/O. With `processors=0` threads and time are real: all but the operations
 //! is measured. With `processors=N` there is a thread on each of N modelled processors ([`super::processors`]).

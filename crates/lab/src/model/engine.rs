@@ -1,9 +1,10 @@
 //! `engine`: threads use a mounted file system beside each other, whose image lies in memory. It measures how much of
 //! its speed one thread keeps when others work, too, and which locks of the engine take the rest.
 //!
-//! Each of `threads` threads (two, if that is 0) does `operations` operations. `work=create`: it makes a file of 8 KiB in its own
-//! directory, and removes the one that it made before the last [`LIVE`]. `work=fsync`: a file of 22,528 bytes is made,
-//! synced and removed. `work=read`: 4 KiB at a random place of one file, which all share and the cache holds.
+//! Each of `threads` threads (two, if that is 0) does `operations` operations. `work=create`: it makes a file of 8 KiB
+//! in its own directory, and removes the one that it made before the last [`LIVE`]. `work=fsync`: a file of 22,528
+//! bytes is made, synced and removed. `work=read`: 4 KiB at a random place of one file, which all share and the cache
+//! holds.
 //!
 //! The image's device takes no time of its own; a request is a copy in memory. With `processors=0` threads and time are
 //! real. With `processors=N` there is a thread on each of N modelled processors ([`super::processors`]), which the
