@@ -513,22 +513,13 @@ impl<S: GroupStore> Allocator<S> {
             right,
             gap: (gap_start, gap_end),
         };
+        let most = || self.geometry.whole_stripes(self.spare() / SPARE);
         let range = match (request.pointers, self.rules.growth) {
-            (Some(pointers), _) => fill(&shape, pointers.end, self.growth_limit()),
+            (Some(pointers), _) => fill(&shape, pointers.end, most()),
             (None, Growth::Table) => normalize(&shape),
-            (None, Growth::Times(times)) => grow(&shape, times, self.growth_limit()),
+            (None, Growth::Times(times)) => grow(&shape, times, most()),
         };
         Plan::Inode(owner, range)
-    }
-
-    /// The largest preallocation of a growing file: whole stripes, or a search for aligned blocks would not be tried.
-    fn growth_limit(&self) -> u64 {
-        let most = self.spare() / SPARE;
-        match u64::from(self.geometry.stripe) {
-            0 | 1 => most,
-            stripe if most < stripe => most,
-            stripe => most - most % stripe,
-        }
     }
 
     /// The number of blocks that may still be set aside.

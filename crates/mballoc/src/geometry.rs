@@ -51,6 +51,15 @@ impl Geometry {
         Ok(())
     }
 
+    /// `blocks`, without what is more than whole stripes; the search looks for aligned blocks only for whole ones.
+    pub fn whole_stripes(&self, blocks: u64) -> u64 {
+        match u64::from(self.stripe) {
+            0 | 1 => blocks,
+            stripe if blocks < stripe => blocks,
+            stripe => blocks - blocks % stripe,
+        }
+    }
+
     /// The first block of a group.
     pub fn group_start(&self, group: GroupNr) -> BlockNr {
         BlockNr(self.first_data_block + u64::from(group.0) * u64::from(self.blocks_per_group))

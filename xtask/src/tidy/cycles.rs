@@ -30,7 +30,7 @@ const MOST: usize = 6;
 const WITH_CALLS: [(&str, usize); 3] = [("crates/fs", 11), ("crates/mballoc", 7), ("crates/testkit", 9)];
 
 /// The maximum number of inherent methods of a type. When it loses some, so does its number here.
-const METHODS: [(&str, &str, usize); 1] = [("crates/fs", "Filesystem", 413)];
+const METHODS: [(&str, &str, usize); 1] = [("crates/fs", "Filesystem", 415)];
 
 /// The path of a module in its crate: `["ops", "sync"]`; empty for the root.
 type Module = Vec<String>;

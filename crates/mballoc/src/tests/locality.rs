@@ -155,7 +155,7 @@ fn large_extents_are_aligned_to_stripes() {
 
 /// xfstests generic/223 with `bigalloc`: what a growing file may set aside was no multiple of the stripe.
 #[test]
-fn what_a_growing_file_sets_aside_is_whole_stripes() {
+fn growing_files_set_aside_whole_stripes() {
     let store = Arc::new(ModelStore::new(crate::Geometry { stripe: 64, ..large(4, 1) }));
     store.set(0, 0, 5, Block::Used);
     let a = allocator(&store, Options { policy: Policy::SureFit, ..Options::default() });

@@ -141,7 +141,8 @@ pub(super) fn is_modelled(parameters: &Parameters) -> bool {
     parameters.get("processors") > 0
 }
 
-/// Checks `threads=N`, at most `most` real threads. 0 is their default; a thread on each modelled processor is no choice.
+/// Checks `threads=N`, at most `most` real threads. 0 is the default, and all that modelled processors accept, which
+/// have a thread each.
 pub(super) fn check_threads(parameters: &Parameters, most: u64) -> Result<()> {
     match parameters.get("threads") {
         n if n > most => Err(Error::Usage(format!("threads={n}: from 1 to {most}"))),
