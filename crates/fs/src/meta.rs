@@ -111,6 +111,12 @@ impl Published {
     }
 }
 
+impl Drop for Published {
+    fn drop(&mut self) {
+        sim::line_dropped(self);
+    }
+}
+
 impl<T: HasDesc> Deref for MetaWriteGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {

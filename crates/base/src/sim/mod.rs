@@ -280,6 +280,15 @@ pub fn line_read<T>(name: &'static str, at: &T) {
     }
 }
 
+/// The value at `at`, of which the run knows as a line, is dropped. The run forgets which processors have it: another
+/// value may be there soon, and the reuse of memory must not decide how long something takes.
+#[inline]
+pub fn line_dropped<T>(at: &T) {
+    if MODE.load(Ordering::Relaxed) & MODELLED != 0 {
+        core::forget(std::ptr::from_ref(at) as usize);
+    }
+}
+
 /// Makes the calling thread a device: it needs no processor, and notifying it costs nothing.
 pub fn device() {
     if active() {

@@ -3,7 +3,9 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use extant_base::clock::Clock;
 use nix::fcntl::{FcntlArg, fcntl};
 
 use super::model::{content, submit_one};
@@ -161,7 +163,15 @@ impl Drop for Cleanup {
     fn drop(&mut self) {
         while let Some((command, args)) = self.0.pop() {
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            assert!(run(command, &args).is_some() || std::thread::panicking(), "{command} {args:?}");
+            // A mount is busy until the kernel has let go of a loop device in it. Another program may look at that.
+            let ended = (0..100).any(|_| {
+                let ended = run(command, &args).is_some();
+                if !ended {
+                    Clock::real().sleep(Duration::from_millis(50));
+                }
+                ended
+            });
+            assert!(ended || std::thread::panicking(), "{command} {args:?}");
         }
     }
 }
