@@ -470,6 +470,18 @@ fn a_block_device_is_mounted_as_fuseblk() {
     fsck_clean(&on.place.image);
 }
 
+/// The kernel refuses a block size of more than a page for fuseblk.
+#[test]
+fn a_device_with_blocks_larger_than_a_page_is_mounted() {
+    let Some((mut on, device)) = OnDevice::new("ext4", &["-b", "8192"]) else { return };
+    extant(&["mount", &device, &on.place.mnt]).ok();
+    std::fs::write(on.place.at("new"), "new").expect("write");
+    extant(&["unmount", &on.place.mnt]).ok();
+    fsck_clean(&device);
+    assert_eq!(extant(&["cat", &device, "new"]).ok(), "new");
+    on.let_go();
+}
+
 /// Unmounts with MNT_FORCE. A process that another test is just starting may hold this test's files open until its
 /// exec. Then the mount stays, dead, until its server detaches it.
 fn force(mnt: &str, flags: UnmountFlags) {

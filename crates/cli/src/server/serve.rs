@@ -236,7 +236,9 @@ fn run(
     let image = job.spec.shown();
     // If the server is dropped on an error path, the mount ends, and its marks are removed.
     let give_up = |message: String| Failure::new(MOUNT, message);
-    let kind = if claim.is_some() { MountKind::FuseBlk { blksize: fs.block_size() } } else { MountKind::Fuse };
+    // Without support of the driver, the kernel's buffers are at most a page. It needs the size for FIBMAP alone.
+    let blksize = fs.block_size().min(rustix::param::page_size() as u32);
+    let kind = if claim.is_some() { MountKind::FuseBlk { blksize } } else { MountKind::Fuse };
     let fuse = kernel_options(job, root, &fs, kind);
     let mut options = server_options(config, root);
     options.bmap = job.spec.part == Part::Any && matches!(kind, MountKind::FuseBlk { .. });
