@@ -24,8 +24,9 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::{MapState, MapStore};
 use crate::ops::credits;
+use crate::volume::Volume;
 
-impl Filesystem {
+impl Volume {
     /// The parameters of `dir` for the directory layer, as of now.
     pub(crate) fn dir_params(&self, dir: &Inode) -> DirParams {
         let flags = dir.meta.read().desc.flags;
@@ -442,7 +443,7 @@ impl DirStore for DirView<'_> {
     fn append(&self, handle: &mut Handle, kind: BlockKind, f: impl FnOnce(&mut [u8])) -> Result<u32> {
         let lblk = self.blocks();
         self.check_room_in_inode()?;
-        self.fs.blocks_within_quota(self.dir, 1)?;
+        self.fs.quotas.blocks_within(self.dir, 1)?;
         let view = self.fs.map_view(self.dir);
         let before = lblk.checked_sub(1).map(|last| self.physical(last)).transpose()?;
         let block = self.fs.append_meta_block(handle, &view, self.dir, LogicalBlock(lblk), before)?;

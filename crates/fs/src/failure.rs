@@ -3,7 +3,7 @@
 //! An operation reads everything that it needs before its first change. An error then ends it without effect. A later
 //! failure is one of two kinds. If the operation is refused (no space, for example), it undoes its own changes, and the
 //! transaction is consistent. Any other failure leaves half an operation in the running transaction, which must never
-//! become durable: [`Filesystem::whole`] aborts the journal, and the image keeps the state of the last commit.
+//! become durable: [`Volume::whole`] aborts the journal, and the image keeps the state of the last commit.
 //!
 //! # Locking
 //! The caller holds the `inode` locks of its operation and an open handle, but no lock below those. This takes
@@ -13,10 +13,10 @@ use extant_journal::Handle;
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Error, Result};
-use crate::filesystem::Filesystem;
 use crate::lifecycle::{Right, Transition};
+use crate::volume::Volume;
 
-impl Filesystem {
+impl Volume {
     /// Passes on the result of the part of an operation that follows its first change. After an error, nothing of the
     /// running transaction is committed: the handle is still open, and prevents a commit until the journal has been
     /// aborted.
@@ -39,7 +39,7 @@ impl Filesystem {
     }
 }
 
-impl Filesystem {
+impl Volume {
     /// Stops trusting the state in memory, for example after a panic in an operation. Nothing more reaches the log, the
     /// mount is read-only from here on, and the image stays marked as needing recovery. A read-only mount stays
     /// read-only and writes nothing. A frozen mount writes when it is thawed.
@@ -72,6 +72,7 @@ mod tests {
 
     use super::*;
     use crate::error::Damage;
+    use crate::filesystem::Filesystem;
     use crate::mount::super_block::read_super_at;
     use crate::{Cred, MountOptions, NewNode, OnError};
 

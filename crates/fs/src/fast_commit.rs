@@ -1,6 +1,6 @@
 //! The description of changes for fast commits (Linux: the `ext4_fc_track_` functions, fs/ext4/fast_commit.c).
 //!
-//! Main functions: [`Filesystem::describe_inode`], [`Filesystem::describe_blocks`], [`describe_name`]; [`suits`]:
+//! Main functions: [`Volume::describe_inode`], [`Volume::describe_blocks`], [`describe_name`]; [`suits`]:
 //! whether the mount writes fast commits at all. [`extant_journal`] lists the records, and writes them;
 //! `mount/fast_commit.rs` replays them.
 //!
@@ -32,10 +32,10 @@ use extant_ondisk::jbd2::{FastCommitName, FastCommitRecord};
 use extant_ondisk::superblock::SuperBlock;
 use extant_ondisk::{InodeNr, LogicalBlock, xattr};
 
-use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::{MapRoot, MapState};
 use crate::store::MapView;
+use crate::volume::Volume;
 
 /// Flags that neither change what a file consists of nor the meaning of its map.
 const PLAIN_FLAGS: InodeFlags = InodeFlags::EXTENTS
@@ -131,7 +131,7 @@ pub(crate) fn describe_move(
     }
 }
 
-impl Filesystem {
+impl Volume {
     /// Describes the fields of an inode that was just written to its slot. A directory's are not: its names are, in
     /// records of their own.
     pub(crate) fn describe_inode(

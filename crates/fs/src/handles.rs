@@ -1,7 +1,7 @@
 //! Handles: an operation's part of the running transaction (Linux: fs/ext4/ext4_jbd2.c).
 //!
-//! Main functions: [`Filesystem::transact`] and [`Filesystem::transact_whole`] (a change under a handle),
-//! [`Filesystem::start`] and [`Filesystem::end`] for changes that need several.
+//! Main functions: [`Volume::transact`] and [`Volume::transact_whole`] (a change under a handle),
+//! [`Volume::start`] and [`Volume::end`] for changes that need several.
 //!
 //! What it does not do: compute credits ([`crate::ops::credits`]), or decide what a failure in the middle of an
 //! operation means ([`crate::failure`]).
@@ -12,8 +12,8 @@
 use extant_journal::Handle;
 
 use crate::error::{Error, Result};
-use crate::filesystem::Filesystem;
 use crate::ops::credits;
+use crate::volume::Volume;
 
 /// Finishes the handle, if one is open.
 pub(crate) fn finish_open(open: &mut Option<Handle>) {
@@ -22,7 +22,7 @@ pub(crate) fn finish_open(open: &mut Option<Handle>) {
     }
 }
 
-impl Filesystem {
+impl Volume {
     /// Joins the running transaction. `credits` is the number of metadata blocks that the operation may change.
     pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
         self.before_handle()?;
@@ -50,7 +50,7 @@ impl Filesystem {
     }
 
     /// Runs an operation's changes under a handle. An operation that fails must have undone its changes, or have called
-    /// [`Filesystem::whole`], so the handle is finished in both cases. Only a panic does neither, and aborts the
+    /// [`Volume::whole`], so the handle is finished in both cases. Only a panic does neither, and aborts the
     /// journal.
     pub(crate) fn transact_whole<T>(&self, credits: u32, change: impl FnOnce(&mut Handle) -> Result<T>) -> Result<T> {
         let mut handle = self.start(credits)?;
@@ -64,7 +64,7 @@ impl Filesystem {
         r
     }
 
-    /// Runs one change under a handle; see [`Filesystem::end`].
+    /// Runs one change under a handle; see [`Volume::end`].
     pub(crate) fn transact<T>(&self, credits: u32, change: impl FnOnce(&mut Handle) -> Result<T>) -> Result<T> {
         let mut handle = self.start(credits)?;
         let r = change(&mut handle);

@@ -18,7 +18,7 @@
 //!
 //! # Locking
 //! As for reading and changing attributes: the caller holds the inode's `inode` lock, shared for reading and exclusive
-//! for changes, unless no thread changes anything. [`Filesystem::inline_parent`] needs no lock. The flag and `i_block`
+//! for changes, unless no thread changes anything. [`Volume::inline_parent`] needs no lock. The flag and `i_block`
 //! change together under `inode meta` (60), at a time when the map (50), which is locked, already has the block.
 
 use std::sync::Arc;
@@ -39,17 +39,42 @@ use crate::map::MapRoot;
 use crate::ops::credits;
 use crate::ops::mapping::Want;
 use crate::reserve::Caller;
+use crate::volume::Volume;
 use crate::writeback::batch::WritebackReason;
 use crate::xattr;
 use crate::xattr_store::Values;
 use crate::xattr_view::XattrView;
 
 /// Reading.
-impl Filesystem {
+impl Volume {
     pub(crate) fn is_inline(&self, inode: &Inode) -> bool {
         self.inline_data && inode.meta.flags().contains(InodeFlags::INLINE_DATA)
     }
 
+    fn inline_format(&self, has_csum: bool) -> DirBlockFormat {
+        let (has_filetype, inodes_count) = (self.geo.filetype, self.geo.inodes_count);
+        DirBlockFormat { has_filetype, has_csum, inodes_count, encrypted: false }
+    }
+
+    /// The parent of a directory without blocks; `None` for others. The caller need not lock the directory.
+    pub(crate) fn inline_parent(&self, dir: &Inode) -> Result<Option<InodeNr>> {
+        let i_block = {
+            let m = dir.meta.read();
+            if !self.inline_data || !m.desc.flags.contains(InodeFlags::INLINE_DATA) {
+                return Ok(None);
+            }
+            m.desc.i_block
+        };
+        let parent = InodeNr(InlineDir::from_parts(&i_block, Vec::new()).parent());
+        if !self.geo.contains_inode(parent) {
+            let detail = format!("its parent is {}, which does not exist", parent.0);
+            return Err(Error::corrupt(Damage::Directory, detail).of(dir.ino));
+        }
+        Ok(Some(parent))
+    }
+}
+
+impl Filesystem {
     /// The bytes of `i_block`, and the bytes in the attribute.
     fn inline_parts(&self, inode: &Arc<Inode>) -> Result<([u8; inline::ROOM], Option<Vec<u8>>)> {
         let first = inode.meta.read().desc.i_block;
@@ -80,11 +105,6 @@ impl Filesystem {
         Ok(Some(content))
     }
 
-    fn inline_format(&self, has_csum: bool) -> DirBlockFormat {
-        let (has_filetype, inodes_count) = (self.geo.filetype, self.geo.inodes_count);
-        DirBlockFormat { has_filetype, has_csum, inodes_count, encrypted: false }
-    }
-
     /// The content of a directory without blocks, in the form of an ordinary directory block without a checksum; `None`
     /// for other directories. Under rescue, also the first damage that hides a part of it.
     #[allow(clippy::type_complexity)] // one caller
@@ -105,23 +125,6 @@ impl Filesystem {
             Err(e)
         })?;
         Ok(Some((block, passed)))
-    }
-
-    /// The parent of a directory without blocks; `None` for others. The caller need not lock the directory.
-    pub(crate) fn inline_parent(&self, dir: &Inode) -> Result<Option<InodeNr>> {
-        let i_block = {
-            let m = dir.meta.read();
-            if !self.inline_data || !m.desc.flags.contains(InodeFlags::INLINE_DATA) {
-                return Ok(None);
-            }
-            m.desc.i_block
-        };
-        let parent = InodeNr(InlineDir::from_parts(&i_block, Vec::new()).parent());
-        if !self.geo.contains_inode(parent) {
-            let detail = format!("its parent is {}, which does not exist", parent.0);
-            return Err(Error::corrupt(Damage::Directory, detail).of(dir.ino));
-        }
-        Ok(Some(parent))
     }
 
     /// The names of a directory without blocks, for an operation that changes them.
@@ -151,6 +154,26 @@ fn broken_names(dir: &Inode, e: DirDamage) -> Error {
 }
 
 /// Writing.
+impl Volume {
+    fn empty_map(&self, inode: &Inode) -> MapRoot {
+        MapRoot::empty(inode.ino, self.new_extents, self.inode_seed(inode.ino, inode.generation))
+    }
+
+    /// Replaces the inline content by the map `root` and its blocks. The caller writes the inode.
+    fn show_map(&self, inode: &Inode, mut root: MapRoot) {
+        let mut map = inode.map.write();
+        inode.es.remove(LogicalBlock(0), u32::MAX);
+        let units = root.blocks_delta * i64::from(self.geo.block_size / 512);
+        (root.blocks_delta, root.dirty) = (0, false);
+        let mut m = inode.meta.write();
+        m.desc.i_block = root.i_block;
+        m.desc.blocks = m.desc.blocks.saturating_add_signed(units);
+        m.desc.flags.remove(InodeFlags::INLINE_DATA | InodeFlags::INDEX);
+        m.desc.flags.set(InodeFlags::EXTENTS, root.extents);
+        *map = root;
+    }
+}
+
 impl Filesystem {
     /// Replaces the content by `content`, for which the inode has room, and sets the size. [`credits::INODE`]; the
     /// caller holds the inode's table block.
@@ -275,24 +298,6 @@ impl Filesystem {
     fn forget_inline(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         self.edit_xattrs(handle, inode, &Values::default(), |edit| xattr::set_in_inode(edit, inline::DATA, None))
     }
-
-    fn empty_map(&self, inode: &Inode) -> MapRoot {
-        MapRoot::empty(inode.ino, self.new_extents, self.inode_seed(inode.ino, inode.generation))
-    }
-
-    /// Replaces the inline content by the map `root` and its blocks. The caller writes the inode.
-    fn show_map(&self, inode: &Inode, mut root: MapRoot) {
-        let mut map = inode.map.write();
-        inode.es.remove(LogicalBlock(0), u32::MAX);
-        let units = root.blocks_delta * i64::from(self.geo.block_size / 512);
-        (root.blocks_delta, root.dirty) = (0, false);
-        let mut m = inode.meta.write();
-        m.desc.i_block = root.i_block;
-        m.desc.blocks = m.desc.blocks.saturating_add_signed(units);
-        m.desc.flags.remove(InodeFlags::INLINE_DATA | InodeFlags::INDEX);
-        m.desc.flags.set(InodeFlags::EXTENTS, root.extents);
-        *map = root;
-    }
 }
 
 /// Names.
@@ -359,7 +364,7 @@ impl Filesystem {
         let format = self.inline_format(params.has_csum);
         names.to_block(format, dir.ino.0, &mut bytes, |e| Err(broken_names(dir, e)))?;
         dir::seal(&params, BlockKind::Leaf, &mut bytes);
-        self.blocks_within_quota(dir, 1)?;
+        self.quotas.blocks_within(dir, 1)?;
         let home = self.placement.inode_goal(dir.ino, dir.file_type());
         let owner = (MetaRole::Directory, dir.ino);
         let block = self.placement.allocate_meta_block(handle, owner, home, None, Caller::current())?;

@@ -72,6 +72,7 @@ mod store;
 mod threads;
 mod values;
 mod verity;
+mod volume;
 pub mod walk;
 mod writeback;
 mod xattr;
@@ -89,7 +90,7 @@ pub use extant_mballoc::Policy as AllocPolicy;
 pub use extant_ondisk::encryption::{KeyName, Policy as EncryptionPolicy};
 pub use extant_ondisk::growth::NoGrowth;
 pub use extant_ondisk::quota::{Limits, QuotaKind, Usage};
-pub use filesystem::{Filesystem, FsStats};
+pub use filesystem::Filesystem;
 pub use inode::{Attr, InodeRef};
 pub use inode_table::INODE_BYTES;
 pub use mount::copies::probe_superblock;
@@ -110,6 +111,7 @@ pub use options::{
 pub use placement::StatFs;
 pub use quota::QuotaLimits;
 pub use reserve::Caller;
+pub use volume::{FsStats, Volume};
 pub use xattr::SetMode;
 
 #[cfg(test)]

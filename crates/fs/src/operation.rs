@@ -78,18 +78,11 @@ impl Caller {
 /// of their beginnings.
 #[must_use]
 pub(crate) struct Operation<'fs> {
-    fs: &'fs Filesystem,
+    pub(crate) fs: &'fs Filesystem,
     /// The number of inodes that the operation has created and taken back. Their evictions are queued like any other.
     pub(crate) taken_back: Cell<u64>,
     _passage: Passage<'fs>,
     _restore: Restore,
-}
-
-impl std::ops::Deref for Operation<'_> {
-    type Target = Filesystem;
-    fn deref(&self) -> &Filesystem {
-        self.fs
-    }
 }
 
 impl Filesystem {

@@ -7,20 +7,20 @@
 //! flush or a message each time.
 //!
 //! # Locking
-//! `error reports` (211), a leaf. [`Filesystem::record_error`] takes `superblock` (75), and releases it before it
+//! `error reports` (211), a leaf. [`Volume::record_error`] takes `superblock` (75), and releases it before it
 //! writes to the device.
 
 use extant_ondisk::superblock::ErrorEvent;
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Damage, Error, Result};
-use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::lifecycle::{Phase, Right, Transition};
 use crate::mount::super_block::{read_super_at, write_super};
 use crate::options::OnError;
+use crate::volume::Volume;
 
-impl Filesystem {
+impl Volume {
     /// Called with every error that reaches an operation. If the image is damaged, `errors=` decides what happens.
     pub(crate) fn note_error(&self, e: &Error) {
         if e.is_corruption() {
@@ -55,7 +55,7 @@ impl Filesystem {
         self.record_error_of(e, None);
     }
 
-    /// As [`Filesystem::record_error`]. `of` is the inode of the operation, for an error that names no inode.
+    /// As [`Volume::record_error`]. `of` is the inode of the operation, for an error that names no inode.
     pub(crate) fn record_error_of(&self, e: &Error, of: Option<InodeNr>) {
         if self.gives_up(e) {
             return;
@@ -183,7 +183,7 @@ impl Filesystem {
     }
 }
 
-impl Filesystem {
+impl Volume {
     /// Records that an inode is used in spite of this damage.
     pub(crate) fn doubt(&self, inode: &Inode, e: Error) {
         if inode.doubt.get().is_none() {

@@ -22,8 +22,9 @@ use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapStore, NewNode, Shared, neighbours};
 use crate::orphan;
 use crate::quota::Charge;
+use crate::volume::Volume;
 
-impl Filesystem {
+impl Volume {
     /// The table block of an inode and the offset of its slot.
     pub(crate) fn inode_slot(&self, ino: InodeNr) -> Result<(Arc<Buffer>, usize)> {
         let place = self.geo.inode_location(ino)?;
@@ -49,6 +50,58 @@ impl Filesystem {
         self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, generation).raw())
     }
 
+    /// Decodes the inode from its table.
+    pub(crate) fn read_inode(&self, ino: InodeNr) -> Result<InodeDesc> {
+        let (buffer, offset) = self.inode_slot(ino)?;
+        let size = self.geo.inode_size;
+        let desc = buffer.read(|b| InodeDesc::decode(&b[offset..offset + size], ino, &self.geo))?;
+        if desc.file_type().is_none() {
+            return Err(Error::Stale(ino));
+        }
+        self.check_content(ino, &desc)?;
+        Ok(desc)
+    }
+
+    /// Checks the place of the content, and a directory's size.
+    fn check_content(&self, ino: InodeNr, desc: &InodeDesc) -> Result<()> {
+        let damaged = |detail: String| Err(Error::corrupt(Damage::Inode, detail).of(ino));
+        if desc.flags.contains(InodeFlags::INLINE_DATA) {
+            // As in Linux (`__ext4_iget`), so that no code treats such an inode as empty.
+            if !self.inline_data {
+                return damaged("its content is in the inode, but the image lacks the feature 'inline_data'".into());
+            }
+            if desc.has_extents() {
+                return damaged("its content is in the inode, and in extents".into());
+            }
+            // Linux never writes this: content in the inode is always plaintext.
+            if desc.flags.contains(InodeFlags::ENCRYPT) {
+                return damaged("its content is in the inode, and encrypted".into());
+            }
+        } else if desc.is_regular()
+            && desc.size > u64::from(u32::MAX)
+            && desc.size > self.size_limit(desc.has_extents())
+        {
+            // As in Linux (`ext4_iget`: "bad i_size value"), because a read would end before the end of the file.
+            let limit = self.size_limit(desc.has_extents());
+            return damaged(format!("a file of {} bytes, more than its map can hold ({limit})", desc.size));
+        } else if desc.is_dir() && desc.size > u64::from(u32::MAX) {
+            // Otherwise a listing would try every block up to this size (Linux: `ext4_readdir` ends at i_blocks).
+            let most = desc.blocks.saturating_mul(512).min(self.geo.blocks_count << self.geo.block_bits);
+            if desc.size > most {
+                return damaged(format!("a directory of {} bytes with blocks for {most}", desc.size));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `f` on the inode's bytes in its table.
+    pub(crate) fn inode_bytes<R>(&self, ino: InodeNr, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let (buffer, offset) = self.inode_slot(ino)?;
+        Ok(buffer.read(|b| f(&b[offset..offset + self.geo.inode_size])))
+    }
+}
+
+impl Filesystem {
     /// The root directory.
     ///
     /// # Errors
@@ -141,50 +194,6 @@ impl Filesystem {
         self.adopt_inode(ino, desc)
     }
 
-    /// Decodes the inode from its table.
-    pub(crate) fn read_inode(&self, ino: InodeNr) -> Result<InodeDesc> {
-        let (buffer, offset) = self.inode_slot(ino)?;
-        let size = self.geo.inode_size;
-        let desc = buffer.read(|b| InodeDesc::decode(&b[offset..offset + size], ino, &self.geo))?;
-        if desc.file_type().is_none() {
-            return Err(Error::Stale(ino));
-        }
-        self.check_content(ino, &desc)?;
-        Ok(desc)
-    }
-
-    /// Checks the place of the content, and a directory's size.
-    fn check_content(&self, ino: InodeNr, desc: &InodeDesc) -> Result<()> {
-        let damaged = |detail: String| Err(Error::corrupt(Damage::Inode, detail).of(ino));
-        if desc.flags.contains(InodeFlags::INLINE_DATA) {
-            // As in Linux (`__ext4_iget`), so that no code treats such an inode as empty.
-            if !self.inline_data {
-                return damaged("its content is in the inode, but the image lacks the feature 'inline_data'".into());
-            }
-            if desc.has_extents() {
-                return damaged("its content is in the inode, and in extents".into());
-            }
-            // Linux never writes this: content in the inode is always plaintext.
-            if desc.flags.contains(InodeFlags::ENCRYPT) {
-                return damaged("its content is in the inode, and encrypted".into());
-            }
-        } else if desc.is_regular()
-            && desc.size > u64::from(u32::MAX)
-            && desc.size > self.size_limit(desc.has_extents())
-        {
-            // As in Linux (`ext4_iget`: "bad i_size value"), because a read would end before the end of the file.
-            let limit = self.size_limit(desc.has_extents());
-            return damaged(format!("a file of {} bytes, more than its map can hold ({limit})", desc.size));
-        } else if desc.is_dir() && desc.size > u64::from(u32::MAX) {
-            // Otherwise a listing would try every block up to this size (Linux: `ext4_readdir` ends at i_blocks).
-            let most = desc.blocks.saturating_mul(512).min(self.geo.blocks_count << self.geo.block_bits);
-            if desc.size > most {
-                return damaged(format!("a directory of {} bytes with blocks for {most}", desc.size));
-            }
-        }
-        Ok(())
-    }
-
     /// Adds an inode that was read from its table to those in memory. No other thread may be looking it up.
     pub(crate) fn adopt_inode(&self, ino: InodeNr, desc: InodeDesc) -> Result<InodeRef> {
         let r = self.inodes.insert(self.decoded_inode(ino, desc)?);
@@ -235,9 +244,9 @@ impl Filesystem {
         self.describe_inode(handle, inode.ino, &m.desc, &buffer, offset);
         // Before the lock is released: a thread that sees no pending times must also see their transaction.
         inode.sync_tid.store(handle.tid().0, Ordering::Release);
-        let charges = self.recharge(inode, &mut m);
+        let charges = self.quotas.recharge(inode, &mut m);
         drop(m);
-        charges.map_or(Ok(()), |(before, after)| self.charge(handle, inode.ino, before, after))
+        charges.map_or(Ok(()), |(before, after)| self.quotas.charge(handle, inode.ino, before, after))
     }
 
     /// As [`Filesystem::write_inode`], for a change that is needed to read the file's data (size, mapping).
@@ -264,12 +273,6 @@ impl Filesystem {
         self.describe_new_slot(handle, &buffer, offset);
         handle.modify(&buffer, BufKind::Table, |b| b[offset..offset + size].fill(0));
         Ok(())
-    }
-
-    /// Runs `f` on the inode's bytes in its table.
-    pub(crate) fn inode_bytes<R>(&self, ino: InodeNr, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
-        let (buffer, offset) = self.inode_slot(ino)?;
-        Ok(buffer.read(|b| f(&b[offset..offset + self.geo.inode_size])))
     }
 
     /// The mapping layer's view for `inode`.
@@ -484,7 +487,7 @@ impl MapStore for MapView<'_> {
     }
 }
 
-impl Filesystem {
+impl Volume {
     /// If the metadata block `block` is not in memory, reads it together with nearby `siblings`, and with its
     /// neighbours in a zone. Errors are ignored here, because the access that needs the block reports them.
     ///
@@ -535,7 +538,7 @@ impl MapView<'_> {
 
 impl Filesystem {}
 
-impl Filesystem {
+impl Volume {
     /// The largest size that a map of this form and the block count field allow.
     pub(crate) fn size_limit(&self, extents: bool) -> u64 {
         if extents { self.geo.max_extent_file_size() } else { self.geo.max_indirect_file_size() }

@@ -214,19 +214,21 @@ impl Operation<'_> {
     /// As [`Filesystem::hold_values`]; [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::QuotaExceeded`] for a new
     /// value.
     pub(crate) fn prepare_values(&self, inode: &InodeRef, new: &[(Name<'_>, Vec<u8>)]) -> Result<Values> {
-        let mut values = self.hold_values(inode)?;
+        let mut values = self.fs.hold_values(inode)?;
         for (name, value) in new {
-            if values.prepared(value).is_some() || !xattr::goes_outside(&XattrView { fs: self, inode }, *name, value)? {
+            if values.prepared(value).is_some()
+                || !xattr::goes_outside(&XattrView { fs: self.fs, inode }, *name, value)?
+            {
                 continue;
             }
-            let hash = value_hash(self.geo.seed.raw(), value);
+            let hash = value_hash(self.fs.geo.seed.raw(), value);
             let found = self.value_with(inode, value, hash)?;
             values.prepare(value.clone(), hash, found.ino);
             if values.get(found.ino).is_none() {
-                values.hold(self, found, credits::VALUE)?;
+                values.hold(self.fs, found, credits::VALUE)?;
             }
         }
-        self.has_room_for(&values)?;
+        self.fs.has_room_for(&values)?;
         Ok(values)
     }
 
@@ -235,18 +237,18 @@ impl Operation<'_> {
     pub(crate) fn prepare_inherited(&self, dir: &Arc<Inode>, lists: &[(Name<'_>, Vec<u8>)]) -> Result<Values> {
         let mut values = Values::default();
         let bytes: usize = lists.iter().map(|(_, list)| list.len()).sum();
-        if bytes <= self.geo.block_size as usize / 2 {
+        if bytes <= self.fs.geo.block_size as usize / 2 {
             return Ok(values);
         }
         for (_, list) in lists {
-            let hash = value_hash(self.geo.seed.raw(), list);
+            let hash = value_hash(self.fs.geo.seed.raw(), list);
             let found = self.value_with(dir, list, hash)?;
             values.prepare(list.clone(), hash, found.ino);
             if values.get(found.ino).is_none() {
-                values.hold(self, found, credits::VALUE)?;
+                values.hold(self.fs, found, credits::VALUE)?;
             }
         }
-        self.has_room_for(&values)?;
+        self.fs.has_room_for(&values)?;
         Ok(values)
     }
 
@@ -256,36 +258,36 @@ impl Operation<'_> {
             let d = &inode.meta.read().desc;
             [d.uid, d.gid, d.projid]
         };
-        self.prepare_owners(owners)?;
-        let _admitted = self.promise_inode(owners)?;
-        let blocks = value.len().div_ceil(self.geo.block_size as usize) as u32;
-        if self.blocks_within_quota(inode, blocks)? < blocks {
+        self.fs.prepare_owners(owners)?;
+        let _admitted = self.fs.quotas.promise_inode(owners)?;
+        let blocks = value.len().div_ceil(self.fs.geo.block_size as usize) as u32;
+        if self.fs.quotas.blocks_within(inode, blocks)? < blocks {
             return Err(Error::QuotaExceeded);
         }
-        if let Some(found) = self.find_value(value, hash) {
-            self.shared_values.shared.inc();
+        if let Some(found) = self.fs.find_value(value, hash) {
+            self.fs.shared_values.shared.inc();
             return Ok(found);
         }
-        let made = self.transact_whole(credits::NEW_INODE, |handle| self.new_value_inode(handle, inode, hash))?;
+        let made = self.fs.transact_whole(credits::NEW_INODE, |handle| self.new_value_inode(handle, inode, hash))?;
         self.write_value(&made, value)?;
-        self.shared_values.note(hash, made.ino);
+        self.fs.shared_values.note(hash, made.ino);
         Ok(made)
     }
 
     /// Writes the content of a new value, in as many handles as needed. If that fails, dropping the inode frees it.
     fn write_value(&self, made: &InodeRef, value: &[u8]) -> Result<()> {
-        let bs = self.geo.block_size as usize;
+        let bs = self.fs.geo.block_size as usize;
         let blocks = value.len().div_ceil(bs) as u32;
         made.set_size(value.len() as u64);
         let mut at = 0;
         while at < blocks {
             let (first, most) = (LogicalBlock(at), (blocks - at).min(BLOCKS_PER_HANDLE));
             let (chosen, _) =
-                self.choose_blocks(made, first, most, Want::Written, None, WritebackReason::Background)?;
+                self.fs.choose_blocks(made, first, most, Want::Written, None, WritebackReason::Background)?;
             let (start, len) = (chosen.start, chosen.len);
             let mut chosen = Some(chosen);
-            let mapped = self.transact_whole(self.allocate_credits(made, len) + len, |handle| {
-                let mapped = self.map_chosen(handle, made, first, &mut chosen, false)?;
+            let mapped = self.fs.transact_whole(self.fs.allocate_credits(made, len) + len, |handle| {
+                let mapped = self.fs.map_chosen(handle, made, first, &mut chosen, false)?;
                 let written = (0..mapped).try_for_each(|i| {
                     let buffer = handle.create(BlockNr(start.0 + u64::from(i)), BufKind::Leaf)?;
                     let from = (at + i) as usize * bs;
@@ -294,13 +296,13 @@ impl Operation<'_> {
                     Ok(())
                 });
                 made.meta.write().desc.size = value.len() as u64;
-                let written = written.and_then(|()| self.write_inode_data(handle, made));
-                self.whole(handle, written).map(|()| mapped)
+                let written = written.and_then(|()| self.fs.write_inode_data(handle, made));
+                self.fs.whole(handle, written).map(|()| mapped)
             });
-            self.cancel_chosen(&mut chosen);
+            self.fs.cancel_chosen(&mut chosen);
             at += mapped?;
         }
-        self.release_preallocations(made);
+        self.fs.release_preallocations(made);
         Ok(())
     }
 }

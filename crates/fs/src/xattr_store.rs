@@ -167,7 +167,7 @@ impl XattrStore for XattrEdit<'_> {
             fs.modify_superblock(self.handle, |sb| sb.set_ext_attr())?;
         }
         let inode = self.view.inode;
-        fs.blocks_within_quota(inode, 1)?;
+        fs.quotas.blocks_within(inode, 1)?;
         let home = fs.placement.inode_goal(inode.ino, inode.file_type());
         let owner = (MetaRole::Xattr, inode.ino);
         let block = fs.placement.allocate_meta_block(self.handle, owner, home, None, Caller::current())?;

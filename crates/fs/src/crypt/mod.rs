@@ -49,10 +49,59 @@ use self::keys::{NoKey, file_cipher};
 use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
+use crate::volume::Volume;
 use crate::xattr;
 use crate::xattr_view::XattrView;
 
 /// Reading.
+impl Volume {
+    fn crypt_of(&self, inode: &Inode, context: Context) -> Crypt {
+        self.crypt_as(inode, context, inode.file_type() == Some(FileType::Regular))
+    }
+
+    /// As `Volume::crypt_of`, for the cipher of contents or the cipher of names.
+    fn crypt_as(&self, inode: &Inode, context: Context, is_contents: bool) -> Crypt {
+        let volume = self.sb.lock().uuid();
+        let (policy, block_bits) = (context.policy, self.geo.block_bits);
+        let unit_bits = match policy.unit_bits {
+            0 => Some(block_bits),
+            bits => Some(u32::from(bits)).filter(|bits| (9..=block_bits).contains(bits)),
+        };
+        let key = file_cipher(&self.options.keys, &context, is_contents, &volume, inode.ino.0);
+        let key = key.and_then(|(cipher, vary)| match unit_bits {
+            Some(unit_bits) => Ok(FileKey { cipher, vary, block_bits, unit_bits, padding: policy.padding() }),
+            None => Err(NoKey::Unusable(format!("its policy has units of 2^{} bytes", policy.unit_bits))),
+        });
+        Crypt { context, key }
+    }
+
+    /// Reads and decrypts a part of some blocks of the device. It begins at byte `within` of `block`, whose logical
+    /// number is `lblk`.
+    pub(crate) fn read_sealed(
+        &self,
+        key: &FileKey,
+        (lblk, block): (u32, BlockNr),
+        within: u64,
+        to: &mut [u8],
+    ) -> Result<()> {
+        let bits = self.geo.block_bits;
+        let mask = (1 << bits) - 1;
+        let at = block.0 << bits;
+        if within == 0 && to.len() & mask == 0 {
+            self.dev.read_at(at, to, BioFlags::empty())?;
+            key.apply(Way::Decrypt, lblk.into(), to);
+            return Ok(());
+        }
+        // Only whole blocks can be decrypted.
+        let end = (within as usize + to.len() + mask) & !mask;
+        let mut whole = AlignedBuf::zeroed(end);
+        self.dev.read_at(at, &mut whole, BioFlags::empty())?;
+        key.apply(Way::Decrypt, lblk.into(), &mut whole);
+        to.copy_from_slice(&whole[within as usize..within as usize + to.len()]);
+        Ok(())
+    }
+}
+
 impl Filesystem {
     /// The encryption of the inode; `None` if it is not encrypted.
     ///
@@ -78,26 +127,6 @@ impl Filesystem {
         // one outside the order of locks. It makes the same value instead, and the first one stays.
         let made = Box::new(self.crypt_of(inode, context));
         Ok(Some(inode.crypt.get_or_init(|| made)))
-    }
-
-    fn crypt_of(&self, inode: &Inode, context: Context) -> Crypt {
-        self.crypt_as(inode, context, inode.file_type() == Some(FileType::Regular))
-    }
-
-    /// As `Filesystem::crypt_of`, for the cipher of contents or the cipher of names.
-    fn crypt_as(&self, inode: &Inode, context: Context, is_contents: bool) -> Crypt {
-        let volume = self.sb.lock().uuid();
-        let (policy, block_bits) = (context.policy, self.geo.block_bits);
-        let unit_bits = match policy.unit_bits {
-            0 => Some(block_bits),
-            bits => Some(u32::from(bits)).filter(|bits| (9..=block_bits).contains(bits)),
-        };
-        let key = file_cipher(&self.options.keys, &context, is_contents, &volume, inode.ino.0);
-        let key = key.and_then(|(cipher, vary)| match unit_bits {
-            Some(unit_bits) => Ok(FileKey { cipher, vary, block_bits, unit_bits, padding: policy.padding() }),
-            None => Err(NoKey::Unusable(format!("its policy has units of 2^{} bytes", policy.unit_bits))),
-        });
-        Crypt { context, key }
     }
 
     /// The cipher of the inode; `None` if it is not encrypted.
@@ -143,35 +172,26 @@ impl Filesystem {
             }),
         }
     }
-
-    /// Reads and decrypts a part of some blocks of the device. It begins at byte `within` of `block`, whose logical
-    /// number is `lblk`.
-    pub(crate) fn read_sealed(
-        &self,
-        key: &FileKey,
-        (lblk, block): (u32, BlockNr),
-        within: u64,
-        to: &mut [u8],
-    ) -> Result<()> {
-        let bits = self.geo.block_bits;
-        let mask = (1 << bits) - 1;
-        let at = block.0 << bits;
-        if within == 0 && to.len() & mask == 0 {
-            self.dev.read_at(at, to, BioFlags::empty())?;
-            key.apply(Way::Decrypt, lblk.into(), to);
-            return Ok(());
-        }
-        // Only whole blocks can be decrypted.
-        let end = (within as usize + to.len() + mask) & !mask;
-        let mut whole = AlignedBuf::zeroed(end);
-        self.dev.read_at(at, &mut whole, BioFlags::empty())?;
-        key.apply(Way::Decrypt, lblk.into(), &mut whole);
-        to.copy_from_slice(&whole[within as usize..within as usize + to.len()]);
-        Ok(())
-    }
 }
 
 /// Writing.
+impl Volume {
+    /// A context of this policy, with a nonce that no other file has. The nonce comes from the system's generator even
+    /// if the mount has a seed, because two files with the same nonce would have the same key.
+    fn fresh_context(&self, policy: Policy) -> Result<Context> {
+        let mut nonce = [0; NONCE_LEN];
+        match getrandom::fill(&mut nonce) {
+            Ok(()) => Ok(Context { policy, nonce }),
+            Err(_) => Err(Error::NotSupported("encryption on a host without random numbers")),
+        }
+    }
+
+    /// Gives a new inode its context.
+    pub(crate) fn begin_crypt(&self, inode: &Inode, context: Context) {
+        inode.crypt.get_or_init(|| Box::new(self.crypt_of(inode, context)));
+    }
+}
+
 impl Filesystem {
     /// The run in the form that goes to the device: a copy in ciphertext if the inode is encrypted. The folios keep the
     /// plaintext.
@@ -201,16 +221,6 @@ impl Filesystem {
         }
     }
 
-    /// A context of this policy, with a nonce that no other file has. The nonce comes from the system's generator even
-    /// if the mount has a seed, because two files with the same nonce would have the same key.
-    fn fresh_context(&self, policy: Policy) -> Result<Context> {
-        let mut nonce = [0; NONCE_LEN];
-        match getrandom::fill(&mut nonce) {
-            Ok(()) => Ok(Context { policy, nonce }),
-            Err(_) => Err(Error::NotSupported("encryption on a host without random numbers")),
-        }
-    }
-
     /// The encryption of a directory for an operation that adds or replaces names; `None` if it is not encrypted.
     fn crypt_for_change<'i>(&self, dir: &'i Arc<Inode>) -> Result<Option<&'i Crypt>> {
         if self.file_key(dir)?.is_none() {
@@ -222,11 +232,6 @@ impl Filesystem {
     /// Checks that names can be added to the directory: if it is encrypted, the mount must have its key.
     pub(crate) fn may_name(&self, dir: &Arc<Inode>) -> Result<()> {
         self.file_key(dir).map(drop)
-    }
-
-    /// Gives a new inode its context.
-    pub(crate) fn begin_crypt(&self, inode: &Inode, context: Context) {
-        inode.crypt.get_or_init(|| Box::new(self.crypt_of(inode, context)));
     }
 
     /// Checks that the inode may have a name in the directory. In an encrypted directory, each inode that can be

@@ -19,8 +19,24 @@ use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 use crate::ops::credits;
 use crate::ops::flags::Change;
+use crate::volume::Volume;
 use crate::xattr;
 use crate::xattr_store::Values;
+
+impl Volume {
+    /// The default policy of new encrypted directories, with the mount's first key (as in fscryptctl(1)). `None` if the
+    /// mount has no key.
+    pub fn default_policy(&self) -> Option<Policy> {
+        self.options.keys.identifiers().next().map(Policy::new)
+    }
+
+    /// The names of the mount's first key in policies: the identifier of version 2, and the descriptor of version 1.
+    pub fn key_names(&self) -> Option<[KeyName; 2]> {
+        let keys = &self.options.keys;
+        let (identifier, descriptor) = (keys.identifiers().next()?, keys.descriptors().next()?);
+        Some([KeyName::Identifier(identifier), KeyName::Descriptor(descriptor)])
+    }
+}
 
 impl Filesystem {
     /// The policy of an encrypted inode; `None` if it is not encrypted.
@@ -98,18 +114,5 @@ impl Filesystem {
             let written = self.write_inode(handle, dir);
             self.whole(handle, written)
         })
-    }
-
-    /// The default policy of new encrypted directories, with the mount's first key (as in fscryptctl(1)). `None` if the
-    /// mount has no key.
-    pub fn default_policy(&self) -> Option<Policy> {
-        self.options.keys.identifiers().next().map(Policy::new)
-    }
-
-    /// The names of the mount's first key in policies: the identifier of version 2, and the descriptor of version 1.
-    pub fn key_names(&self) -> Option<[KeyName; 2]> {
-        let keys = &self.options.keys;
-        let (identifier, descriptor) = (keys.identifiers().next()?, keys.descriptors().next()?);
-        Some([KeyName::Identifier(identifier), KeyName::Descriptor(descriptor)])
     }
 }

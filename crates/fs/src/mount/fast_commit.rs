@@ -47,6 +47,7 @@ use crate::ops::credits;
 use crate::ops::names::{add_dir_link, check_name, drop_dir_link};
 use crate::options::MountOptions;
 use crate::store::MapView;
+use crate::volume::Volume;
 
 /// Applies `commits` to the image on `draft`.
 ///
@@ -680,7 +681,7 @@ impl MapStore for Keeping<'_> {
     }
 }
 
-impl Filesystem {
+impl Volume {
     /// Marks the blocks of `runs` as used or free, and returns the runs that changed. The allocator must not have
     /// loaded the bitmaps yet.
     fn set_blocks(&self, runs: &Runs, used: bool) -> Result<Runs> {
@@ -725,7 +726,7 @@ impl Filesystem {
     }
 }
 
-impl Filesystem {
+impl Volume {
     /// Marks this inode number as used, unless it is already. Zeroes never-used slots that come into use with it
     /// (Linux: `ext4_mark_inode_used`).
     fn mark_inode_used(&self, ino: InodeNr, is_dir: bool) -> Result<()> {

@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::rng::Rng;
 use extant_base::sync::Mutex;
-use extant_base::sync::atomic::{AtomicU64, Ordering};
+use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use extant_block::BlockDevice;
 use extant_cache::{Budget, BufferCache, Shrinker};
 use extant_journal::Journal;
@@ -55,9 +55,11 @@ use crate::mount::unmount::Mounted;
 use crate::options::{CACHE_BYTES_MIN, COMMIT_INTERVAL_S, MountOptions, OnError};
 use crate::orphan::Orphans;
 use crate::placement::Placement;
+use crate::quota::Quotas;
 use crate::rescue::state::Rescue;
 use crate::reserve::Reserve;
 use crate::threads::Threads;
+use crate::volume::{self, Volume};
 use crate::writeback::asks::ASKS_CLASS;
 use crate::writeback::batch::COMPLETED_CLASS;
 use crate::writeback::state::Writeback;
@@ -449,16 +451,14 @@ impl Parts {
             geo.inodes_per_group,
             [&ASKS_CLASS, &COMPLETED_CLASS],
         );
-        let fs = Arc::new_cyclic(|me: &Weak<Filesystem>| Filesystem {
-            me: me.clone(),
+        let volume = Volume {
             sb_place: sb.primary_location(),
             hash: HashSettings::of(&sb),
             own_inodes: OwnInodes::of(&sb),
             was_clean: sb.state().contains(FsState::VALID),
             new_extents: sb.incompat().contains(Incompat::EXTENTS),
             inline_data: sb.incompat().contains(Incompat::INLINE_DATA),
-            sb: Mutex::new(&filesystem::SUPER_CLASS, sb),
-            inodes: InodeTable::new(budget.clone()),
+            sb: Mutex::new(&volume::SUPER_CLASS, sb),
             es: Arc::new(EsCache::new(options.es_policy, options.clock.clone(), Some(budget.clone()))),
             dev: self.dev,
             geo: placement.geo.clone(),
@@ -468,24 +468,32 @@ impl Parts {
             journal: self.journal,
             has_log: self.has_log,
             borrowed: self.lent,
-            orphans: Orphans::new(),
-            renames: Mutex::new(&filesystem::RENAME_CLASS, ()),
             lifecycle: Lifecycle::new(self.read_only),
             error_log: ErrorLog::new(),
             on_error,
-            evictions: Evictions::new(),
-            writeback,
             threads: Threads::new(),
             random: AtomicU64::new(options.seed.unwrap_or_default()),
-            growth: Mutex::new(&filesystem::GROWTH_CLASS, ()),
-            rescue: self.rescue,
+            growth: Mutex::new(&volume::GROWTH_CLASS, ()),
+            is_rescue: self.rescue.is_some(),
             charged: AtomicU64::new(0),
-            shared_xattr: Arc::default(),
-            shared_values: Default::default(),
-            quotas: OnceLock::new(),
+            quota_credits: AtomicU32::new(0),
             heart: OnceLock::new(),
             stats: Default::default(),
             options,
+        };
+        let volume = Arc::new(volume);
+        let fs = Arc::new_cyclic(|me: &Weak<Filesystem>| Filesystem {
+            me: me.clone(),
+            inodes: InodeTable::new(volume.budget.clone()),
+            orphans: Arc::new(Orphans::new()),
+            renames: Mutex::new(&filesystem::RENAME_CLASS, ()),
+            evictions: Evictions::new(),
+            writeback,
+            rescue: self.rescue,
+            shared_xattr: Arc::default(),
+            shared_values: Default::default(),
+            quotas: Quotas::new(volume.clone()),
+            volume,
         });
         let _ = hooks.fs.set(fs.me.clone());
         // Structures that grow with the disk are always in memory. The caches get the rest, but at least half of the

@@ -4,7 +4,7 @@
 //! [`extant_ondisk::features`] decides what the features allow; this module applies that to the mount.
 //!
 //! What it does not do: choose among copies ([`crate::mount::copies`]), or change the superblock under a handle
-//! ([`Filesystem::modify_superblock`]).
+//! ([`Volume::modify_superblock`]).
 //!
 //! # Locking
 //! [`write_super`] takes no lock; its callers ensure that no transaction holds the block. The methods of [`Filesystem`]
@@ -22,6 +22,7 @@ use extant_ondisk::superblock::{FsState, SUPERBLOCK_SIZE, SuperBlock};
 
 use crate::error::{Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
+use crate::volume::Volume;
 
 pub(crate) use extant_recovery::read::super_at as read_super_at;
 
@@ -70,28 +71,7 @@ fn write_super_with(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usi
     Ok(())
 }
 
-impl Filesystem {
-    /// Updates the superblock's totals. No change may be in progress.
-    pub(crate) fn note_totals(&self) -> MutexGuard<'_, SuperBlock> {
-        let (blocks, inodes) = self.placement.groups.totals();
-        let orphans = self.orphans.len();
-        // Without a log, the device has no record of the unlinked files that must be freed.
-        let whole = || !self.inodes.all().iter().any(|inode| inode.links() == 0);
-        let becomes_clean = !self.has_log && self.was_clean && whole();
-        let mut sb = self.sb.lock();
-        sb.set_free_blocks(blocks);
-        sb.set_free_inodes(u32::try_from(inodes).unwrap_or(u32::MAX));
-        sb.set_write_time(self.now().seconds);
-        if orphans == 0 {
-            sb.set_orphan_present(false);
-        }
-        if becomes_clean {
-            let state = sb.state() | FsState::VALID;
-            sb.set_state(state);
-        }
-        sb
-    }
-
+impl Volume {
     /// Marks the image as in use, durably, before the first change.
     pub(crate) fn mark_in_use(&self, sb: &mut SuperBlock) -> Result<()> {
         if self.has_log {
@@ -130,6 +110,29 @@ impl Filesystem {
 }
 
 impl Filesystem {
+    /// Updates the superblock's totals. No change may be in progress.
+    pub(crate) fn note_totals(&self) -> MutexGuard<'_, SuperBlock> {
+        let (blocks, inodes) = self.placement.groups.totals();
+        let orphans = self.orphans.len();
+        // Without a log, the device has no record of the unlinked files that must be freed.
+        let whole = || !self.inodes.all().iter().any(|inode| inode.links() == 0);
+        let becomes_clean = !self.has_log && self.was_clean && whole();
+        let mut sb = self.sb.lock();
+        sb.set_free_blocks(blocks);
+        sb.set_free_inodes(u32::try_from(inodes).unwrap_or(u32::MAX));
+        sb.set_write_time(self.now().seconds);
+        if orphans == 0 {
+            sb.set_orphan_present(false);
+        }
+        if becomes_clean {
+            let state = sb.state() | FsState::VALID;
+            sb.set_state(state);
+        }
+        sb
+    }
+}
+
+impl Volume {
     /// Changes the superblock under `handle`. 1 credit.
     pub(crate) fn modify_superblock(&self, handle: &mut Handle, f: impl FnOnce(&mut SuperBlock)) -> Result<()> {
         let buffer = self.cache.get(self.sb_place.0)?;

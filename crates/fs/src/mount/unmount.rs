@@ -20,6 +20,7 @@ use crate::mount::borrow;
 use crate::mount::mmp::THREAD;
 use crate::mount::super_block::write_super;
 use crate::ops::sync::Barrier;
+use crate::volume::Volume;
 
 /// A mount, and the obligation to end it: dropping it unmounts the file system. Parts of a program may share the file
 /// system through its `Arc`. Once the mount has ended, they can no longer change anything ([`Error::ReadOnly`]).
@@ -71,6 +72,14 @@ impl Drop for Filesystem {
         self.cut_off();
         // Other mounts may share the budget.
         self.budget.uncharge(self.charged.load(Ordering::Relaxed));
+    }
+}
+
+impl Volume {
+    /// Whether the file system has been unmounted or cut off. If an unmount is under way, this waits for it.
+    fn has_ended(&self) -> bool {
+        let _exclusive = self.lifecycle.exclusive();
+        self.lifecycle.now().phase == Phase::Ended
     }
 }
 
@@ -136,12 +145,6 @@ impl Filesystem {
         // The last message gives the number of messages suppressed since the one before.
         self.say_suppressed_messages();
         result.and_then(|()| self.lifecycle.acknowledge())
-    }
-
-    /// Whether the file system has been unmounted or cut off. If an unmount is under way, this waits for it.
-    fn has_ended(&self) -> bool {
-        let _exclusive = self.lifecycle.exclusive();
-        self.lifecycle.now().phase == Phase::Ended
     }
 
     fn write_everything(&self) -> Result<()> {

@@ -164,7 +164,7 @@ impl Filesystem {
                 [set.uid.unwrap_or(d.uid), set.gid.unwrap_or(d.gid), d.projid]
             };
             self.prepare_owners(owners)?;
-            self.may_pass_on(inode, owners)?;
+            self.quotas.may_pass_on(inode, owners)?;
         }
         self.transact_whole(if chmod { credits::CHMOD + values.credits } else { credits::SETATTR }, |handle| {
             // The step that may run out of space comes first: the ACL, whose block other inodes may share.

@@ -35,6 +35,7 @@ use crate::ops::flags::Change;
 use crate::ops::names::{S_ISGID, add_dir_link, check_name};
 use crate::quota::NewInode;
 use crate::reserve::Caller;
+use crate::volume::Volume;
 use crate::xattr::{self, AclKind};
 use crate::xattr_store::Values;
 use crate::xattr_view::XattrView;
@@ -135,6 +136,16 @@ fn inherit(parent: &Parent<'_>, mode: u16, cred: Cred) -> Inherited {
     }
 }
 
+impl Volume {
+    fn check_target(&self, target: Option<&[u8]>) -> Result<()> {
+        match target {
+            Some([]) => Err(Error::NotFound),
+            Some(t) if t.len() >= self.geo.block_size as usize => Err(Error::NameTooLong),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Filesystem {
     /// Creates `node` as `name` in `dir`.
     ///
@@ -177,14 +188,6 @@ impl Filesystem {
             })
         })
     }
-
-    fn check_target(&self, target: Option<&[u8]>) -> Result<()> {
-        match target {
-            Some([]) => Err(Error::NotFound),
-            Some(t) if t.len() >= self.geo.block_size as usize => Err(Error::NameTooLong),
-            _ => Ok(()),
-        }
-    }
 }
 
 impl Operation<'_> {
@@ -197,35 +200,35 @@ impl Operation<'_> {
                 return Err(Error::NotFound);
             }
         }
-        self.may_change(dir, Change::AddEntry)?;
-        self.may_name(dir)?;
-        let view = DirView::new(self, dir);
-        if is_dir && !self.may_link_dir(dir, &view) {
+        self.fs.may_change(dir, Change::AddEntry)?;
+        self.fs.may_name(dir)?;
+        let view = DirView::new(self.fs, dir);
+        if is_dir && !self.fs.may_link_dir(dir, &view) {
             return Err(Error::TooManyLinks);
         }
         if view.lookup(name)?.is_some() {
             return Err(Error::Exists);
         }
-        let _table = self.hold_slots([dir])?;
+        let _table = self.fs.hold_slots([dir])?;
         let _new = self.admit_new(dir, node, cred)?;
         let values = self.inherited_values(dir, node, cred)?;
-        self.transact_whole(credits::create(view.add_credits()) + values.credits, |handle| {
+        self.fs.transact_whole(credits::create(view.add_credits()) + values.credits, |handle| {
             let inode = self.new_inode(handle, dir, name, node, cred, &values)?;
             // The directory's flags may have changed meanwhile, so take a new snapshot.
-            let view = DirView::new(self, dir);
+            let view = DirView::new(self.fs, dir);
             if let Err(e) = view.add(handle, name, inode.ino, inode.file_type()) {
                 self.take_back(handle, &inode)?;
                 return Err(e);
             }
-            let now = self.now();
+            let now = self.fs.now();
             let done = (|| {
                 if is_dir {
                     add_dir_link(&mut dir.meta.write().desc);
-                    self.note_many_links(handle, dir)?;
+                    self.fs.note_many_links(handle, dir)?;
                 }
-                self.stamp(handle, dir, now)
+                self.fs.stamp(handle, dir, now)
             })();
-            self.whole(handle, done)?;
+            self.fs.whole(handle, done)?;
             if !is_dir {
                 describe_name(handle, NameChange::Create, dir, &inode, name);
                 handle.set_described();
@@ -242,17 +245,17 @@ impl Operation<'_> {
             inherit(&self.parent(&m.desc, None), node.mode, cred)
         };
         let owners = [cred.uid, gid, projid];
-        self.prepare_owners(owners)?;
-        self.promise_inode(owners)
+        self.fs.prepare_owners(owners)?;
+        self.fs.quotas.promise_inode(owners)
     }
 
     /// Prepares the values of inherited ACLs that may need inodes of their own.
     pub(crate) fn inherited_values(&self, dir: &Arc<Inode>, node: NewNode<'_>, cred: Cred) -> Result<Values> {
         let is_link = FileType::from_mode(node.mode) == Some(FileType::Symlink);
-        if !self.geo.ea_inode || !self.has_acls() || is_link {
+        if !self.fs.geo.ea_inode || !self.fs.has_acls() || is_link {
             return Ok(Values::default());
         }
-        let Some(default) = xattr::get_acl(&XattrView { fs: self, inode: dir }, AclKind::Default)? else {
+        let Some(default) = xattr::get_acl(&XattrView { fs: self.fs, inode: dir }, AclKind::Default)? else {
             return Ok(Values::default());
         };
         let inherited = inherit(&self.parent(&dir.meta.read().desc, Some(&default)), node.mode, cred);
@@ -261,7 +264,7 @@ impl Operation<'_> {
 
     fn parent<'a>(&self, desc: &InodeDesc, default_acl: Option<&'a Acl>) -> Parent<'a> {
         let InodeDesc { mode, gid, flags, projid, .. } = *desc;
-        let hands_down_group = self.options.group_of_directory == Some(true);
+        let hands_down_group = self.fs.options.group_of_directory == Some(true);
         Parent { mode, gid, flags, projid, default_acl, hands_down_group }
     }
 
@@ -278,21 +281,21 @@ impl Operation<'_> {
     ) -> Result<InodeRef> {
         let kind = FileType::from_mode(node.mode).ok_or(Error::Invalid("file type"))?;
         let is_dir = kind == FileType::Directory;
-        let context = self.new_context(dir, Some(kind))?;
+        let context = self.fs.new_context(dir, Some(kind))?;
         let default_acl = match kind {
             FileType::Symlink => None,
-            _ if !self.has_acls() => None,
-            _ => xattr::get_acl(&XattrView { fs: self, inode: dir }, AclKind::Default)?,
+            _ if !self.fs.has_acls() => None,
+            _ => xattr::get_acl(&XattrView { fs: self.fs, inode: dir }, AclKind::Default)?,
         };
         let parent = self.parent(&dir.meta.read().desc, default_acl.as_ref());
         let Inherited { acl, gid, mut flags, projid } = inherit(&parent, node.mode, cred);
         let (ino, fresh) = self.new_number(handle, dir, is_dir, name)?;
-        let extents = self.new_extents && matches!(kind, FileType::Regular | FileType::Directory);
+        let extents = self.fs.new_extents && matches!(kind, FileType::Regular | FileType::Directory);
         flags.set(InodeFlags::EXTENTS, extents);
-        let mut desc = InodeDesc::new(acl.mode, &self.geo);
+        let mut desc = InodeDesc::new(acl.mode, &self.fs.geo);
         (desc.uid, desc.gid, desc.flags, desc.projid) = (cred.uid, gid, flags, projid);
-        desc.generation = self.random_u32();
-        let now = self.now();
+        desc.generation = self.fs.random_u32();
+        let now = self.fs.now();
         (desc.atime, desc.mtime, desc.ctime) = (now, now, now);
         if desc.crtime.is_some() {
             desc.crtime = Some(now);
@@ -304,22 +307,22 @@ impl Operation<'_> {
         let inode = self.place_new(handle, ino, fresh, desc)?;
         if let Some(context) = context {
             inode.meta.write().desc.flags.insert(InodeFlags::ENCRYPT);
-            self.begin_crypt(&inode, context);
+            self.fs.begin_crypt(&inode, context);
         }
         let filled = (|| {
             // The context comes first. If there is too little room in the inode, the other attributes go to a block,
             // which inodes may share (Linux: `__ext4_new_inode`).
             if let Some(context) = context {
-                self.edit_xattrs(handle, &inode, &Values::default(), |edit| {
+                self.fs.edit_xattrs(handle, &inode, &Values::default(), |edit| {
                     xattr::set_stored(edit, CONTEXT, &context.encode())
                 })?;
             }
             // The ACLs come before the content, which may be stored in the inode and takes all of the remaining room.
             if acl.access.is_some() || acl.default.is_some() {
-                self.edit_xattrs(handle, &inode, values, |edit| xattr::set_inherited(edit, &acl))?;
+                self.fs.edit_xattrs(handle, &inode, values, |edit| xattr::set_inherited(edit, &acl))?;
             }
             self.fill_new(handle, &inode, dir, node.target)?;
-            self.write_inode_data(handle, &inode)
+            self.fs.write_inode_data(handle, &inode)
         })();
         if let Err(e) = filled {
             self.take_back(handle, &inode)?;
@@ -330,19 +333,19 @@ impl Operation<'_> {
 
     /// Writes the first content of a new inode.
     fn fill_new(&self, handle: &mut Handle, inode: &InodeRef, dir: &Arc<Inode>, target: Option<&[u8]>) -> Result<()> {
-        let key = self.file_key(inode)?;
+        let key = self.fs.file_key(inode)?;
         if inode.is_dir() {
             // As in Linux, content in the inode is never encrypted, so encrypted inodes have none.
-            if key.is_none() && self.begin_inline_dir(handle, inode, dir.ino)? {
+            if key.is_none() && self.fs.begin_inline_dir(handle, inode, dir.ino)? {
                 return Ok(());
             }
-            let view = DirView::new(self, inode);
+            let view = DirView::new(self.fs, inode);
             return dir::init(&view, handle, &view.params, inode.ino, dir.ino);
         }
         inode.fresh.store(key.is_none() && inode.file_type() == Some(FileType::Regular), Ordering::Release);
         let Some(target) = target else { return Ok(()) };
         let sealed =
-            key.map(|key| key.seal_target(target, self.geo.block_size).ok_or(Error::NameTooLong)).transpose()?;
+            key.map(|key| key.seal_target(target, self.fs.geo.block_size).ok_or(Error::NameTooLong)).transpose()?;
         let target = sealed.as_deref().unwrap_or(target);
         inode.set_size(target.len() as u64);
         if target.len() < 60 {
@@ -353,22 +356,22 @@ impl Operation<'_> {
             inode.map.try_write().expect("no other thread has the new inode").i_block = m.desc.i_block;
             return Ok(());
         }
-        let extents = self.new_extents;
-        let view = self.map_view(inode);
-        self.blocks_within_quota(inode, 1)?;
-        let home = self.placement.inode_goal(dir.ino, dir.file_type());
+        let extents = self.fs.new_extents;
+        let view = self.fs.map_view(inode);
+        self.fs.quotas.blocks_within(inode, 1)?;
+        let home = self.fs.placement.inode_goal(dir.ino, dir.file_type());
         let owner = (MetaRole::Symlink, inode.ino);
-        let block = self.placement.allocate_meta_block(handle, owner, home, None, Caller::current())?;
+        let block = self.fs.placement.allocate_meta_block(handle, owner, home, None, Caller::current())?;
         let mut map = inode.map.write();
-        *map = MapRoot::empty(inode.ino, extents, self.inode_seed(inode.ino, inode.generation));
+        *map = MapRoot::empty(inode.ino, extents, self.fs.inode_seed(inode.ino, inode.generation));
         inode.meta.write().desc.flags.set(InodeFlags::EXTENTS, extents);
         if let Err(e) = map.insert(&view, handle, LogicalBlock(0), block, 1, false) {
             drop(map);
-            let freed = self.placement.free_blocks(handle, inode.ino, block, 1);
-            self.whole(handle, freed)?;
+            let freed = self.fs.placement.free_blocks(handle, inode.ino, block, 1);
+            self.fs.whole(handle, freed)?;
             return Err(e);
         }
-        inode.absorb_map(&mut map, self.geo.block_size);
+        inode.absorb_map(&mut map, self.fs.geo.block_size);
         drop(map);
         view.init(handle, block, |b| b[..target.len()].copy_from_slice(target))?;
         inode.meta.write().desc.size = target.len() as u64;

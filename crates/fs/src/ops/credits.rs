@@ -29,8 +29,8 @@
 //! # Locking
 //! The functions that consult a map take its lock (50), shared, while they do.
 
-use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::volume::Volume;
 use crate::xattr;
 
 /// The superblock: a feature's flag, the head of the orphan list, an error's fields.
@@ -87,7 +87,7 @@ pub(crate) fn rename(add: u32, leaves_whiteout: bool) -> u32 {
     add + 2 * ENTRY + 2 * INODE + 2 * INODE + ORPHAN + SUPER + 7 + whiteout
 }
 
-impl Filesystem {
+impl Volume {
     /// For allocating and mapping up to `len` blocks: their group, the map's nodes, the inode, and the superblock for
     /// `large_file`.
     pub(crate) fn allocate_credits(&self, inode: &Inode, len: u32) -> u32 {

@@ -25,6 +25,7 @@ use crate::ops::disk_size::Move;
 use crate::ops::flags::Change;
 use crate::ops::mapping::Want;
 use crate::options::Atime;
+use crate::volume::Volume;
 use crate::writeback::batch::WritebackReason;
 use extant_es::EsState;
 
@@ -39,6 +40,31 @@ pub struct WriteFlags {
     pub keep_times: bool,
     /// The data are whole pages of the caller's cache, in any order. Even an append-only file accepts them.
     pub from_cache: bool,
+}
+
+impl Volume {
+    /// Reports the reason of an error that the caller of a read cannot see. Under rescue, a message names it, once for
+    /// each file. Damage has already been reported.
+    pub fn report_hurt(&self, inode: &InodeRef, e: &Error) {
+        let unread = matches!(e, Error::Device(_)) && self.options.rescue;
+        if unread && !inode.hurt.swap(true, Ordering::Relaxed) {
+            self.options.messages.say(format_args!("{}: {}: {e}", self.image(), inode.ino));
+        }
+    }
+
+    /// Whether a read would update the access time now, by the mount's rule and the inode's flag. A server whose client
+    /// caches reads calls this at open.
+    pub fn atime_is_due(&self, inode: &InodeRef) -> bool {
+        if self.options.atime == Atime::Never || self.is_read_only() {
+            return false;
+        }
+        if !self.options.dir_atime && inode.file_type() == Some(FileType::Directory) {
+            return false;
+        }
+        let now = self.now();
+        let is_recent = self.options.atime != Atime::Always && inode.meta.has_recent_atime(now.seconds);
+        !is_recent && !inode.meta.flags().contains(InodeFlags::NOATIME)
+    }
 }
 
 impl Filesystem {
@@ -74,29 +100,6 @@ impl Filesystem {
         self.budget.relieve();
         self.touch_atime(inode);
         Ok(n)
-    }
-
-    /// Reports the reason of an error that the caller of a read cannot see. Under rescue, a message names it, once for
-    /// each file. Damage has already been reported.
-    pub fn report_hurt(&self, inode: &InodeRef, e: &Error) {
-        let unread = matches!(e, Error::Device(_)) && self.options.rescue;
-        if unread && !inode.hurt.swap(true, Ordering::Relaxed) {
-            self.options.messages.say(format_args!("{}: {}: {e}", self.image(), inode.ino));
-        }
-    }
-
-    /// Whether a read would update the access time now, by the mount's rule and the inode's flag. A server whose client
-    /// caches reads calls this at open.
-    pub fn atime_is_due(&self, inode: &InodeRef) -> bool {
-        if self.options.atime == Atime::Never || self.is_read_only() {
-            return false;
-        }
-        if !self.options.dir_atime && inode.file_type() == Some(FileType::Directory) {
-            return false;
-        }
-        let now = self.now();
-        let is_recent = self.options.atime != Atime::Always && inode.meta.has_recent_atime(now.seconds);
-        !is_recent && !inode.meta.flags().contains(InodeFlags::NOATIME)
     }
 
     /// Updates the access time if the mount's rule requires it. The inode is written lazily.

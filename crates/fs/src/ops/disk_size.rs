@@ -36,6 +36,7 @@ use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::ops::credits;
+use crate::volume::Volume;
 
 /// How the sizes change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,19 @@ pub(crate) enum Move {
     AtLeast,
     /// Both become equal to it.
     Exactly,
+}
+
+impl Volume {
+    /// Sets the feature for files of 2 GiB and more, in the transaction that creates the first such file.
+    pub(crate) fn set_large_file(&self, handle: &mut Handle, size: u64) -> Result<()> {
+        if size >= 1 << 31 && !self.sb.lock().ro_compat().contains(extant_ondisk::features::RoCompat::LARGE_FILE) {
+            handle.has_credits(self.with_quota_credits(credits::SUPER + credits::INODE));
+            self.modify_superblock(handle, |sb| {
+                sb.set_large_file();
+            })?;
+        }
+        Ok(())
+    }
 }
 
 impl Filesystem {
@@ -63,17 +77,6 @@ impl Filesystem {
             }
         }
         self.write_inode_data(handle, inode)
-    }
-
-    /// Sets the feature for files of 2 GiB and more, in the transaction that creates the first such file.
-    pub(crate) fn set_large_file(&self, handle: &mut Handle, size: u64) -> Result<()> {
-        if size >= 1 << 31 && !self.sb.lock().ro_compat().contains(extant_ondisk::features::RoCompat::LARGE_FILE) {
-            handle.has_credits(self.with_quota_credits(credits::SUPER + credits::INODE));
-            self.modify_superblock(handle, |sb| {
-                sb.set_large_file();
-            })?;
-        }
-        Ok(())
     }
 }
 

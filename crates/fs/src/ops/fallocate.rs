@@ -15,6 +15,7 @@ use crate::ops::credits;
 use crate::ops::disk_size::Move;
 use crate::ops::flags::Change;
 use crate::ops::mapping::LAST_BLOCK;
+use crate::volume::Volume;
 use extant_es::EsState;
 
 /// The operation of fallocate(2).
@@ -32,6 +33,16 @@ pub enum FallocateMode {
         /// The size does not grow.
         keep_size: bool,
     },
+}
+
+impl Volume {
+    /// The whole blocks of the range: the first, and one past the last. The block with the end of the file counts as
+    /// whole if the range reaches the end.
+    pub(super) fn whole_blocks(&self, inode: &Inode, pos: u64, end: u64) -> (u64, u64) {
+        let bs = 1u64 << self.geo.block_bits;
+        let stop = if end >= inode.size() { end.div_ceil(bs) } else { end / bs };
+        (pos.div_ceil(bs), stop.min(u64::from(LAST_BLOCK.0) + 1))
+    }
 }
 
 impl Filesystem {
@@ -144,14 +155,6 @@ impl Filesystem {
             }
         }
         Ok(())
-    }
-
-    /// The whole blocks of the range: the first, and one past the last. The block with the end of the file counts as
-    /// whole if the range reaches the end.
-    pub(super) fn whole_blocks(&self, inode: &Inode, pos: u64, end: u64) -> (u64, u64) {
-        let bs = 1u64 << self.geo.block_bits;
-        let stop = if end >= inode.size() { end.div_ceil(bs) } else { end / bs };
-        (pos.div_ceil(bs), stop.min(u64::from(LAST_BLOCK.0) + 1))
     }
 
     pub(super) fn punch(&self, inode: &Arc<Inode>, pos: u64, end: u64) -> Result<()> {

@@ -105,6 +105,17 @@ const HONOURED: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::CASEFOLD);
 
 impl Filesystem {
+    /// Checks that the directory may become case-insensitive, or cease to be. The caller holds its lock exclusively
+    /// (Linux: `ext4_ioctl_setflags`).
+    fn may_change_case(&self, dir: &InodeRef) -> Result<()> {
+        if !self.geo.casefold {
+            return Err(Error::NotSupported("the flag 'F' without the feature 'casefold'"));
+        }
+        if DirView::new(self, dir).is_empty()? { Ok(()) } else { Err(Error::NotEmpty) }
+    }
+}
+
+impl Filesystem {
     /// Checks that the inode's flags allow the change; [`Error::NotPermitted`] if not.
     pub(crate) fn may_change(&self, inode: &Inode, change: Change) -> Result<()> {
         let flags = inode.meta.read().desc.flags;
@@ -189,7 +200,7 @@ impl Filesystem {
                     [d.uid, d.gid, project]
                 };
                 self.prepare_owners(owners)?;
-                self.may_pass_on(inode, owners)?;
+                self.quotas.may_pass_on(inode, owners)?;
             }
             self.transact_whole(credits::INODE, |handle| {
                 {
@@ -202,15 +213,6 @@ impl Filesystem {
             })?;
         }
         self.honour_sync(&[inode])
-    }
-
-    /// Checks that the directory may become case-insensitive, or cease to be. The caller holds its lock exclusively
-    /// (Linux: `ext4_ioctl_setflags`).
-    fn may_change_case(&self, dir: &InodeRef) -> Result<()> {
-        if !self.geo.casefold {
-            return Err(Error::NotSupported("the flag 'F' without the feature 'casefold'"));
-        }
-        if DirView::new(self, dir).is_empty()? { Ok(()) } else { Err(Error::NotEmpty) }
     }
 
     /// Checks that an inode may be moved into this directory. A directory whose files inherit its project accepts no

@@ -1,6 +1,6 @@
 //! Where data of a file should go.
 //!
-//! Main function: [`Filesystem::goal_behind`]. The allocator's policies start from this goal.
+//! Main function: [`Volume::goal_behind`]. The allocator's policies start from this goal.
 //!
 //! # Locking
 //! None of its own.
@@ -8,12 +8,12 @@
 use extant_mballoc::RequestFlags;
 use extant_ondisk::BlockNr;
 
-use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::reserve::Caller;
+use crate::volume::Volume;
 use crate::writeback::batch::WritebackReason;
 
-impl Filesystem {
+impl Volume {
     /// The goal of data that follows the block `before`, and the flags of its request.
     pub(super) fn goal_behind(
         &self,

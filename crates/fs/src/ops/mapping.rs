@@ -24,6 +24,7 @@ use crate::map::{MapState, MapStore, Mapping, Progress};
 use crate::ops::disk_size::Move;
 use crate::reserve::Caller;
 use crate::store::MapView;
+use crate::volume::Volume;
 use crate::writeback::batch::WritebackReason;
 use extant_es::{EsEntry, EsState};
 
@@ -50,6 +51,34 @@ fn es_state(state: MapState) -> EsState {
         MapState::Written(b) => EsState::Written(b),
         MapState::Unwritten(b) => EsState::Unwritten(b),
         MapState::Hole => EsState::Hole,
+    }
+}
+
+impl Volume {
+    pub(crate) fn check_data_range(&self, inode: &Inode, block: BlockNr, len: u32) -> Result<()> {
+        if block.0 < self.geo.first_data_block.max(1) || !self.geo.contains_range(block, u64::from(len)) {
+            return Err(Error::corrupt(Damage::Map, format!("{len} blocks of data outside the file system"))
+                .of(inode.ino)
+                .at(block));
+        }
+        Ok(())
+    }
+
+    /// The largest size that the inode's map and the block count field allow.
+    pub(crate) fn max_size(&self, inode: &Inode) -> u64 {
+        self.size_limit(inode.map.read().extents)
+    }
+
+    pub(crate) fn cancel_chosen(&self, chosen: &mut Option<Chosen>) {
+        if let Some(chosen) = chosen.take() {
+            self.placement.alloc.cancel(chosen);
+        }
+    }
+
+    pub(crate) fn release_preallocations(&self, inode: &Inode) {
+        if inode.es.counts().delayed_blocks == 0 {
+            self.placement.alloc.discard_preallocations(&inode.prealloc);
+        }
     }
 }
 
@@ -92,20 +121,6 @@ impl Filesystem {
         Ok((len.min(max), state))
     }
 
-    pub(crate) fn check_data_range(&self, inode: &Inode, block: BlockNr, len: u32) -> Result<()> {
-        if block.0 < self.geo.first_data_block.max(1) || !self.geo.contains_range(block, u64::from(len)) {
-            return Err(Error::corrupt(Damage::Map, format!("{len} blocks of data outside the file system"))
-                .of(inode.ino)
-                .at(block));
-        }
-        Ok(())
-    }
-
-    /// The largest size that the inode's map and the block count field allow.
-    pub(crate) fn max_size(&self, inode: &Inode) -> u64 {
-        self.size_limit(inode.map.read().extents)
-    }
-
     /// Chooses blocks for a hole: at least 1, at most `len`. `after` is the block before `lblk`, if the caller knows it
     /// better than the map. Also returns the following blocks for [`Want::Promised::more`]. Needs no handle.
     pub(crate) fn choose_blocks(
@@ -121,7 +136,7 @@ impl Filesystem {
             Want::Promised { more } => (true, more),
             Want::Written | Want::Unwritten => (false, 0),
         };
-        let len = if reserved { len } else { self.blocks_within_quota(inode, len)? };
+        let len = if reserved { len } else { self.quotas.blocks_within(inode, len)? };
         // A write-through extends the file to that length only afterwards.
         let size_blocks = inode.size().div_ceil(u64::from(self.geo.block_size)).max(u64::from(lblk.0) + u64::from(len));
         let before = after.or_else(|| {
@@ -192,12 +207,6 @@ impl Filesystem {
         let state = if unwritten { EsState::Unwritten(now.start) } else { EsState::Written(now.start) };
         inode.es.insert(lblk, mapped, state);
         Ok(mapped)
-    }
-
-    pub(crate) fn cancel_chosen(&self, chosen: &mut Option<Chosen>) {
-        if let Some(chosen) = chosen.take() {
-            self.placement.alloc.cancel(chosen);
-        }
     }
 
     /// Chooses blocks for a hole and maps them as unwritten, under one handle. Returns their number from `lblk` on (at
@@ -347,12 +356,6 @@ impl Filesystem {
     pub fn release(&self, inode: &InodeRef) {
         inode.set_closed(true);
         self.release_preallocations(inode);
-    }
-
-    pub(crate) fn release_preallocations(&self, inode: &Inode) {
-        if inode.es.counts().delayed_blocks == 0 {
-            self.placement.alloc.discard_preallocations(&inode.prealloc);
-        }
     }
 }
 

@@ -28,14 +28,14 @@ impl Operation<'_> {
     /// [`credits::NEW_INODE`]. The caller has charged it to their quotas.
     pub(crate) fn new_value_inode(&self, handle: &mut Handle, owner: &Arc<Inode>, hash: u32) -> Result<InodeRef> {
         let (ino, fresh) = self.new_number(handle, owner, false, b"")?;
-        let mut desc = InodeDesc::new(FileType::Regular.mode_bits() | 0o600, &self.geo);
+        let mut desc = InodeDesc::new(FileType::Regular.mode_bits() | 0o600, &self.fs.geo);
         {
             let of = &owner.meta.read().desc;
             (desc.uid, desc.gid, desc.projid) = (of.uid, of.gid, of.projid);
         }
-        desc.flags.set(InodeFlags::EXTENTS, self.new_extents);
-        desc.generation = self.random_u32();
-        let now = self.now();
+        desc.flags.set(InodeFlags::EXTENTS, self.fs.new_extents);
+        desc.generation = self.fs.random_u32();
+        let now = self.fs.now();
         desc.mtime = now;
         if desc.crtime.is_some() {
             desc.crtime = Some(now);
@@ -61,14 +61,14 @@ impl Operation<'_> {
             is_dir,
             parent: parent.ino,
             last_group: &parent.last_alloc_group,
-            spread: (is_dir && is_top()).then(|| self.hash.of_name(name)),
-            looks: &self.stats.placement_looks,
+            spread: (is_dir && is_top()).then(|| self.fs.hash.of_name(name)),
+            looks: &self.fs.stats.placement_looks,
         };
         let mut skipped = Vec::new();
-        let skips = (self.on_error == OnError::Continue).then_some(&mut skipped);
-        let found = self.placement.allocate_inode(handle, &new, skips);
+        let skips = (self.fs.on_error == OnError::Continue).then_some(&mut skipped);
+        let found = self.fs.placement.allocate_inode(handle, &new, skips);
         // Also errors of the device are recorded here, because no other caller sees them.
-        skipped.iter().for_each(|e| self.record_error(e));
+        skipped.iter().for_each(|e| self.fs.record_error(e));
         found
     }
 
@@ -82,29 +82,29 @@ impl Operation<'_> {
     ) -> Result<InodeRef> {
         let kind = desc.file_type();
         let (is_dir, extents) = (kind == Some(FileType::Directory), desc.has_extents());
-        let seed = self.inode_seed(ino, desc.generation);
+        let seed = self.fs.inode_seed(ino, desc.generation);
         let map = if matches!(kind, Some(FileType::Regular | FileType::Directory)) {
             MapRoot::empty(ino, extents, seed)
         } else {
             MapRoot::new(ino, desc.i_block, false, seed)
         };
-        if let Err(e) = self.clear_inode_slot(handle, ino, fresh) {
+        if let Err(e) = self.fs.clear_inode_slot(handle, ino, fresh) {
             if !e.is_corruption() {
                 // Only the bitmap has changed so far, and this handle will be committed in any case.
-                let freed = self.placement.free_inode_number(handle, ino, is_dir);
-                self.whole(handle, freed)?;
+                let freed = self.fs.placement.free_inode_number(handle, ino, is_dir);
+                self.fs.whole(handle, freed)?;
             }
             // After corruption, the number belongs to another file, and its bit, which was missing, remains set.
             return Err(e);
         }
-        let (es, tid) = (self.es.attach(ino), handle.tid().0);
-        let inode = Inode::new(&self.arc(), ino, desc, map, es, tid, Charge::default());
-        inode.absorb_map(&mut inode.map.write(), self.geo.block_size);
+        let (es, tid) = (self.fs.es.attach(ino), handle.tid().0);
+        let inode = Inode::new(&self.fs.arc(), ino, desc, map, es, tid, Charge::default());
+        inode.absorb_map(&mut inode.map.write(), self.fs.geo.block_size);
         let made = Arc::as_ptr(&inode);
-        let inode = self.inodes.insert(inode);
+        let inode = self.fs.inodes.insert(inode);
         if !std::ptr::eq(Arc::as_ptr(&inode), made) {
             let found = Err(Error::corrupt(Damage::InodeBitmap, "free, but in use").of(ino));
-            return self.whole(handle, found);
+            return self.fs.whole(handle, found);
         }
         Ok(inode)
     }
@@ -119,7 +119,7 @@ impl Operation<'_> {
     /// leak it.
     pub(crate) fn unname(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
         inode.meta.write().desc.links = 0;
-        let recorded = self.orphan_add(handle, inode).and_then(|()| self.write_inode(handle, inode));
-        self.whole(handle, recorded)
+        let recorded = self.fs.orphan_add(handle, inode).and_then(|()| self.fs.write_inode(handle, inode));
+        self.fs.whole(handle, recorded)
     }
 }

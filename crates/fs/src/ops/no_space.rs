@@ -6,7 +6,7 @@
 //! unlink(2) before it notifies a FUSE server. So an operation that finds no space forces a commit or the evictions, or
 //! waits for that user, and tries again, a bounded number of times. [`remedy`] alone decides this for all callers:
 //! operations use [`Operation::retry_no_space`], and writeback of data with reserved space uses
-//! [`Filesystem::bring_space`].
+//! [`Volume::bring_space`].
 //!
 //! What it does not do: find space. An operation that can write less instead (write(2)) does that itself. No caller of
 //! the library waits for space on its own.
@@ -20,9 +20,9 @@ use std::time::Duration;
 use extant_journal::Handle;
 
 use crate::error::{Error, Result};
-use crate::filesystem::Filesystem;
 use crate::handles::finish_open;
 use crate::operation::Operation;
+use crate::volume::Volume;
 
 /// How often an operation without space is tried while some may become free. A try can fail because another thread took
 /// the space first, so one eviction and one commit may not be enough.
@@ -87,27 +87,27 @@ impl Operation<'_> {
         let (mut tries, mut hope) = (0, true);
         loop {
             // Read before the try, so that inodes freed between its failure and the check are not missed.
-            let (evicted, before) = (self.evictions.ended(), self.taken_back.get());
+            let (evicted, before) = (self.fs.evictions.ended(), self.taken_back.get());
             let e = match op() {
                 Err(e) if e.is_no_space() || matches!(e, Error::NoInodes) => e,
-                other => return self.watch(other),
+                other => return self.fs.watch(other),
             };
             // An inode that this try took back frees only the space that the try itself had allocated.
             let own = self.taken_back.get() - before;
-            let evicting = self.evictions.since(evicted) > own;
+            let evicting = self.fs.evictions.since(evicted) > own;
             let leaving = hope && self.is_leaving();
             match remedy(&e, Who::Operation { evicting, leaving }, tries) {
                 Some(Remedy::Commit) => {
                     if own > 0 {
                         // Its blocks become free with the same commit. If it were evicted later, the next try would
                         // find them unavailable.
-                        self.drain_evictions();
+                        self.fs.drain_evictions();
                     }
-                    self.journal.commit_running()?;
+                    self.fs.journal.commit_running()?;
                 }
-                Some(Remedy::Evictions) => self.drain_evictions(),
+                Some(Remedy::Evictions) => self.fs.drain_evictions(),
                 Some(Remedy::Release) => {
-                    hope = self.evictions.wait_for_another(&self.options.clock, evicted, own, RELEASE_WAIT);
+                    hope = self.fs.evictions.wait_for_another(&self.fs.options.clock, evicted, own, RELEASE_WAIT);
                 }
                 None if matches!(e, Error::NoSpaceUntilCommit) => break,
                 None => return Err(e),
@@ -119,12 +119,12 @@ impl Operation<'_> {
 
     /// Whether an inode without a name may be about to lose its last user.
     fn is_leaving(&self) -> bool {
-        let since = self.evictions.since_unlinked_ns(self.options.clock.now_ns());
-        since.is_some_and(|since| since < LEAVING_NS) && self.orphans.len() > 0
+        let since = self.fs.evictions.since_unlinked_ns(self.fs.options.clock.now_ns());
+        since.is_some_and(|since| since < LEAVING_NS) && self.fs.orphans.len() > 0
     }
 }
 
-impl Filesystem {
+impl Volume {
     /// Called if writeback finds no space for its reserved blocks, after `tries` earlier failures. Frees as many blocks
     /// as possible (preallocations, then with a commit), so that the caller can try again. `open` is the caller's
     /// handle, which is finished first.
@@ -152,6 +152,7 @@ pub(crate) mod tests {
     use extant_ondisk::BlockNr;
 
     use super::*;
+    use crate::filesystem::Filesystem;
 
     /// Takes every free block, the reserves included.
     pub(crate) fn take_all(fs: &Filesystem) -> Vec<(BlockNr, u32)> {

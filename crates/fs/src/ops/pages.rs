@@ -1,7 +1,7 @@
 //! The content of a locked file: folios, reserved blocks, and the device below.
 //!
 //! Main functions: [`Filesystem::read_locked`] and [`Filesystem::read_device`]; [`Filesystem::write_delayed`] (into
-//! folios) and [`Filesystem::write_piece`] (to chosen blocks).
+//! folios) and [`Volume::write_piece`] (to chosen blocks).
 //!
 //! What it does not do: lock inodes, check sizes or flags, or decide whether a write goes through folios (`data.rs`).
 //!
@@ -19,11 +19,26 @@ use extant_ondisk::{BlockNr, LogicalBlock};
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::volume::Volume;
 
 /// The size of the largest possible block, in bytes.
 const BLOCK_SIZE_MAX: usize = 64 << 10;
 /// The number of bytes to read ahead for a sequential reader in process.
 const READAHEAD_BYTES: u64 = 512 << 10;
+
+impl Volume {
+    /// Writes the start of `data` to `len` blocks from `block` on, and pads the last block with zeros. Returns the
+    /// number of bytes of `data` that were written.
+    pub(crate) fn write_piece(&self, block: BlockNr, len: u32, data: &[u8]) -> Result<usize> {
+        let bits = self.geo.block_bits;
+        let room = (u64::from(len) << bits) as usize;
+        let n = room.min(data.len());
+        let pad = n.next_multiple_of(1 << bits) - n;
+        static ZEROS: [u8; BLOCK_SIZE_MAX] = [0; BLOCK_SIZE_MAX];
+        self.dev.write_at(block.0 << bits, &[&data[..n], &ZEROS[..pad]], BioFlags::empty())?;
+        Ok(n)
+    }
+}
 
 impl Filesystem {
     /// Reads a range that lies within the file. The caller holds the inode's lock, at least shared.
@@ -205,21 +220,9 @@ impl Filesystem {
 
     /// The reason why no block could be reserved for delayed data of the inode.
     fn missing_space(&self, inode: &Inode) -> Error {
-        match self.blocks_within_quota(inode, 1) {
+        match self.quotas.blocks_within(inode, 1) {
             Err(Error::QuotaExceeded) => Error::QuotaExceeded,
             _ => Error::NoSpace,
         }
-    }
-
-    /// Writes the start of `data` to `len` blocks from `block` on, and pads the last block with zeros. Returns the
-    /// number of bytes of `data` that were written.
-    pub(crate) fn write_piece(&self, block: BlockNr, len: u32, data: &[u8]) -> Result<usize> {
-        let bits = self.geo.block_bits;
-        let room = (u64::from(len) << bits) as usize;
-        let n = room.min(data.len());
-        let pad = n.next_multiple_of(1 << bits) - n;
-        static ZEROS: [u8; BLOCK_SIZE_MAX] = [0; BLOCK_SIZE_MAX];
-        self.dev.write_at(block.0 << bits, &[&data[..n], &ZEROS[..pad]], BioFlags::empty())?;
-        Ok(n)
     }
 }

@@ -43,7 +43,7 @@ impl Filesystem {
         let got = match &inode.promises {
             Some(promises) => self.promise_clusters(inode, promises, lblk, len),
             None => {
-                let allowed = self.promise_quota(inode, len)?;
+                let allowed = self.quotas.promise_blocks(inode, len)?;
                 let got = self
                     .placement
                     .alloc
@@ -57,7 +57,7 @@ impl Filesystem {
                 Ok(got)
             }
         };
-        self.settle_promises(inode);
+        self.quotas.settle_promises(inode);
         got
     }
 
@@ -79,7 +79,7 @@ impl Filesystem {
             }
         }
         let blocks = size.first_block(wanted.len() as u64).min(u64::from(u32::MAX)) as u32;
-        let allowed = if blocks == 0 { 0 } else { size.of(self.promise_quota(inode, blocks)?.into()) };
+        let allowed = if blocks == 0 { 0 } else { size.of(self.quotas.promise_blocks(inode, blocks)?.into()) };
         let got =
             self.placement.alloc.reserve_clusters_up_to(allowed, self.placement.may_use_reserve(Caller::current()))
                 as usize;
@@ -102,7 +102,7 @@ impl Filesystem {
             None => delayed,
         };
         self.placement.alloc.unreserve_clusters(returned);
-        self.settle_promises(inode);
+        self.quotas.settle_promises(inode);
     }
 
     /// Removes the clusters of these blocks that have no delayed block any more from the set, and returns their number.
@@ -143,7 +143,7 @@ impl Filesystem {
                 self.placement.alloc.reserve_freed_clusters(1);
             }
         }
-        self.settle_promises(inode);
+        self.quotas.settle_promises(inode);
         Ok(())
     }
 
@@ -176,7 +176,7 @@ impl Filesystem {
         if !is_promised {
             let clusters = size.around(first..end);
             let wanted = size.first_block(clusters.end - clusters.start).min(u32::MAX.into()) as u32;
-            let allowed = size.of(self.blocks_within_quota(inode, wanted)?.into());
+            let allowed = size.of(self.quotas.blocks_within(inode, wanted)?.into());
             if allowed == 0 {
                 return Err(Error::QuotaExceeded);
             }
@@ -263,7 +263,7 @@ impl Filesystem {
             }
         }
         drop(map);
-        self.settle_promises(inode);
+        self.quotas.settle_promises(inode);
         Ok(mapped)
     }
 }

@@ -97,7 +97,7 @@ impl Operation<'_> {
         let same_dir = old_dir.ino == new_dir.ino;
         // Only the lookup under the lock shows whether a directory moves. A file that stays in one directory does not
         // need the lock beyond that.
-        let shape = self.renames.lock();
+        let shape = self.fs.renames.lock();
         let (first, second) = self.in_order(old_dir, new_dir)?;
         let _first = first.rw.write();
         let _second = second.map(|d| d.rw.write_nested());
@@ -105,12 +105,12 @@ impl Operation<'_> {
         if new_dir.links() == 0 || old_dir.links() == 0 {
             return Err(Error::NotFound);
         }
-        let old_view = DirView::new(self, old_dir);
-        let new_view = DirView::new(self, new_dir);
+        let old_view = DirView::new(self.fs, old_dir);
+        let new_view = DirView::new(self.fs, new_dir);
         let from = old_view.lookup(old_name)?.ok_or(Error::NotFound)?;
-        let source = self.iget_named(old_dir, from.ino)?;
+        let source = self.fs.iget_named(old_dir, from.ino)?;
         let to = new_view.lookup(new_name)?;
-        let target = to.map(|t| self.iget_named(new_dir, t.ino)).transpose()?;
+        let target = to.map(|t| self.fs.iget_named(new_dir, t.ino)).transpose()?;
         match &target {
             None if flags.exchange => return Err(Error::NotFound),
             Some(_) if flags.no_replace => return Err(Error::Exists),
@@ -122,14 +122,14 @@ impl Operation<'_> {
             Some(t) if t.ino == source.ino => return Ok(None),
             _ => {}
         }
-        self.may_change(old_dir, Change::RemoveEntry)?;
-        self.may_change(&source, Change::Unlink)?;
+        self.fs.may_change(old_dir, Change::RemoveEntry)?;
+        self.fs.may_change(&source, Change::Unlink)?;
         match &target {
             Some(target) => {
-                self.may_change(new_dir, Change::RemoveEntry)?;
-                self.may_change(target, Change::Unlink)?;
+                self.fs.may_change(new_dir, Change::RemoveEntry)?;
+                self.fs.may_change(target, Change::Unlink)?;
             }
-            None => self.may_change(new_dir, Change::AddEntry)?,
+            None => self.fs.may_change(new_dir, Change::AddEntry)?,
         }
         let replaces = target.is_some() && !flags.exchange;
         if replaces && written != Some(source.ino) && (!source.pages.is_empty() || source.losses.is_unseen()) {
@@ -160,7 +160,7 @@ impl Operation<'_> {
         dirs.sort_by_key(|i| i.ino);
         let _moving: Vec<_> = dirs.iter().map(|d| d.rw.write_nested()).collect();
         // Read the blocks of later changes before the first change, and keep them in memory until the last.
-        let _tables = self.hold_slots([old_dir, new_dir, &source].into_iter().chain(&target))?;
+        let _tables = self.fs.hold_slots([old_dir, new_dir, &source].into_iter().chain(&target))?;
         let _entries = (old_view.hold_found(&from)?, to.map(|to| new_view.hold_found(&to)).transpose()?);
         let result = match (&target, to) {
             (Some(target), Some(to)) if flags.exchange => {
@@ -190,16 +190,16 @@ impl Operation<'_> {
         if flags.exchange || flags.whiteout.is_some() || view.stored_name(place)? == name {
             return Ok(());
         }
-        self.may_change(dir, Change::RemoveEntry)?;
-        self.may_change(inode, Change::Unlink)?;
-        let _tables = self.hold_slots([dir, inode])?;
+        self.fs.may_change(dir, Change::RemoveEntry)?;
+        self.fs.may_change(inode, Change::Unlink)?;
+        let _tables = self.fs.hold_slots([dir, inode])?;
         let _entry = view.hold_found(place)?;
-        self.transact_whole(credits::rename(view.add_credits(), false), |handle| {
+        self.fs.transact_whole(credits::rename(view.add_credits(), false), |handle| {
             view.respell(handle, place, name, inode.file_type())?;
-            let now = self.now();
+            let now = self.fs.now();
             inode.meta.write().desc.ctime = now;
-            let done = self.write_inode(handle, inode).and_then(|()| self.stamp(handle, dir, now));
-            self.whole(handle, done)
+            let done = self.fs.write_inode(handle, inode).and_then(|()| self.fs.stamp(handle, dir, now));
+            self.fs.whole(handle, done)
         })
     }
 
@@ -212,14 +212,14 @@ impl Operation<'_> {
         source: &InodeRef,
         back: Option<&InodeRef>,
     ) -> Result<()> {
-        self.may_name(old_dir)?;
-        self.may_name(new_dir)?;
+        self.fs.may_name(old_dir)?;
+        self.fs.may_name(new_dir)?;
         for (dir, inode) in [(new_dir, Some(source)), (old_dir, back)] {
             let Some(inode) = inode else { continue };
             if old_dir.ino != new_dir.ino {
-                self.check_policies(dir, inode)?;
+                self.fs.check_policies(dir, inode)?;
             }
-            self.check_project(dir, inode)?;
+            self.fs.check_project(dir, inode)?;
         }
         Ok(())
     }
@@ -253,18 +253,18 @@ impl Operation<'_> {
             if at.ino == InodeNr::ROOT {
                 return Ok(false);
             }
-            let view = DirView::new(self, &at);
+            let view = DirView::new(self.fs, &at);
             let up = view.dotdot()?;
             if up == at.ino {
                 return Err(Error::corrupt(Damage::Tree, "'..' names the directory itself").of(up));
             }
-            let up = self.iget_named(&at, up);
+            let up = self.fs.iget_named(&at, up);
             if at.links() == 0 {
                 // It was removed. Its parent may have been removed as well, and its number may belong to another inode.
                 return Err(Error::NotFound);
             }
             let up = up?;
-            self.check_dir(&up)?;
+            self.fs.check_dir(&up)?;
             at = up;
             if at.ino == mark {
                 return Err(Error::corrupt(Damage::Tree, "a loop of directories").of(dir.ino));
@@ -294,7 +294,7 @@ impl Operation<'_> {
                 (true, false) => return Err(Error::NotDirectory),
                 (false, true) => return Err(Error::IsDirectory),
                 (true, true) => {
-                    let below = DirView::new(self, target);
+                    let below = DirView::new(self.fs, target);
                     if !below.is_empty()? {
                         return Err(Error::NotEmpty);
                     }
@@ -302,15 +302,15 @@ impl Operation<'_> {
                 (false, false) => {}
             }
         }
-        if source.is_dir() && !same_dir && target.is_none() && !self.may_link_dir(new_dir, new_view) {
+        if source.is_dir() && !same_dir && target.is_none() && !self.fs.may_link_dir(new_dir, new_view) {
             return Err(Error::TooManyLinks);
         }
         let _dots = self.check_moves(source, same_dir)?;
         let _new = whiteout.map(|cred| self.admit_new(old_dir, NewNode::whiteout(), cred)).transpose()?;
         let inherited = whiteout.map(|cred| self.inherited_values(old_dir, NewNode::whiteout(), cred)).transpose()?;
         let values = inherited.unwrap_or_default();
-        self.transact_whole(credits::rename(new_view.add_credits(), whiteout.is_some()) + values.credits, |handle| {
-            let now = self.now();
+        self.fs.transact_whole(credits::rename(new_view.add_credits(), whiteout.is_some()) + values.credits, |handle| {
+            let now = self.fs.now();
             // First the steps that may find no space: the whiteout, then the new name.
             let whiteout = match whiteout {
                 Some(cred) => Some(self.new_inode(handle, old_dir, old_name, NewNode::whiteout(), cred, &values)?),
@@ -328,7 +328,7 @@ impl Operation<'_> {
             }
             // Adding the name may have moved the old entry, in which case `from` is only a hint. Or it has given the
             // directory an index, whose root contains no entries.
-            let fresh = DirView::new(self, old_dir);
+            let fresh = DirView::new(self.fs, old_dir);
             let hint = (fresh.params.is_indexed == old_view.params.is_indexed).then_some(from);
             let taken = match &whiteout {
                 None => fresh.remove(handle, old_name, hint),
@@ -345,31 +345,31 @@ impl Operation<'_> {
                 taken?;
                 source.meta.write().desc.ctime = now;
                 if source.is_dir() && !same_dir {
-                    let moved = DirView::new(self, source);
+                    let moved = DirView::new(self.fs, source);
                     moved.set_dotdot(handle, new_dir.ino)?;
                     drop_dir_link(&mut old_dir.meta.write().desc);
                     if target.is_none() {
                         add_dir_link(&mut new_dir.meta.write().desc);
-                        self.note_many_links(handle, new_dir)?;
+                        self.fs.note_many_links(handle, new_dir)?;
                     }
                 }
-                self.write_inode(handle, source)?;
+                self.fs.write_inode(handle, source)?;
                 if let Some(target) = target {
                     if target.is_dir() {
-                        self.kill_dir(handle, target, now)?;
+                        self.fs.kill_dir(handle, target, now)?;
                         if same_dir {
                             // The parent has lost one of its two directories.
                             drop_dir_link(&mut old_dir.meta.write().desc);
                         }
                     } else {
-                        self.drop_link(handle, target, now)?;
+                        self.fs.drop_link(handle, target, now)?;
                     }
                 }
                 self.stamp_both(handle, old_dir, new_dir, now)
             })();
             let plain = target.is_none() && whiteout.is_none();
             describe_move(handle, source, (old_dir, old_name), (new_dir, new_name), plain);
-            self.whole(handle, done)
+            self.fs.whole(handle, done)
         })
     }
 
@@ -379,7 +379,7 @@ impl Operation<'_> {
         if !inode.is_dir() || same_dir {
             return Ok(None);
         }
-        let view = DirView::new(self, inode);
+        let view = DirView::new(self.fs, inode);
         view.dotdot()?;
         view.hold_first().map(Some)
     }
@@ -399,12 +399,12 @@ impl Operation<'_> {
             (false, true) if !same_dir => (Some(new_view), Some(old_view)),
             _ => (None, None),
         };
-        if gains.is_some_and(|view| !self.may_link_dir(view.dir, view)) {
+        if gains.is_some_and(|view| !self.fs.may_link_dir(view.dir, view)) {
             return Err(Error::TooManyLinks);
         }
         let _dots = (self.check_moves(source, same_dir)?, self.check_moves(target, same_dir)?);
-        self.transact_whole(credits::EXCHANGE, |handle| {
-            let now = self.now();
+        self.fs.transact_whole(credits::EXCHANGE, |handle| {
+            let now = self.fs.now();
             let (source_type, target_type) = (source.file_type(), target.file_type());
             new_view.set_inode(handle, to, source.ino, source_type)?;
             let done = (|| {
@@ -412,30 +412,30 @@ impl Operation<'_> {
                 if !same_dir {
                     for (inode, parent) in [(source, new_dir), (target, old_dir)] {
                         if inode.is_dir() {
-                            let view = DirView::new(self, inode);
+                            let view = DirView::new(self.fs, inode);
                             view.set_dotdot(handle, parent.ino)?;
                         }
                     }
                     if let (Some(loses), Some(gains)) = (loses, gains) {
                         drop_dir_link(&mut loses.dir.meta.write().desc);
                         add_dir_link(&mut gains.dir.meta.write().desc);
-                        self.note_many_links(handle, gains.dir)?;
+                        self.fs.note_many_links(handle, gains.dir)?;
                     }
                 }
                 for inode in [source, target] {
                     inode.meta.write().desc.ctime = now;
-                    self.write_inode(handle, inode)?;
+                    self.fs.write_inode(handle, inode)?;
                 }
                 self.stamp_both(handle, old_dir, new_dir, now)
             })();
-            self.whole(handle, done)
+            self.fs.whole(handle, done)
         })
     }
 
     fn stamp_both(&self, handle: &mut Handle, a: &Arc<Inode>, b: &Arc<Inode>, now: Timestamp) -> Result<()> {
-        self.stamp(handle, a, now)?;
+        self.fs.stamp(handle, a, now)?;
         if a.ino != b.ino {
-            self.stamp(handle, b, now)?;
+            self.fs.stamp(handle, b, now)?;
         }
         Ok(())
     }

@@ -16,10 +16,11 @@ use extant_ondisk::LogicalBlock;
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::volume::Volume;
 use crate::writeback::batch::WritebackReason;
 use crate::writeback::patience::Patience;
 
-impl Filesystem {
+impl Volume {
     /// Whether the size on disk remains behind: data there was lost, and no pending write will move the size to the end
     /// of the file. Only the write of the last block moves it there.
     pub(super) fn is_left_behind(&self, inode: &Inode) -> bool {
@@ -28,7 +29,9 @@ impl Filesystem {
         // Check the size again after the block, because the block leaves memory only after the size has moved.
         is_behind() && !inode.pages.block_dirty((size - 1) >> self.geo.block_bits) && is_behind()
     }
+}
 
+impl Filesystem {
     /// Called before an operation other than writeback moves the sizes to `to`. Neither move may expose bytes that an
     /// earlier truncation removed. Writeback cannot expose any, because it writes the blocks of a file in order. It
     /// skips only a block whose data is lost, which is like a hole.

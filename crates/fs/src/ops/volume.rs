@@ -13,16 +13,36 @@ use crate::lifecycle::{Access, Phase, Transition};
 use crate::mount::super_block::write_super;
 use crate::ops::credits;
 use crate::ops::sync::Barrier;
+use crate::volume::Volume;
 
 /// The maximum length of a label, in bytes. Linux: `EXT4_LABEL_MAX`.
 pub const LABEL_MAX: usize = 16;
 
-impl Filesystem {
+impl Volume {
     /// Whether the mount is frozen: nothing is written, and changes wait at the gate.
     pub fn is_frozen(&self) -> bool {
         self.lifecycle.now().phase == Phase::Frozen
     }
 
+    /// Makes all changes of names and attributes before the call durable.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the mount has failed; [`Error::Journal`] or [`Error::Aborted`] if the commit fails.
+    pub fn sync_names(&self) -> Result<()> {
+        self.lifecycle.acknowledge()?;
+        self.journal.commit_wait(Some(self.journal.running_tid()))?;
+        self.lifecycle.acknowledge()
+    }
+
+    /// The volume's name, up to the first NUL. It need not be UTF-8.
+    pub fn label(&self) -> Vec<u8> {
+        let sb = self.sb.lock();
+        let name = &sb.raw().s_volume_name;
+        name.split(|b| *b == 0).next().unwrap_or_default().to_vec()
+    }
+}
+
+impl Filesystem {
     /// Writes everything, empties the journal and marks the image clean. Nothing is written until [`Filesystem::thaw`],
     /// so a copy of the device is a copy of an unmounted file system. (The only exception is files that were open and
     /// deleted; the next mount of the copy deletes them.) Changes wait, but reads continue. Returns false if the mount
@@ -155,16 +175,6 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Makes all changes of names and attributes before the call durable.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if the mount has failed; [`Error::Journal`] or [`Error::Aborted`] if the commit fails.
-    pub fn sync_names(&self) -> Result<()> {
-        self.lifecycle.acknowledge()?;
-        self.journal.commit_wait(Some(self.journal.running_tid()))?;
-        self.lifecycle.acknowledge()
-    }
-
     /// Tells the device which blocks are free, among the `len` bytes from `start` on, in runs of at least `min_len`
     /// bytes. Returns the number of bytes in these runs. Groups with damaged bitmaps are recorded and skipped. Linux:
     /// `FITRIM`, `ext4_trim_fs`.
@@ -198,13 +208,6 @@ impl Filesystem {
             visited?;
         }
         Ok(trimmed)
-    }
-
-    /// The volume's name, up to the first NUL. It need not be UTF-8.
-    pub fn label(&self) -> Vec<u8> {
-        let sb = self.sb.lock();
-        let name = &sb.raw().s_volume_name;
-        name.split(|b| *b == 0).next().unwrap_or_default().to_vec()
     }
 
     /// Sets the label of the file system, at most [`LABEL_MAX`] bytes. When this returns, the label is home in the

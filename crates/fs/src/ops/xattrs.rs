@@ -8,6 +8,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 use crate::ops::credits;
 use crate::ops::flags::Change;
+use crate::volume::Volume;
 use crate::xattr::{self, SetMode, XattrError};
 use crate::xattr_store::XattrEdit;
 use crate::xattr_view::XattrView;
@@ -17,7 +18,7 @@ const ACLS: &[u8] = b"system.posix_acl_";
 /// The prefix of user attributes' names.
 const USERS: &[u8] = b"user.";
 
-impl Filesystem {
+impl Volume {
     /// Whether ACLs have an effect here: [`crate::MountOptions::acls`], or the superblock's choice.
     pub fn has_acls(&self) -> bool {
         self.options.acls != Some(false)
@@ -33,7 +34,9 @@ impl Filesystem {
         }
         Ok(())
     }
+}
 
+impl Filesystem {
     /// The value of the attribute `name`, which includes the prefix (`user.mime_type`).
     ///
     /// # Errors

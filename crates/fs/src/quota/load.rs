@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 
-use extant_base::hash::HashMap;
 use extant_base::sync::{Mutex, RwLock};
 use extant_es::EsState;
 use extant_ondisk::features::RoCompat;
@@ -13,7 +12,7 @@ use extant_ondisk::quota::QuotaKind;
 use extant_ondisk::quota::tree::Tree;
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
-use super::{Content, FILE_CLASS, Fault, File, GROWTH_CLASS, PROMISES_CLASS, Quotas};
+use super::{Content, FILE_CLASS, Fault, File, GROWTH_CLASS};
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 
@@ -41,7 +40,7 @@ impl Filesystem {
                 file.map_err(|e| e.of(ino).advised("'extant fsck' repairs it; to read the image, mount it read-only"))?,
             );
         }
-        let _ = self.quotas.set(Quotas { files, promises: Mutex::new(&PROMISES_CLASS, HashMap::default()) });
+        self.quotas.install(files);
         Ok(())
     }
 
@@ -65,7 +64,7 @@ impl Filesystem {
                 _ => return Err(Error::corrupt(Damage::Quota, format!("no block {lblk} that could be its own"))),
             }
         }
-        let tree = Tree::load(kind, size, |number| self.quota_block(&blocks, number));
+        let tree = Tree::load(kind, size, |number| self.quotas.block(&blocks, number));
         let tree = tree.map_err(|fault: Fault| fault.in_file(ino))?;
         let content = Content { tree, blocks, idle: BTreeSet::new() };
         Ok(File { kind, ino, growth: Mutex::new(&GROWTH_CLASS, ()), content: RwLock::new(&FILE_CLASS, content) })

@@ -9,7 +9,7 @@
 //! `Filesystem::write_inode` charges the difference between the inode's former and new state in its table, under the
 //! same handle. Code that allocates or frees space, or changes owners, is independent of quotas, and after a crash
 //! usage and inodes come from one transaction. Blocks that are reserved for delayed data
-//! (`Filesystem::settle_promises`), and inodes that are being created, count against limits as well, but only in
+//! (`Quotas::settle_promises`), and inodes that are being created, count against limits as well, but only in
 //! memory.
 //!
 //! Limits apply to the kinds that a mount option enables ([`crate::MountOptions::quota_limits`]), and not to root. They
@@ -31,8 +31,10 @@ mod load;
 mod owners;
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
 
 use extant_base::hash::HashMap;
+use extant_base::sync::atomic::Ordering;
 use extant_base::sync::{LockClass, Mutex, RwLock};
 use extant_ondisk::inode::InodeDesc;
 use extant_ondisk::quota::pack::Owner;
@@ -41,6 +43,7 @@ use extant_ondisk::quota::{BLOCK_BYTES, QuotaDamage, QuotaKind};
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Damage, Error, Result};
+use crate::volume::Volume;
 
 static GROWTH_CLASS: LockClass = LockClass::new("quota growth", 27);
 static PROMISES_CLASS: LockClass = LockClass::new("quota promises", 73);
@@ -123,7 +126,10 @@ struct Content {
 
 /// The quota files of a mount for writing.
 pub(crate) struct Quotas {
-    files: Vec<File>,
+    volume: Arc<Volume>,
+    /// From the moment when they are loaded: only if the image has quotas, and only if the mount can write or someone
+    /// asks for usage.
+    files: OnceLock<Vec<File>>,
     promises: Mutex<HashMap<(QuotaKind, u32), Promise>>,
 }
 
@@ -199,6 +205,28 @@ fn judge_times(owner: &mut Owner, grace: [u32; 2], now: u64, since: u64) {
 }
 
 impl Quotas {
+    pub fn new(volume: Arc<Volume>) -> Quotas {
+        Quotas { volume, files: OnceLock::new(), promises: Mutex::new(&PROMISES_CLASS, HashMap::default()) }
+    }
+
+    /// Begins to count. Every handle needs credits for the entries of its inodes' owners from here on.
+    fn install(&self, files: Vec<File>) {
+        let credits = INODES_PER_HANDLE * files.len() as u32;
+        if self.files.set(files).is_ok() {
+            self.volume.quota_credits.store(credits, Ordering::Release);
+        }
+    }
+
+    /// The loaded files, of one kind of owners each.
+    fn files(&self) -> &[File] {
+        self.files.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether inodes are charged to their owners.
+    fn is_counting(&self) -> bool {
+        self.files.get().is_some()
+    }
+
     /// When the delayed data of an owner exceeded its soft limit of blocks; 0: it did not.
     fn since(&self, kind: QuotaKind, id: u32) -> u64 {
         self.promises.lock().get(&(kind, id)).map_or(0, |promise| promise.since)
@@ -217,7 +245,7 @@ impl Quotas {
 
     /// As [`Quotas::forget_since`], for owners without delayed data.
     fn forget_idle(&self, owners: [u32; 3]) {
-        for file in &self.files {
+        for file in self.files() {
             let id = owners[file.kind as usize];
             if self.promises.lock().get(&(file.kind, id)).is_some_and(|promise| promise.bytes == 0) {
                 self.forget_since(file.kind, id);
@@ -225,14 +253,10 @@ impl Quotas {
         }
     }
 
-    fn file(&self, kind: QuotaKind) -> Option<&File> {
-        self.files.iter().find(|file| file.kind == kind)
-    }
-
     /// Replaces the reservation `before` of one set of owners by `after` of another.
     fn move_promise(&self, before: ([u32; 3], Promise), after: ([u32; 3], Promise)) {
         let mut promises = self.promises.lock();
-        for file in &self.files {
+        for file in self.files() {
             let kind = file.kind;
             let from = promises.entry((kind, before.0[kind as usize])).or_default();
             from.bytes = from.bytes.saturating_sub(before.1.bytes);
@@ -252,16 +276,14 @@ impl Quotas {
 /// The reservation for an inode that is being created. It counts against the limits of its owners until this is
 /// dropped.
 pub(crate) struct NewInode<'fs> {
-    quotas: Option<&'fs Quotas>,
+    quotas: &'fs Quotas,
     owners: [u32; 3],
 }
 
 impl Drop for NewInode<'_> {
     fn drop(&mut self) {
-        if let Some(quotas) = self.quotas {
-            let one = Promise { inodes: 1, ..Promise::default() };
-            quotas.move_promise((self.owners, one), (self.owners, Promise::default()));
-        }
+        let one = Promise { inodes: 1, ..Promise::default() };
+        self.quotas.move_promise((self.owners, one), (self.owners, Promise::default()));
     }
 }
 

@@ -20,14 +20,30 @@ use crate::map::MapStore;
 use crate::ops::credits;
 use crate::reserve::Caller;
 
+impl Quotas {
+    pub(super) fn patch(&self, handle: &mut Handle, blocks: &[BlockNr], patches: Vec<Patch>) -> Result<()> {
+        let find = |patch: &Patch| {
+            let (block, offset) = locate(blocks, patch.block, self.volume.geo.block_bits)?;
+            Ok((self.volume.cache.get(block)?, offset + patch.offset))
+        };
+        // Read all blocks before changing the first one.
+        let places = patches.iter().map(find).collect::<Result<Vec<_>>>()?;
+        for (patch, (buffer, at)) in patches.into_iter().zip(places) {
+            handle.modify(&buffer, BufKind::Leaf, |bytes| {
+                bytes[at..at + patch.bytes.len()].copy_from_slice(&patch.bytes);
+            });
+        }
+        Ok(())
+    }
+}
+
 impl Filesystem {
     /// Adds entries for owners that have none. The caller holds no handle, and no locks except inodes' locks.
     ///
     /// # Errors
     /// [`Error::NoSpace`] for a quota file that cannot grow; damage.
     pub(crate) fn prepare_owners(&self, owners: [u32; 3]) -> Result<()> {
-        let Some(quotas) = self.quotas() else { return Ok(()) };
-        for file in &quotas.files {
+        for file in self.quotas.files() {
             let id = owners[file.kind as usize];
             if !file.content.read().tree.places.contains_key(&id) {
                 self.add_quota_entry(file, id)?;
@@ -53,26 +69,11 @@ impl Filesystem {
             self.transact(CHANGED_BLOCKS, |handle| {
                 let mut content = file.content.write();
                 let Content { tree, blocks, .. } = &mut *content;
-                let patches = tree.insert(id, |number| self.quota_block(blocks, number));
+                let patches = tree.insert(id, |number| self.quotas.block(blocks, number));
                 let patches = patches.map_err(|fault: Fault| fault.in_file(file.ino))?.unwrap_or_default();
-                self.patch_quota(handle, blocks, patches)
+                self.quotas.patch(handle, blocks, patches)
             })
         })
-    }
-
-    pub(super) fn patch_quota(&self, handle: &mut Handle, blocks: &[BlockNr], patches: Vec<Patch>) -> Result<()> {
-        let find = |patch: &Patch| {
-            let (block, offset) = locate(blocks, patch.block, self.geo.block_bits)?;
-            Ok((self.cache.get(block)?, offset + patch.offset))
-        };
-        // Read all blocks before changing the first one.
-        let places = patches.iter().map(find).collect::<Result<Vec<_>>>()?;
-        for (patch, (buffer, at)) in patches.into_iter().zip(places) {
-            handle.modify(&buffer, BufKind::Leaf, |bytes| {
-                bytes[at..at + patch.bytes.len()].copy_from_slice(&patch.bytes);
-            });
-        }
-        Ok(())
     }
 
     /// Appends a block of zeros to the quota file.
@@ -105,20 +106,19 @@ impl Filesystem {
 
     /// Removes the entries of owners without usage and limits. No operation may be in progress.
     pub(crate) fn drop_idle_owners(&self) -> Result<()> {
-        let Some(quotas) = self.quotas() else { return Ok(()) };
-        for file in &quotas.files {
+        for file in self.quotas.files() {
             let _growth = file.growth.lock();
             let idle = std::mem::take(&mut file.content.write().idle);
             for id in idle {
-                if self.read_quota(file, id)?.is_none_or(|owner| !tree::is_empty(&owner)) {
+                if self.quotas.read(file, id)?.is_none_or(|owner| !tree::is_empty(&owner)) {
                     continue;
                 }
                 self.transact(CHANGED_BLOCKS, |handle| {
                     let mut content = file.content.write();
                     let Content { tree, blocks, .. } = &mut *content;
-                    let patches = tree.remove(id, |number| self.quota_block(blocks, number));
+                    let patches = tree.remove(id, |number| self.quotas.block(blocks, number));
                     let patches = patches.map_err(|fault: Fault| fault.in_file(file.ino))?.unwrap_or_default();
-                    self.patch_quota(handle, blocks, patches)
+                    self.quotas.patch(handle, blocks, patches)
                 })?;
             }
         }
@@ -130,19 +130,19 @@ impl Filesystem {
     /// # Errors
     /// A quota file is damaged, which only a read-only mount tolerates.
     pub fn quota_kinds(&self) -> Result<Vec<QuotaKind>> {
-        Ok(self.known_quotas()?.map_or(Vec::new(), |quotas| quotas.files.iter().map(|file| file.kind).collect()))
+        Ok(self.known_quotas()?.iter().map(|file| file.kind).collect())
     }
 
     /// The quota files, if the image has any. A read-only mount loads them here, when they are first needed.
-    pub(super) fn known_quotas(&self) -> Result<Option<&Quotas>> {
-        if self.quotas().is_none() && self.is_read_only() {
+    fn known_quotas(&self) -> Result<&[File]> {
+        if !self.quotas.is_counting() && self.is_read_only() {
             self.load_quotas()?;
         }
-        Ok(self.quotas())
+        Ok(self.quotas.files())
     }
 
     pub(super) fn counted(&self, kind: QuotaKind) -> Result<&File> {
-        let file = self.known_quotas()?.and_then(|quotas| quotas.file(kind));
+        let file = self.known_quotas()?.iter().find(|file| file.kind == kind);
         file.ok_or(Error::NotSupported("quotas of this kind, which the image does not have"))
     }
 
@@ -158,9 +158,8 @@ impl Filesystem {
         loop {
             let next = file.content.read().tree.places.range(from..).next().map(|(id, _)| *id);
             let id = next.ok_or(Error::NotFound)?;
-            let promise = self.quotas().and_then(|quotas| quotas.promises.lock().get(&(kind, id)).copied());
-            let promise = promise.unwrap_or_default();
-            match self.read_quota(file, id)? {
+            let promise = self.quotas.promises.lock().get(&(kind, id)).copied().unwrap_or_default();
+            match self.quotas.read(file, id)? {
                 Some(owner) if !tree::is_empty(&owner) || promise.bytes > 0 => {
                     let usage = Usage { bytes: owner.usage.bytes + promise.bytes, ..owner.usage };
                     let until = promise.blocks_until(&owner, file.content.read().tree.grace[0]);
@@ -187,7 +186,7 @@ impl Filesystem {
                 owner.limits = Limits { blocks_soft, blocks_hard, inodes_soft, inodes_hard, ..owner.limits };
                 judge_times(owner, grace, now, 0);
             };
-            self.change_quota(handle, file, id, set).map(drop)
+            self.quotas.change(handle, file, id, set).map(drop)
         })
     }
 
@@ -210,7 +209,7 @@ impl Filesystem {
             let mut content = file.content.write();
             let bytes = grace.map(u32::to_le_bytes).concat();
             let patch = Patch { block: 0, offset: tree::GRACE_AT, bytes };
-            self.patch_quota(handle, &content.blocks, vec![patch])?;
+            self.quotas.patch(handle, &content.blocks, vec![patch])?;
             content.tree.grace = grace;
             Ok(())
         })

@@ -50,6 +50,7 @@ use crate::inode::Inode;
 use crate::map::Progress;
 use crate::ops::credits;
 use crate::ops::disk_size::Move;
+use crate::volume::Volume;
 use crate::writeback::batch::{Batch, Completed, Piece, Retirer, Then, WritebackReason};
 use crate::writeback::patience::Patience;
 
@@ -81,6 +82,77 @@ struct Request {
     piece: usize,
     offset: u64,
     vecs: Vec<BioVec>,
+}
+
+impl Volume {
+    /// Adds the requests for a piece at `block`, with the bytes of `run` from its block `skip` on.
+    fn add_requests(
+        &self,
+        requests: &mut Vec<Request>,
+        index: usize,
+        piece: &Piece,
+        block: BlockNr,
+        run: &DirtyRun,
+        skip: u32,
+    ) {
+        let bits = self.geo.block_bits;
+        let max_transfer = (self.dev.limits().max_transfer as usize).max(1 << bits);
+        let mut vecs = slice_vecs(&run.vecs, (skip as usize) << bits, (piece.len as usize) << bits);
+        let mut offset = block.0 << bits;
+        while !vecs.is_empty() {
+            let (some, rest) = split_vecs(vecs, max_transfer);
+            vecs = rest;
+            let bytes: usize = some.iter().map(|v| v.len).sum();
+            requests.push(Request { piece: index, offset, vecs: some });
+            offset += bytes as u64;
+        }
+    }
+
+    /// The end of the piece in bytes, limited by the file's `size`.
+    fn end_of(&self, piece: &Piece, size: u64) -> u64 {
+        ((u64::from(piece.lblk.0) + u64::from(piece.len)) << self.geo.block_bits).min(size)
+    }
+
+    /// The credits of a batch if one handle is enough for it; 0 if it needs no handle.
+    fn credits_alone(&self, batch: &Batch) -> Option<u32> {
+        let (mapped, converts) = match &*batch.work.lock() {
+            Some((pieces, _)) if !batch.plain => match &pieces[..] {
+                [Piece { then: Then::Map(chosen), .. }] => (chosen.len, false),
+                [piece] => (0, matches!(piece.then, Then::Convert)),
+                _ => return None,
+            },
+            _ => return Some(0),
+        };
+        Some(match (mapped, converts) {
+            (0, false) => credits::DISK_SIZE,
+            (0, true) => self.convert_credits(&batch.inode),
+            (len, _) => self.allocate_credits(&batch.inode, len),
+        })
+    }
+
+    /// The open handle if it has enough credits, otherwise a new one.
+    fn handle_for<'a>(&self, open: &'a mut Option<Handle>, credits: u32) -> Result<&'a mut Handle> {
+        let enough = open.as_mut().is_some_and(|h| h.has_credits(self.with_quota_credits(credits)));
+        if !enough {
+            finish_open(open);
+            let handle = open.insert(self.start(credits)?);
+            // Mapping, conversion and sizes list their changes.
+            handle.set_described();
+        }
+        match open {
+            Some(handle) => Ok(handle),
+            None => Err(Error::ReadOnly), // unreachable: a handle has just been opened
+        }
+    }
+}
+
+impl Filesystem {
+    /// Makes blocks dirty again that were taken but not sent.
+    fn put_back(&self, inode: &Arc<Inode>, start: u64, blocks: u32) {
+        let again = inode.pages.finish(start, blocks, RunCompletion::Redirty);
+        let bytes = u64::from(blocks) << self.geo.block_bits;
+        self.writeback.flusher.put_back(u64::from(inode.ino.0), bytes, again, inode);
+    }
 }
 
 impl Filesystem {
@@ -127,34 +199,6 @@ impl Filesystem {
         self.writeback.losses.record(inode.ino, blocks, e.clone());
     }
 
-    /// Adds the requests for a piece at `block`, with the bytes of `run` from its block `skip` on.
-    fn add_requests(
-        &self,
-        requests: &mut Vec<Request>,
-        index: usize,
-        piece: &Piece,
-        block: BlockNr,
-        run: &DirtyRun,
-        skip: u32,
-    ) {
-        let bits = self.geo.block_bits;
-        let max_transfer = (self.dev.limits().max_transfer as usize).max(1 << bits);
-        let mut vecs = slice_vecs(&run.vecs, (skip as usize) << bits, (piece.len as usize) << bits);
-        let mut offset = block.0 << bits;
-        while !vecs.is_empty() {
-            let (some, rest) = split_vecs(vecs, max_transfer);
-            vecs = rest;
-            let bytes: usize = some.iter().map(|v| v.len).sum();
-            requests.push(Request { piece: index, offset, vecs: some });
-            offset += bytes as u64;
-        }
-    }
-
-    /// The end of the piece in bytes, limited by the file's `size`.
-    fn end_of(&self, piece: &Piece, size: u64) -> u64 {
-        ((u64::from(piece.lblk.0) + u64::from(piece.len)) << self.geo.block_bits).min(size)
-    }
-
     /// Retires the inode's batches that have completed, oldest first, unless another thread is doing so. Beginning with
     /// the first batch for which this thread may not take a handle, it leaves them to the thread that may.
     fn retire(&self, inode: &Arc<Inode>, by: Retirer) {
@@ -192,23 +236,6 @@ impl Filesystem {
                 }),
             },
         }
-    }
-
-    /// The credits of a batch if one handle is enough for it; 0 if it needs no handle.
-    fn credits_alone(&self, batch: &Batch) -> Option<u32> {
-        let (mapped, converts) = match &*batch.work.lock() {
-            Some((pieces, _)) if !batch.plain => match &pieces[..] {
-                [Piece { then: Then::Map(chosen), .. }] => (chosen.len, false),
-                [piece] => (0, matches!(piece.then, Then::Convert)),
-                _ => return None,
-            },
-            _ => return Some(0),
-        };
-        Some(match (mapped, converts) {
-            (0, false) => credits::DISK_SIZE,
-            (0, true) => self.convert_credits(&batch.inode),
-            (len, _) => self.allocate_credits(&batch.inode, len),
-        })
     }
 
     /// Makes pieces readable from the device whose requests have completed, except those in `failed`. `open` is a
@@ -308,28 +335,6 @@ impl Filesystem {
             }
         }
         Ok(())
-    }
-
-    /// The open handle if it has enough credits, otherwise a new one.
-    fn handle_for<'a>(&self, open: &'a mut Option<Handle>, credits: u32) -> Result<&'a mut Handle> {
-        let enough = open.as_mut().is_some_and(|h| h.has_credits(self.with_quota_credits(credits)));
-        if !enough {
-            finish_open(open);
-            let handle = open.insert(self.start(credits)?);
-            // Mapping, conversion and sizes list their changes.
-            handle.set_described();
-        }
-        match open {
-            Some(handle) => Ok(handle),
-            None => Err(Error::ReadOnly), // unreachable: a handle has just been opened
-        }
-    }
-
-    /// Makes blocks dirty again that were taken but not sent.
-    fn put_back(&self, inode: &Arc<Inode>, start: u64, blocks: u32) {
-        let again = inode.pages.finish(start, blocks, RunCompletion::Redirty);
-        let bytes = u64::from(blocks) << self.geo.block_bits;
-        self.writeback.flusher.put_back(u64::from(inode.ino.0), bytes, again, inode);
     }
 
     /// Records that the data of a piece is lost: in the ledgers, by dropping it from the pages, and by releasing its
