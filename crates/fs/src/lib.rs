@@ -62,6 +62,7 @@ mod operation;
 mod ops;
 mod options;
 mod orphan;
+mod own_inodes;
 pub mod path;
 mod placement;
 mod quota;

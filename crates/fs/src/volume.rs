@@ -28,7 +28,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error_log::ErrorLog;
 use crate::heart::Heart;
-use crate::inode_table::OwnInodes;
+use crate::own_inodes::OwnInodes;
 use crate::lifecycle::{Lifecycle, Right};
 use crate::options::{MountOptions, OnError};
 use crate::placement::{Placement, StatFs};
