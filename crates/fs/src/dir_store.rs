@@ -288,7 +288,7 @@ impl DirView<'_> {
     }
 
     pub(crate) fn dotdot(&self) -> Result<InodeNr> {
-        if let Some(parent) = self.fs.inline_parent(self.dir)? {
+        if let Some(parent) = self.fs.inline(self.dir).parent()? {
             return Ok(parent);
         }
         self.mine(dir::dotdot(self, &self.params))
@@ -310,7 +310,7 @@ impl DirView<'_> {
         // comes first: reading the inode's table block, which then remains in memory while it is referenced.
         let _table = self.fs.inode_slot(self.dir.ino)?;
         if self.fs.is_inline(self.dir) {
-            if self.fs.add_inline_name(handle, self.dir, name, ino, kind)? {
+            if self.fs.inline(self.dir).add_name(handle, name, ino, kind)? {
                 return Ok(());
             }
             // The directory now has a block, which may be full as well.
@@ -411,7 +411,7 @@ impl DirStore for DirView<'_> {
     }
 
     fn read<R>(&self, lblk: u32, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
-        match self.fs.inline_directory(self.dir)? {
+        match self.fs.inline(self.dir).directory()? {
             Some((block, passed)) => {
                 passed.into_iter().for_each(|e| self.pass(e));
                 Ok(f(&block))
@@ -429,7 +429,7 @@ impl DirStore for DirView<'_> {
 
     fn modify<R>(&self, handle: &mut Handle, lblk: u32, kind: BlockKind, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         if self.fs.is_inline(self.dir) {
-            return self.fs.change_inline_names(handle, self.dir, f);
+            return self.fs.inline(self.dir).change_names(handle, f);
         }
         let buffer = self.buffer(lblk, kind)?;
         self.hold(lblk, &buffer);

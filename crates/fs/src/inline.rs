@@ -1,9 +1,9 @@
 //! Content that is stored in the inode itself (`inline_data`): in `i_block`, and continued in the attribute
 //! `system.data` (Linux: fs/ext4/inline.c).
 //!
-//! Main functions: [`Filesystem::inline_content`] (files, symbolic links) and [`Filesystem::inline_directory`] read;
-//! [`Filesystem::write_inline`], [`Filesystem::resize_inline`], [`Filesystem::add_inline_name`] and
-//! [`Filesystem::change_inline_names`] write; [`Filesystem::move_out`] gives a file blocks.
+//! Main functions: [`InlineView::content`] (files, symbolic links) and [`InlineView::directory`] read;
+//! [`InlineView::write`], [`InlineView::resize`], [`InlineView::add_name`] and
+//! [`InlineView::change_names`] write; [`InlineView::move_out`] gives a file blocks.
 //!
 //! The content is metadata. Each change of it is part of one handle, so a write is atomic even in a crash. Such a file
 //! therefore has no folios, its two sizes are equal, and fsync need not wait for data. Quotas charge no block for it.
@@ -45,7 +45,40 @@ use crate::xattr;
 use crate::xattr_store::Values;
 use crate::xattr_view::XattrView;
 
+/// The content of an inode as far as it is stored in the inode itself.
+#[derive(Clone, Copy)]
+pub(crate) struct InlineView<'a> {
+    fs: &'a Filesystem,
+    inode: &'a Arc<Inode>,
+}
+
+impl Filesystem {
+    /// The content of `inode` as far as it is stored in the inode itself.
+    pub(crate) fn inline<'a>(&'a self, inode: &'a Arc<Inode>) -> InlineView<'a> {
+        InlineView { fs: self, inode }
+    }
+}
+
 /// Reading.
+impl InlineView<'_> {
+    /// The parent of a directory without blocks; `None` for others. The caller need not lock the directory.
+    pub(crate) fn parent(&self) -> Result<Option<InodeNr>> {
+        let i_block = {
+            let m = self.inode.meta.read();
+            if !self.fs.inline_data || !m.desc.flags.contains(InodeFlags::INLINE_DATA) {
+                return Ok(None);
+            }
+            m.desc.i_block
+        };
+        let parent = InodeNr(InlineDir::from_parts(&i_block, Vec::new()).parent());
+        if !self.fs.geo.contains_inode(parent) {
+            let detail = format!("its parent is {}, which does not exist", parent.0);
+            return Err(Error::corrupt(Damage::Directory, detail).of(self.inode.ino));
+        }
+        Ok(Some(parent))
+    }
+}
+
 impl Volume {
     pub(crate) fn is_inline(&self, inode: &Inode) -> bool {
         self.inline_data && inode.meta.flags().contains(InodeFlags::INLINE_DATA)
@@ -55,51 +88,35 @@ impl Volume {
         let (has_filetype, inodes_count) = (self.geo.filetype, self.geo.inodes_count);
         DirBlockFormat { has_filetype, has_csum, inodes_count, encrypted: false }
     }
-
-    /// The parent of a directory without blocks; `None` for others. The caller need not lock the directory.
-    pub(crate) fn inline_parent(&self, dir: &Inode) -> Result<Option<InodeNr>> {
-        let i_block = {
-            let m = dir.meta.read();
-            if !self.inline_data || !m.desc.flags.contains(InodeFlags::INLINE_DATA) {
-                return Ok(None);
-            }
-            m.desc.i_block
-        };
-        let parent = InodeNr(InlineDir::from_parts(&i_block, Vec::new()).parent());
-        if !self.geo.contains_inode(parent) {
-            let detail = format!("its parent is {}, which does not exist", parent.0);
-            return Err(Error::corrupt(Damage::Directory, detail).of(dir.ino));
-        }
-        Ok(Some(parent))
-    }
 }
 
-impl Filesystem {
+impl InlineView<'_> {
     /// The bytes of `i_block`, and the bytes in the attribute.
-    fn inline_parts(&self, inode: &Arc<Inode>) -> Result<([u8; inline::ROOM], Option<Vec<u8>>)> {
-        let first = inode.meta.read().desc.i_block;
-        let rest = xattr::get_in_inode(&XattrView { fs: self, inode }, inline::DATA).map_err(Error::from)?;
+    fn parts(&self) -> Result<([u8; inline::ROOM], Option<Vec<u8>>)> {
+        let first = self.inode.meta.read().desc.i_block;
+        let rest =
+            xattr::get_in_inode(&XattrView { fs: self.fs, inode: self.inode }, inline::DATA).map_err(Error::from)?;
         Ok((first, rest))
     }
 
     /// The stored content of a file or symbolic link without blocks; `None` for others. A regular file may be longer
     /// ([`inline::fits`]): it continues with zeros.
-    pub(crate) fn inline_content(&self, inode: &Arc<Inode>) -> Result<Option<Vec<u8>>> {
-        if !self.is_inline(inode) {
+    pub(crate) fn content(&self) -> Result<Option<Vec<u8>>> {
+        if !self.fs.is_inline(self.inode) {
             return Ok(None);
         }
-        let (first, rest) = self.inline_parts(inode)?;
-        let (size, mut content) = (inode.size(), first.to_vec());
-        let is_whole = inline::fits(inode.file_type(), size, rest.as_ref().map(Vec::len));
+        let (first, rest) = self.parts()?;
+        let (size, mut content) = (self.inode.size(), first.to_vec());
+        let is_whole = inline::fits(self.inode.file_type(), size, rest.as_ref().map(Vec::len));
         content.extend(rest.unwrap_or_default());
         let stored = content.len() as u64;
         if size > stored && !is_whole {
             let detail = format!("{size} bytes in an inode that holds {stored}");
-            let e = Error::corrupt(Damage::Inode, detail).of(inode.ino);
-            if !self.rescues() {
+            let e = Error::corrupt(Damage::Inode, detail).of(self.inode.ino);
+            if !self.fs.rescues() {
                 return Err(e);
             }
-            self.doubt(inode, e);
+            self.fs.doubt(self.inode, e);
         }
         content.truncate(size.min(stored) as usize);
         Ok(Some(content))
@@ -108,17 +125,17 @@ impl Filesystem {
     /// The content of a directory without blocks, in the form of an ordinary directory block without a checksum; `None`
     /// for other directories. Under rescue, also the first damage that hides a part of it.
     #[allow(clippy::type_complexity)] // one caller
-    pub(crate) fn inline_directory(&self, dir: &Arc<Inode>) -> Result<Option<(Vec<u8>, Option<Error>)>> {
-        if !self.is_inline(dir) {
+    pub(crate) fn directory(&self) -> Result<Option<(Vec<u8>, Option<Error>)>> {
+        if !self.fs.is_inline(self.inode) {
             return Ok(None);
         }
-        let (first, rest) = self.inline_parts(dir)?;
+        let (first, rest) = self.parts()?;
         let mut passed = None;
-        let mut block = vec![0; self.geo.block_size as usize];
+        let mut block = vec![0; self.fs.geo.block_size as usize];
         let names = InlineDir::from_parts(&first, rest.unwrap_or_default());
-        names.to_block(self.inline_format(false), dir.ino.0, &mut block, |e| {
-            let e = broken_names(dir, e);
-            if self.rescues() {
+        names.to_block(self.fs.inline_format(false), self.inode.ino.0, &mut block, |e| {
+            let e = broken_names(self.inode, e);
+            if self.fs.rescues() {
                 passed.get_or_insert(e);
                 return Ok(());
             }
@@ -128,23 +145,28 @@ impl Filesystem {
     }
 
     /// The names of a directory without blocks, for an operation that changes them.
-    fn inline_names(&self, dir: &Arc<Inode>) -> Result<InlineDir> {
-        let (first, rest) = self.inline_parts(dir)?;
-        if !inline::fits(Some(FileType::Directory), dir.size(), rest.as_ref().map(Vec::len)) {
+    fn names(&self) -> Result<InlineDir> {
+        let (first, rest) = self.parts()?;
+        if !inline::fits(Some(FileType::Directory), self.inode.size(), rest.as_ref().map(Vec::len)) {
             let detail = match rest {
                 Some(rest) => {
-                    format!("a directory of {} bytes in an inode that holds {}", dir.size(), inline::ROOM + rest.len())
+                    format!(
+                        "a directory of {} bytes in an inode that holds {}",
+                        self.inode.size(),
+                        inline::ROOM + rest.len()
+                    )
                 }
                 None => "a directory in its inode, which lacks the attribute 'system.data'".into(),
             };
-            return Err(Error::corrupt(Damage::Inode, detail).of(dir.ino));
+            return Err(Error::corrupt(Damage::Inode, detail).of(self.inode.ino));
         }
         Ok(InlineDir::from_parts(&first, rest.unwrap_or_default()))
     }
 
     /// The number of content bytes that fit beside the inode's other attributes; `None` if no attribute fits.
-    fn inline_room(&self, inode: &Arc<Inode>) -> Result<Option<usize>> {
-        let rest = xattr::room_in_inode(&XattrView { fs: self, inode }, inline::DATA).map_err(Error::from)?;
+    fn room(&self) -> Result<Option<usize>> {
+        let rest =
+            xattr::room_in_inode(&XattrView { fs: self.fs, inode: self.inode }, inline::DATA).map_err(Error::from)?;
         Ok(rest.map(|rest| inline::ROOM + rest))
     }
 }
@@ -174,88 +196,88 @@ impl Volume {
     }
 }
 
-impl Filesystem {
+impl InlineView<'_> {
     /// Replaces the content by `content`, for which the inode has room, and sets the size. [`credits::INODE`]; the
     /// caller holds the inode's table block.
-    fn put_inline(&self, handle: &mut Handle, inode: &Arc<Inode>, content: &[u8]) -> Result<()> {
+    fn put(&self, handle: &mut Handle, content: &[u8]) -> Result<()> {
         let (first, rest) = content.split_at(content.len().min(inline::ROOM));
-        self.edit_xattrs(handle, inode, &Values::default(), |edit| {
+        self.fs.edit_xattrs(handle, self.inode, &Values::default(), |edit| {
             xattr::set_in_inode(edit, inline::DATA, Some(rest))
         })?;
         {
-            let mut m = inode.meta.write();
+            let mut m = self.inode.meta.write();
             let mut i_block = [0; inline::ROOM];
             i_block[..first.len()].copy_from_slice(first);
             m.desc.i_block = i_block;
             m.desc.size = content.len() as u64;
         }
-        inode.set_size(content.len() as u64);
-        let written = self.write_inode_data(handle, inode);
-        self.whole(handle, written)
+        self.inode.set_size(content.len() as u64);
+        let written = self.fs.write_inode_data(handle, self.inode);
+        self.fs.whole(handle, written)
     }
 
     /// Stores the first content in an inode that has neither blocks nor content. The content must fit.
-    fn begin_inline(&self, handle: &mut Handle, inode: &Arc<Inode>, content: &[u8]) -> Result<()> {
+    fn begin(&self, handle: &mut Handle, content: &[u8]) -> Result<()> {
         {
-            let flags = &mut inode.meta.write().desc.flags;
+            let flags = &mut self.inode.meta.write().desc.flags;
             flags.insert(InodeFlags::INLINE_DATA);
             flags.remove(InodeFlags::EXTENTS);
         }
-        let begun = self.put_inline(handle, inode, content);
-        self.whole(handle, begun)
+        let begun = self.put(handle, content);
+        self.fs.whole(handle, begun)
     }
 
     /// Stores the content of a new directory in its inode, if it fits (Linux: `ext4_try_create_inline_dir`).
-    pub(crate) fn begin_inline_dir(&self, handle: &mut Handle, dir: &Arc<Inode>, parent: InodeNr) -> Result<bool> {
-        let fits = self.inline_data && self.inline_room(dir)?.is_some();
+    pub(crate) fn begin_directory(&self, handle: &mut Handle, parent: InodeNr) -> Result<bool> {
+        let fits = self.fs.inline_data && self.room()?.is_some();
         if fits {
-            self.begin_inline(handle, dir, &InlineDir::new(parent.0, 0).to_bytes())?;
+            self.begin(handle, &InlineDir::new(parent.0, 0).to_bytes())?;
         }
         Ok(fits)
     }
 
     /// Writes `data` at `pos` to a file that is stored in its inode, or to a new file. If the result is false, nothing
     /// has been written: the content must go to blocks, and the file is ready for that.
-    pub(crate) fn write_inline(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<bool> {
-        let end = inode.size().max(pos + data.len() as u64);
-        self.change_inline(inode, end, |content| content[pos as usize..][..data.len()].copy_from_slice(data))
+    pub(crate) fn write(&self, pos: u64, data: &[u8]) -> Result<bool> {
+        let end = self.inode.size().max(pos + data.len() as u64);
+        self.change(end, |content| content[pos as usize..][..data.len()].copy_from_slice(data))
     }
 
-    /// Sets the size of such a file. The result is as for [`Filesystem::write_inline`].
-    pub(crate) fn resize_inline(&self, inode: &Arc<Inode>, size: u64) -> Result<bool> {
-        self.change_inline(inode, size, |_| ())
+    /// Sets the size of such a file. The result is as for [`InlineView::write`].
+    pub(crate) fn resize(&self, size: u64) -> Result<bool> {
+        self.change(size, |_| ())
     }
 
-    fn change_inline(&self, inode: &Arc<Inode>, size: u64, change: impl FnOnce(&mut [u8])) -> Result<bool> {
-        if !self.inline_data {
+    fn change(&self, size: u64, change: impl FnOnce(&mut [u8])) -> Result<bool> {
+        if !self.fs.inline_data {
             return Ok(false);
         }
-        let stored = self.inline_content(inode)?;
-        let begins = stored.is_none() && size > 0 && inode.fresh.swap(false, Ordering::AcqRel);
+        let stored = self.content()?;
+        let begins = stored.is_none() && size > 0 && self.inode.fresh.swap(false, Ordering::AcqRel);
         if stored.is_none() && !begins {
             return Ok(false);
         }
-        if self.inline_room(inode)?.is_none_or(|room| size > room as u64) {
-            self.move_out(inode)?;
+        if self.room()?.is_none_or(|room| size > room as u64) {
+            self.move_out()?;
             return Ok(false);
         }
         // Stored bytes past the former end must not reappear.
         let mut content = stored.unwrap_or_default();
         content.resize(size as usize, 0);
         change(&mut content);
-        let _table = self.inode_slot(inode.ino)?;
-        self.transact_whole(credits::INODE, |handle| match begins {
-            true => self.begin_inline(handle, inode, &content),
-            false => self.put_inline(handle, inode, &content),
+        let _table = self.fs.inode_slot(self.inode.ino)?;
+        self.fs.transact_whole(credits::INODE, |handle| match begins {
+            true => self.begin(handle, &content),
+            false => self.put(handle, &content),
         })?;
         Ok(true)
     }
 
     /// Removes stored content past the size of a file, which an interrupted truncation by the kernel leaves.
-    pub(crate) fn cut_inline(&self, inode: &Arc<Inode>) -> Result<()> {
-        let size = inode.size();
-        if self.inline_content(inode)?.is_some_and(|content| content.len() as u64 == size) {
-            self.resize_inline(inode, size)?;
+    pub(crate) fn cut(&self) -> Result<()> {
+        let size = self.inode.size();
+        if self.content()?.is_some_and(|content| content.len() as u64 == size) {
+            self.resize(size)?;
         }
         Ok(())
     }
@@ -263,115 +285,112 @@ impl Filesystem {
     /// Moves the content of a file from its inode to a block. A file without content merely gets its next content
     /// there. The data goes to the device first; then all of the metadata changes in one handle (Linux:
     /// `ext4_convert_inline_data`).
-    pub(crate) fn move_out(&self, inode: &Arc<Inode>) -> Result<()> {
-        inode.fresh.store(false, Ordering::Release);
-        let Some(content) = self.inline_content(inode)? else { return Ok(()) };
-        let _table = self.inode_slot(inode.ino)?;
+    pub(crate) fn move_out(&self) -> Result<()> {
+        self.inode.fresh.store(false, Ordering::Release);
+        let Some(content) = self.content()? else { return Ok(()) };
+        let _table = self.fs.inode_slot(self.inode.ino)?;
         if content.is_empty() {
-            return self.transact_whole(credits::INODE, |handle| {
-                self.forget_inline(handle, inode)?;
-                self.show_map(inode, self.empty_map(inode));
-                let written = self.write_inode_data(handle, inode);
-                self.whole(handle, written)
+            return self.fs.transact_whole(credits::INODE, |handle| {
+                self.forget(handle)?;
+                self.fs.show_map(self.inode, self.fs.empty_map(self.inode));
+                let written = self.fs.write_inode_data(handle, self.inode);
+                self.fs.whole(handle, written)
             });
         }
         let first = LogicalBlock(0);
-        let (block, _) = self.choose_blocks(inode, first, 1, Want::Written, None, WritebackReason::Background)?;
+        let (block, _) =
+            self.fs.choose_blocks(self.inode, first, 1, Want::Written, None, WritebackReason::Background)?;
         let start = block.start;
         let mut chosen = Some(block);
-        let moved = self.write_piece(start, 1, &content).and_then(|_| {
-            self.transact_whole(self.allocate_credits(inode, 1), |handle| {
+        let moved = self.fs.write_piece(start, 1, &content).and_then(|_| {
+            self.fs.transact_whole(self.fs.allocate_credits(self.inode, 1), |handle| {
                 // The bitmap is read before the first change.
-                let _bitmap = chosen.as_ref().map(|chosen| self.placement.alloc.prepare(handle, chosen)).transpose()?;
-                self.forget_inline(handle, inode)?;
-                self.show_map(inode, self.empty_map(inode));
-                let mapped = self.map_chosen(handle, inode, first, &mut chosen, false);
-                let written = mapped.and_then(|_| self.write_inode_data(handle, inode));
-                self.whole(handle, written)
+                let _bitmap =
+                    chosen.as_ref().map(|chosen| self.fs.placement.alloc.prepare(handle, chosen)).transpose()?;
+                self.forget(handle)?;
+                self.fs.show_map(self.inode, self.fs.empty_map(self.inode));
+                let mapped = self.fs.map_chosen(handle, self.inode, first, &mut chosen, false);
+                let written = mapped.and_then(|_| self.fs.write_inode_data(handle, self.inode));
+                self.fs.whole(handle, written)
             })
         });
-        self.cancel_chosen(&mut chosen);
+        self.fs.cancel_chosen(&mut chosen);
         moved
     }
 
     /// Removes the attribute. A failure either changes nothing or aborts the journal.
-    fn forget_inline(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
-        self.edit_xattrs(handle, inode, &Values::default(), |edit| xattr::set_in_inode(edit, inline::DATA, None))
+    fn forget(&self, handle: &mut Handle) -> Result<()> {
+        self.fs
+            .edit_xattrs(handle, self.inode, &Values::default(), |edit| xattr::set_in_inode(edit, inline::DATA, None))
     }
 }
 
 /// Names.
-impl Filesystem {
-    /// Runs `change` on the content of a directory without blocks, in the form of [`Filesystem::inline_directory`]. No
+impl InlineView<'_> {
+    /// Runs `change` on the content of a directory without blocks, in the form of [`InlineView::directory`]. No
     /// name may move.
-    pub(crate) fn change_inline_names<R>(
-        &self,
-        handle: &mut Handle,
-        dir: &Arc<Inode>,
-        change: impl FnOnce(&mut [u8]) -> R,
-    ) -> Result<R> {
-        let (names, format) = (self.inline_names(dir)?, self.inline_format(false));
-        let damaged = |e| broken_names(dir, e);
-        let mut block = vec![0; self.geo.block_size as usize];
-        names.to_block(format, dir.ino.0, &mut block, |e| Err(damaged(e)))?;
+    pub(crate) fn change_names<R>(&self, handle: &mut Handle, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        let (names, format) = (self.names()?, self.fs.inline_format(false));
+        let damaged = |e| broken_names(self.inode, e);
+        let mut block = vec![0; self.fs.geo.block_size as usize];
+        names.to_block(format, self.inode.ino.0, &mut block, |e| Err(damaged(e)))?;
         let r = change(&mut block);
         let changed = InlineDir::from_block(format, &block, names.rest_len()).map_err(damaged)?;
         if changed != names {
-            self.put_inline(handle, dir, &changed.to_bytes())?;
+            self.put(handle, &changed.to_bytes())?;
         }
         Ok(r)
     }
 
     /// Adds a name to a directory without blocks (Linux: `ext4_try_add_inline_entry`). If the result is false, there
     /// was no room: the directory now has a block, and the name has not been added.
-    pub(crate) fn add_inline_name(
+    pub(crate) fn add_name(
         &self,
         handle: &mut Handle,
-        dir: &Arc<Inode>,
         name: &[u8],
         ino: InodeNr,
         kind: Option<FileType>,
     ) -> Result<bool> {
-        let (mut names, format) = (self.inline_names(dir)?, self.inline_format(false));
-        let damaged = |e| broken_names(dir, e);
+        let (mut names, format) = (self.names()?, self.fs.inline_format(false));
+        let damaged = |e| broken_names(self.inode, e);
         let mut added = names.insert(format, name, ino.0, kind).map_err(damaged)?;
         if added == Insert::Full {
             // Take all of the room at once, as in Linux. If the content grew with each name, the other attributes would
             // move each time.
-            let room = self.inline_room(dir)?.map_or(0, |room| room - inline::ROOM);
+            let room = self.room()?.map_or(0, |room| room - inline::ROOM);
             if names.grow(format, room).map_err(damaged)? {
                 added = names.insert(format, name, ino.0, kind).map_err(damaged)?;
             }
         }
         match added {
-            Insert::Done { .. } => self.put_inline(handle, dir, &names.to_bytes()).map(|()| true),
+            Insert::Done { .. } => self.put(handle, &names.to_bytes()).map(|()| true),
             Insert::Exists { .. } => Err(Error::Exists),
-            Insert::Full => self.move_names_out(handle, dir, &names).map(|()| false),
+            Insert::Full => self.move_names_out(handle, &names).map(|()| false),
         }
     }
 
-    /// As [`Filesystem::move_names_out`], for a directory that is about to be encrypted.
-    pub(crate) fn move_directory_out(&self, handle: &mut Handle, dir: &Arc<Inode>) -> Result<()> {
-        let names = self.inline_names(dir)?;
-        self.move_names_out(handle, dir, &names)
+    /// As [`InlineView::move_names_out`], for a directory that is about to be encrypted.
+    pub(crate) fn move_directory_out(&self, handle: &mut Handle) -> Result<()> {
+        let names = self.names()?;
+        self.move_names_out(handle, &names)
     }
 
     /// Moves the names of a directory from its inode to its first block. The caller holds the inode's table block. If
     /// it is refused (no space), nothing has changed; a later failure aborts the journal.
-    fn move_names_out(&self, handle: &mut Handle, dir: &Arc<Inode>, names: &InlineDir) -> Result<()> {
-        let params = DirParams { has_csum: self.hash.has_csum, ..self.dir_params(dir) };
-        let mut bytes = vec![0; self.geo.block_size as usize];
-        let format = self.inline_format(params.has_csum);
-        names.to_block(format, dir.ino.0, &mut bytes, |e| Err(broken_names(dir, e)))?;
+    fn move_names_out(&self, handle: &mut Handle, names: &InlineDir) -> Result<()> {
+        let params = DirParams { has_csum: self.fs.hash.has_csum, ..self.fs.dir_params(self.inode) };
+        let mut bytes = vec![0; self.fs.geo.block_size as usize];
+        let format = self.fs.inline_format(params.has_csum);
+        names.to_block(format, self.inode.ino.0, &mut bytes, |e| Err(broken_names(self.inode, e)))?;
         dir::seal(&params, BlockKind::Leaf, &mut bytes);
-        self.quotas.blocks_within(dir, 1)?;
-        let home = self.placement.inode_goal(dir.ino, dir.file_type());
-        let owner = (MetaRole::Directory, dir.ino);
-        let block = self.placement.allocate_meta_block(handle, owner, home, None, Caller::current())?;
-        let mut root = self.empty_map(dir);
-        if let Err(e) = root.insert(&self.map_view(dir), handle, LogicalBlock(0), block, 1, false) {
-            let freed = self.placement.free_blocks(handle, dir.ino, block, 1);
-            self.whole(handle, freed)?;
+        self.fs.quotas.blocks_within(self.inode, 1)?;
+        let home = self.fs.placement.inode_goal(self.inode.ino, self.inode.file_type());
+        let owner = (MetaRole::Directory, self.inode.ino);
+        let block = self.fs.placement.allocate_meta_block(handle, owner, home, None, Caller::current())?;
+        let mut root = self.fs.empty_map(self.inode);
+        if let Err(e) = root.insert(&self.fs.map_view(self.inode), handle, LogicalBlock(0), block, 1, false) {
+            let freed = self.fs.placement.free_blocks(handle, self.inode.ino, block, 1);
+            self.fs.whole(handle, freed)?;
             return Err(e);
         }
         let moved = (|| {
@@ -379,14 +398,14 @@ impl Filesystem {
             // the parent.
             let buffer = handle.create(block, BufKind::Leaf)?;
             handle.modify(&buffer, BufKind::Leaf, |b| b.copy_from_slice(&bytes));
-            self.forget_inline(handle, dir)?;
-            self.show_map(dir, root);
-            let size = u64::from(self.geo.block_size);
-            dir.set_size(size);
-            dir.meta.write().desc.size = size;
-            self.write_inode_data(handle, dir)
+            self.forget(handle)?;
+            self.fs.show_map(self.inode, root);
+            let size = u64::from(self.fs.geo.block_size);
+            self.inode.set_size(size);
+            self.inode.meta.write().desc.size = size;
+            self.fs.write_inode_data(handle, self.inode)
         })();
-        self.whole(handle, moved)
+        self.fs.whole(handle, moved)
     }
 }
 

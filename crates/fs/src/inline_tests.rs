@@ -284,7 +284,7 @@ fn attributes_and_content_share_the_room_of_an_inode() {
         let fs = mount(&dev);
         let (first, second, d) = (file(&fs, "first"), file(&fs, "second"), dir(&fs, "d"));
         put(&fs, &first, 0, b"begun");
-        let room = fs.inline_room(&first).expect("room").expect("of an attribute");
+        let room = fs.inline(&first).room().expect("room").expect("of an attribute");
         let all = pattern(room);
         put(&fs, &first, 0, &all);
         assert!(fs.is_inline(&first), "{kind:?}");
@@ -298,7 +298,7 @@ fn attributes_and_content_share_the_room_of_an_inode() {
 
         fs.set_xattr(&second, b"user.early", &[b'y'; 24], SetMode::Any).expect("set");
         assert_eq!(fs.getattr(&second).blocks, 0, "{kind:?}");
-        let left = fs.inline_room(&second).expect("room").expect("of an attribute");
+        let left = fs.inline(&second).room().expect("room").expect("of an attribute");
         assert!((60..room).contains(&left), "{kind:?}: {left} of {room}");
         put(&fs, &second, 0, &all[..left]);
         assert!(fs.is_inline(&second), "{kind:?}");
@@ -357,7 +357,7 @@ fn a_move_without_space_changes_nothing() {
         take_all(&fs);
         fs.sync().expect("sync");
         let long = vec![b'l'; 255];
-        let room = fs.inline_room(&d).expect("room").expect("of an attribute");
+        let room = fs.inline(&d).room().expect("room").expect("of an attribute");
         for _ in 0..room / 264 {
             // Until another entry of 264 bytes no longer fits.
             let more = format!("{:0>255}", wanted.len());
@@ -417,7 +417,7 @@ fn an_orphan_in_its_inode_is_cut_to_its_size() {
     let fs = mount(&dev);
     let f = reopened(&fs, "f");
     assert_eq!(content(&fs, &f), pattern(120)[..70]);
-    let (_, rest) = fs.inline_parts(&f).expect("parts");
+    let (_, rest) = fs.inline(&f).parts().expect("parts");
     assert_eq!(rest.map(|rest| rest.len()), Some(10));
     drop(f);
     drop(remounted(fs, &dev));

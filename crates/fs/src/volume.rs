@@ -28,9 +28,9 @@ use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error_log::ErrorLog;
 use crate::heart::Heart;
-use crate::own_inodes::OwnInodes;
 use crate::lifecycle::{Lifecycle, Right};
 use crate::options::{MountOptions, OnError};
+use crate::own_inodes::OwnInodes;
 use crate::placement::{Placement, StatFs};
 use crate::threads::Threads;
 

@@ -99,7 +99,7 @@ impl Filesystem {
         self.transact_whole(credits, |handle| {
             // Names stored in the inode are never encrypted.
             if self.is_inline(dir) {
-                self.move_directory_out(handle, dir)?;
+                self.inline(dir).move_directory_out(handle)?;
             }
             self.edit_xattrs(handle, dir, &Values::default(), |edit| {
                 xattr::set_stored(edit, CONTEXT, &context.encode())

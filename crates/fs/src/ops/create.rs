@@ -336,7 +336,7 @@ impl Operation<'_> {
         let key = self.fs.file_key(inode)?;
         if inode.is_dir() {
             // As in Linux, content in the inode is never encrypted, so encrypted inodes have none.
-            if key.is_none() && self.fs.begin_inline_dir(handle, inode, dir.ino)? {
+            if key.is_none() && self.fs.inline(inode).begin_directory(handle, dir.ino)? {
                 return Ok(());
             }
             let view = DirView::new(self.fs, inode);

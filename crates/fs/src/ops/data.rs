@@ -214,7 +214,7 @@ impl Filesystem {
     /// As [`Filesystem::write_once`]. The caller holds the inode's lock exclusively, and the range is within the
     /// format's limits.
     fn write_locked(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<(usize, u64)> {
-        if self.write_inline(inode, pos, data)? {
+        if self.inline(inode).write(pos, data)? {
             return Ok((data.len(), 0));
         }
         let bs = u64::from(self.geo.block_size);

@@ -74,7 +74,7 @@ impl Filesystem {
             self.may_change(inode, if preallocates { Change::Preallocate } else { Change::Carve })?;
             self.file_key(inode)?;
             let _table = self.hold_slots([inode])?;
-            self.move_out(inode)?;
+            self.inline(inode).move_out()?;
             self.check_form(inode)?;
             match mode {
                 FallocateMode::Allocate { keep_size } => self.preallocate(inode, pos, end, keep_size)?,

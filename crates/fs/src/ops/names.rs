@@ -348,7 +348,7 @@ impl Filesystem {
             let size = target.len();
             return if is_encrypted { self.link_target(inode, &target) } else { whole(target, size) };
         }
-        if let Some(target) = self.inline_content(inode)? {
+        if let Some(target) = self.inline(inode).content()? {
             return whole(target, size);
         }
         let MapState::Written(block) = self.map_lookup(inode, LogicalBlock(0))? else {

@@ -43,7 +43,7 @@ impl Volume {
 impl Filesystem {
     /// Reads a range that lies within the file. The caller holds the inode's lock, at least shared.
     pub(crate) fn read_locked(&self, inode: &Arc<Inode>, pos: u64, buf: &mut [u8]) -> Result<()> {
-        if let Some(content) = self.inline_content(inode)? {
+        if let Some(content) = self.inline(inode).content()? {
             let stored = content.get(usize::try_from(pos).unwrap_or(usize::MAX)..).unwrap_or_default();
             let (front, zeros) = buf.split_at_mut(stored.len().min(buf.len()));
             front.copy_from_slice(&stored[..front.len()]);

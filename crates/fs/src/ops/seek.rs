@@ -50,7 +50,7 @@ impl Filesystem {
         if inode.file_type() != Some(FileType::Regular) {
             return if what == Seek::Data { Ok(pos) } else { Ok(size) };
         }
-        if let Some(stored) = self.watch(self.inline_content(inode))? {
+        if let Some(stored) = self.watch(self.inline(inode).content())? {
             let stored = stored.len() as u64;
             return match what {
                 Seek::Data if pos < stored => Ok(pos),

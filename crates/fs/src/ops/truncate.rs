@@ -29,7 +29,7 @@ impl Filesystem {
         if new > self.max_size(inode) {
             return Err(Error::FileTooBig);
         }
-        if self.resize_inline(inode, new)? {
+        if self.inline(inode).resize(new)? {
             return Ok(());
         }
         self.check_form(inode)?;
@@ -73,7 +73,7 @@ impl Filesystem {
     /// Completes a truncation, also after a crash or an error: frees the blocks past the size.
     pub(crate) fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
         let first = inode.size().div_ceil(u64::from(self.geo.block_size));
-        self.cut_inline(inode)?;
+        self.inline(inode).cut()?;
         let handle = if !self.is_inline(inode) && first <= u64::from(LAST_BLOCK.0) {
             self.orphans.note_cut(inode.ino);
             self.remove_blocks(inode, LogicalBlock(first as u32), LAST_BLOCK)?
