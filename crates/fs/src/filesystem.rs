@@ -16,10 +16,9 @@ use extant_cache::reclaim::{FrameId, FrameOwner, Key, Tried};
 use crate::evictions::Evictions;
 use crate::inode::{Inode, InodeRef};
 use crate::inode_table::InodeTable;
+use crate::maps::Maps;
 use crate::orphan::Orphans;
-use crate::quota::Quotas;
 use crate::rescue::state::Rescue;
-use crate::volume::Volume;
 use crate::writeback::asks::Ask;
 use crate::writeback::batch::Completed;
 use crate::writeback::state::Writeback;
@@ -29,11 +28,11 @@ pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
 
 /// A mounted file system.
 ///
-/// It dereferences to its [`Volume`], so a caller sees one set of methods. The volume knows no inode and cannot call
-/// the methods here.
+/// It dereferences to [`Maps`], and that to [`crate::Volume`], so a caller sees one set of methods. The compiler lets no
+/// method of a lower layer call one of a higher layer.
 pub struct Filesystem {
     pub(crate) me: Weak<Filesystem>,
-    pub(crate) volume: Arc<Volume>,
+    pub(crate) maps: Maps,
     pub(crate) inodes: Arc<InodeTable>,
     pub(crate) writeback: Writeback<Inode, Ask, Completed>,
     pub(crate) orphans: Arc<Orphans>,
@@ -43,15 +42,14 @@ pub struct Filesystem {
     pub(crate) shared_xattr: Arc<SharedBlocks>,
     /// Attribute values in inodes of their own that other attributes may share.
     pub(crate) shared_values: SharedValues,
-    pub(crate) quotas: Quotas,
     /// The additional state of a rescue.
     pub(crate) rescue: Option<Rescue<InodeRef>>,
 }
 
 impl std::ops::Deref for Filesystem {
-    type Target = Volume;
-    fn deref(&self) -> &Volume {
-        &self.volume
+    type Target = Maps;
+    fn deref(&self) -> &Maps {
+        &self.maps
     }
 }
 

@@ -20,6 +20,7 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapStore, NewNode, Shared, neighbours};
+use crate::maps::Maps;
 use crate::orphan;
 use crate::quota::Charge;
 use crate::volume::Volume;
@@ -98,6 +99,38 @@ impl Volume {
     pub(crate) fn inode_bytes<R>(&self, ino: InodeNr, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let (buffer, offset) = self.inode_slot(ino)?;
         Ok(buffer.read(|b| f(&b[offset..offset + self.geo.inode_size])))
+    }
+}
+
+impl Maps {
+    /// Writes the inode into its table block, and charges its owners. 1 credit, in addition to those of the quotas.
+    pub(crate) fn write_inode(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
+        let (buffer, offset) = self.inode_slot(inode.ino)?;
+        let size = self.geo.inode_size;
+        let mut m = inode.meta.write();
+        m.lazy_times = false;
+        handle.modify(&buffer, BufKind::Table, |b| {
+            m.desc.encode_into(&mut b[offset..offset + size], inode.ino, &self.geo)
+        })?;
+        self.describe_inode(handle, inode.ino, &m.desc, &buffer, offset);
+        // Before the lock is released: a thread that sees no pending times must also see their transaction.
+        inode.sync_tid.store(handle.tid().0, Ordering::Release);
+        let charges = self.quotas.recharge(inode, &mut m);
+        drop(m);
+        charges.map_or(Ok(()), |(before, after)| self.quotas.charge(handle, inode.ino, before, after))
+    }
+
+    /// As [`Filesystem::write_inode`], for a change that is needed to read the file's data (size, mapping).
+    pub(crate) fn write_inode_data(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
+        self.write_inode(handle, inode)?;
+        inode.datasync_tid.store(handle.tid().0, Ordering::Release);
+        Ok(())
+    }
+
+    /// The mapping layer's view for `inode`.
+    pub(crate) fn map_view<'a>(&'a self, inode: &'a Inode) -> MapView<'a> {
+        let regular = inode.meta.read().desc.is_regular() && !inode.of_value.load(Ordering::Acquire);
+        MapView { inode: Some(inode), aside: Some(&inode.prealloc), ..MapView::new(self, inode.ino, regular) }
     }
 }
 
@@ -232,30 +265,6 @@ impl Filesystem {
         Ok(inode)
     }
 
-    /// Writes the inode into its table block, and charges its owners. 1 credit, in addition to those of the quotas.
-    pub(crate) fn write_inode(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
-        let (buffer, offset) = self.inode_slot(inode.ino)?;
-        let size = self.geo.inode_size;
-        let mut m = inode.meta.write();
-        m.lazy_times = false;
-        handle.modify(&buffer, BufKind::Table, |b| {
-            m.desc.encode_into(&mut b[offset..offset + size], inode.ino, &self.geo)
-        })?;
-        self.describe_inode(handle, inode.ino, &m.desc, &buffer, offset);
-        // Before the lock is released: a thread that sees no pending times must also see their transaction.
-        inode.sync_tid.store(handle.tid().0, Ordering::Release);
-        let charges = self.quotas.recharge(inode, &mut m);
-        drop(m);
-        charges.map_or(Ok(()), |(before, after)| self.quotas.charge(handle, inode.ino, before, after))
-    }
-
-    /// As [`Filesystem::write_inode`], for a change that is needed to read the file's data (size, mapping).
-    pub(crate) fn write_inode_data(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
-        self.write_inode(handle, inode)?;
-        inode.datasync_tid.store(handle.tid().0, Ordering::Release);
-        Ok(())
-    }
-
     /// Zeroes the slot of a new inode. If the slot shows that the bitmap was wrong and the inode exists, returns an
     /// error. 1 credit.
     pub(crate) fn clear_inode_slot(&self, handle: &mut Handle, ino: InodeNr, fresh: bool) -> Result<()> {
@@ -274,17 +283,11 @@ impl Filesystem {
         handle.modify(&buffer, BufKind::Table, |b| b[offset..offset + size].fill(0));
         Ok(())
     }
-
-    /// The mapping layer's view for `inode`.
-    pub(crate) fn map_view<'a>(&'a self, inode: &'a Inode) -> MapView<'a> {
-        let regular = inode.meta.read().desc.is_regular() && !inode.of_value.load(Ordering::Acquire);
-        MapView { inode: Some(inode), aside: Some(&inode.prealloc), ..MapView::new(self, inode.ino, regular) }
-    }
 }
 
 /// The mapping layer's store for one inode.
 pub(crate) struct MapView<'a> {
-    pub fs: &'a Filesystem,
+    pub volume: &'a Volume,
     ino: InodeNr,
     /// `None` while the inode is being created.
     inode: Option<&'a Inode>,
@@ -305,10 +308,10 @@ pub(crate) struct MapView<'a> {
 const HELD: usize = 12;
 
 impl<'a> MapView<'a> {
-    fn new(fs: &'a Filesystem, ino: InodeNr, regular: bool) -> MapView<'a> {
-        let goal_group = GroupNr((ino.0 - 1) / fs.geo.inodes_per_group);
+    fn new(volume: &'a Volume, ino: InodeNr, regular: bool) -> MapView<'a> {
+        let goal_group = GroupNr((ino.0 - 1) / volume.geo.inodes_per_group);
         let (aside, gives_up, held) = (None, false, RefCell::default());
-        MapView { fs, ino, inode: None, goal_group, aside, journalled: !regular, gives_up, held }
+        MapView { volume, ino, inode: None, goal_group, aside, journalled: !regular, gives_up, held }
     }
 
     /// The view for removing a whole map. Blocks that damage hides are leaked, and the damage is recorded.
@@ -329,23 +332,23 @@ impl MapStore for MapView<'_> {
     type Error = Error;
 
     fn block_size(&self) -> u32 {
-        self.fs.geo.block_size
+        self.volume.geo.block_size
     }
 
     fn blocks_count(&self) -> u64 {
-        self.fs.geo.blocks_count
+        self.volume.geo.blocks_count
     }
 
     fn cluster_size(&self) -> ClusterSize {
-        self.fs.placement.alloc.cluster_size()
+        self.volume.placement.alloc.cluster_size()
     }
 
     fn group_of(&self, block: BlockNr) -> GroupNr {
-        self.fs.geo.group_of_block(block).map_or(GroupNr(0), |(g, _)| g)
+        self.volume.geo.group_of_block(block).map_or(GroupNr(0), |(g, _)| g)
     }
 
     fn block_range_valid(&self, start: BlockNr, len: u32) -> bool {
-        self.fs.placement.may_be_owned(start, u64::from(len))
+        self.volume.placement.may_be_owned(start, u64::from(len))
     }
 
     fn read<R>(
@@ -359,25 +362,25 @@ impl MapStore for MapView<'_> {
     }
 
     fn read_damaged<R>(&self, block: BlockNr, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
-        Ok(self.fs.cache.get(block)?.read(f))
+        Ok(self.volume.cache.get(block)?.read(f))
     }
 
     fn salvages(&self) -> bool {
-        self.fs.rescues()
+        self.volume.rescues()
     }
 
     fn doubt(&self, e: Error) {
         if let Some(inode) = self.inode {
-            self.fs.doubt(inode, e.of(self.ino));
+            self.volume.doubt(inode, e.of(self.ino));
         }
     }
 
     fn in_memory(&self, block: BlockNr) -> bool {
-        self.fs.cache.peek(block).is_some()
+        self.volume.cache.peek(block).is_some()
     }
 
     fn read_ahead(&self, block: BlockNr, siblings: impl FnOnce() -> Vec<BlockNr>) {
-        self.fs.read_neighbours(block, siblings);
+        self.volume.read_neighbours(block, siblings);
     }
 
     fn modify<R>(
@@ -395,7 +398,7 @@ impl MapStore for MapView<'_> {
         let meta = MetaRequest {
             role: if node.pointers.is_some() { MetaRole::Indirect } else { MetaRole::ExtentNode },
             owner: self.ino,
-            home: Some(self.fs.geo.first_block_of_group(self.goal_group)),
+            home: Some(self.volume.geo.first_block_of_group(self.goal_group)),
             parent: node.parent,
             data: node.data,
         };
@@ -403,7 +406,7 @@ impl MapStore for MapView<'_> {
         let flags = RequestFlags::USE_RESERVED;
         let blocks = node.pointers.as_slice();
         let pointers = self.aside.map(|owner| Pointers { owner, blocks, end: 0 });
-        self.fs.placement.allocate_meta(handle, Request { flags, pointers, ..Request::meta(meta, 1) })
+        self.volume.placement.allocate_meta(handle, Request { flags, pointers, ..Request::meta(meta, 1) })
     }
 
     fn init<R>(&self, handle: &mut Handle, block: BlockNr, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
@@ -413,7 +416,7 @@ impl MapStore for MapView<'_> {
 
     fn free_meta(&self, handle: &mut Handle, block: BlockNr) -> Result<()> {
         // The order matters: a block that cannot be freed must stay in the log.
-        if !self.fs.placement.free_blocks(handle, self.ino, block, 1)?.is_empty() {
+        if !self.volume.placement.free_blocks(handle, self.ino, block, 1)?.is_empty() {
             handle.forget(block);
         }
         Ok(())
@@ -425,13 +428,13 @@ impl MapStore for MapView<'_> {
         let mut freed = Vec::new();
         if !clusters.is_empty() {
             let (first, end) = (size.first_block(clusters.start), size.first_block(clusters.end));
-            freed = self.fs.placement.free_blocks(handle, self.ino, BlockNr(first), (end - first) as u32)?;
+            freed = self.volume.placement.free_blocks(handle, self.ino, BlockNr(first), (end - first) as u32)?;
         }
         let blocks = start.0..start.0 + u64::from(len);
         if !self.journalled {
-            let durable = || self.fs.journal.committed_tid();
+            let durable = || self.volume.journal.committed_tid();
             let stay = size.around(blocks).filter(|cluster| !clusters.contains(cluster));
-            stay.for_each(|cluster| self.fs.placement.alloc.vacate(cluster, handle.tid(), durable()));
+            stay.for_each(|cluster| self.volume.placement.alloc.vacate(cluster, handle.tid(), durable()));
         } else {
             // Blocks in clusters that remain in use must be revoked as well.
             let stays = |block: u64| !clusters.contains(&size.of(block));
@@ -442,20 +445,20 @@ impl MapStore for MapView<'_> {
     }
 
     fn check_in_use(&self, block: BlockNr) -> Result<()> {
-        let in_bitmap = match self.fs.geo.group_of_block(block).filter(|_| self.gives_up) {
+        let in_bitmap = match self.volume.geo.group_of_block(block).filter(|_| self.gives_up) {
             // A damaged map may contain any block. If the bitmap is damaged as well, it proves nothing, and the
             // operation that needs it will report it.
-            Some((group, index)) => match self.fs.placement.groups.block_bitmap(group) {
+            Some((group, index)) => match self.volume.placement.groups.block_bitmap(group) {
                 Ok(bitmap) => {
-                    let bit = index >> self.fs.geo.cluster_bits;
+                    let bit = index >> self.volume.geo.cluster_bits;
                     bitmap.read(|bytes| !bitmap::is_clear(bytes, bit..bit + 1)) || {
                         // This call finds out whether the group is damaged.
-                        if let Err(e) = self.fs.placement.alloc.next_freeable(block, 1)
+                        if let Err(e) = self.volume.placement.alloc.next_freeable(block, 1)
                             && !Error::is_corruption(&e)
                         {
                             return Err(e);
                         }
-                        self.fs.placement.alloc.is_bad(group)
+                        self.volume.placement.alloc.is_bad(group)
                     }
                 }
                 Err(e) if e.is_corruption() => true,
@@ -463,7 +466,7 @@ impl MapStore for MapView<'_> {
             },
             None => true,
         };
-        if !in_bitmap || self.fs.placement.alloc.is_known_free(block) {
+        if !in_bitmap || self.volume.placement.alloc.is_known_free(block) {
             let detail = "a block of the map is free";
             return Err(Error::corrupt(Damage::Map, detail).of(self.ino).at(block));
         }
@@ -477,13 +480,13 @@ impl MapStore for MapView<'_> {
     fn passes(&self, e: &Error) -> bool {
         let passes = self.gives_up && e.is_corruption();
         if passes {
-            self.fs.placement.groups.keep_damage(e.clone().of(self.ino));
+            self.volume.placement.groups.keep_damage(e.clone().of(self.ino));
         }
         passes
     }
 
     fn has_credits(&self, handle: &mut Handle, blocks: u32) -> bool {
-        handle.has_credits(self.fs.with_quota_credits(blocks))
+        handle.has_credits(self.volume.with_quota_credits(blocks))
     }
 }
 
@@ -526,7 +529,7 @@ impl MapView<'_> {
         block: BlockNr,
         verify: impl FnOnce(&[u8]) -> std::result::Result<(), String>,
     ) -> Result<Arc<Buffer>> {
-        let buffer = self.fs.cache.get(block)?;
+        let buffer = self.volume.cache.get(block)?;
         if !buffer.verified() {
             buffer.read(verify).map_err(|detail| Error::corrupt(Damage::Map, detail).of(self.ino).at(block))?;
             buffer.set_verified();
@@ -565,7 +568,7 @@ mod tests {
 
     /// The directory tree of the test below.
     struct Tree<'a> {
-        fs: &'a Filesystem,
+        volume: &'a Volume,
         d: InodeRef,
         e: InodeRef,
         file: InodeRef,
@@ -587,9 +590,9 @@ mod tests {
                     names.push((item.name.to_vec(), u64::from(item.ino.0)));
                     true
                 };
-                self.fs.read_dir(dir, 0, note).expect("listed");
+                self.volume.read_dir(dir, 0, note).expect("listed");
             }
-            (self.inodes().map(|inode| self.fs.getattr(inode)).to_vec(), names)
+            (self.inodes().map(|inode| self.volume.getattr(inode)).to_vec(), names)
         }
     }
 

@@ -48,6 +48,7 @@ use crate::inode::InodeRef;
 use crate::inode_table::InodeTable;
 use crate::journal_hooks::JournalHooks;
 use crate::lifecycle::Lifecycle;
+use crate::maps::Maps;
 use crate::mount::copies::Copies;
 use crate::mount::recover::{Use, clean_orphans, lend_journal, log_of, recover};
 use crate::mount::super_block::{check_after_replay, read_super_at};
@@ -493,8 +494,7 @@ impl Parts {
             rescue: self.rescue,
             shared_xattr: Arc::default(),
             shared_values: Default::default(),
-            quotas: Quotas::new(volume.clone()),
-            volume,
+            maps: Maps { quotas: Quotas::new(volume.clone()), volume },
         });
         let _ = hooks.fs.set(fs.me.clone());
         // Structures that grow with the disk are always in memory. The caches get the rest, but at least half of the

@@ -33,8 +33,8 @@ use extant_base::sync::atomic::Ordering;
 use extant_journal::Handle;
 
 use crate::error::Result;
-use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::maps::Maps;
 use crate::ops::credits;
 use crate::volume::Volume;
 
@@ -60,7 +60,7 @@ impl Volume {
     }
 }
 
-impl Filesystem {
+impl Maps {
     /// Changes both sizes, and writes the inode. [`credits::DISK_SIZE`].
     pub(crate) fn move_size(&self, handle: &mut Handle, inode: &Arc<Inode>, to: u64, how: Move) -> Result<()> {
         self.set_large_file(handle, to)?;

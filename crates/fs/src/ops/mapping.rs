@@ -21,6 +21,7 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapState, MapStore, Mapping, Progress};
+use crate::maps::Maps;
 use crate::ops::disk_size::Move;
 use crate::reserve::Caller;
 use crate::store::MapView;
@@ -82,7 +83,7 @@ impl Volume {
     }
 }
 
-impl Filesystem {
+impl Maps {
     /// The map's state of `lblk`; a delayed block counts as a hole.
     pub(crate) fn map_lookup(&self, inode: &Arc<Inode>, lblk: LogicalBlock) -> Result<MapState> {
         let (_, state) = self.status(inode, lblk, 1)?;
@@ -350,7 +351,9 @@ impl Filesystem {
             }
         }
     }
+}
 
+impl Filesystem {
     /// Called when a writer closes the file: releases the preallocation for its growth, unless delayed data will soon
     /// need it (Linux: `ext4_release_file`). Dropping the last [`InodeRef`] does the same.
     pub fn release(&self, inode: &InodeRef) {
@@ -359,7 +362,7 @@ impl Filesystem {
     }
 }
 
-impl Filesystem {
+impl Maps {
     /// Allocates and maps the block `lblk` of a file of metadata: a directory, or quotas. It goes to the place of its
     /// cluster; otherwise `before` is the file's previous block. A failure either has undone its changes or aborts the
     /// journal.

@@ -25,9 +25,9 @@ use extant_ondisk::LogicalBlock;
 
 use crate::clusters::Promises;
 use crate::error::{Error, Result};
-use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::{MapRoot, MapState};
+use crate::maps::Maps;
 use crate::reserve::Caller;
 use crate::store::MapView;
 use crate::writeback::batch::WritebackReason;
@@ -36,7 +36,7 @@ use crate::writeback::batch::WritebackReason;
 /// cluster is not longer.
 const FILL_BLOCKS_MAX: u32 = 1 << 14;
 
-impl Filesystem {
+impl Maps {
     /// Reserves space for the hole of `len` blocks at `lblk`, from the start on, as long as there is space. Returns the
     /// number of blocks that are now delayed.
     pub(super) fn promise(&self, inode: &Arc<Inode>, lblk: LogicalBlock, len: u32) -> Result<u32> {
