@@ -230,7 +230,7 @@ impl DirView<'_> {
         if !self.params.encrypted || name == b"." || name == b".." {
             return Ok(Some(name.into()));
         }
-        if let Some(key) = self.fs.name_key(self.dir)? {
+        if let Some(key) = self.fs.encryption(self.dir).name_key()? {
             if self.dir.meta.read().desc.flags.contains(InodeFlags::CASEFOLD) {
                 let wanted = casefold::fold(name);
                 let alike = |stored: &[u8]| key.open_name(stored).is_some_and(|name| casefold::fold(&name) == wanted);
@@ -304,7 +304,7 @@ impl DirView<'_> {
         if self.params.folds && !casefold::may_be_written(name, self.fs.hash.strict) {
             return Err(Error::Invalid("name in a directory that ignores case: not UTF-8, or '.' or '..' when folded"));
         }
-        self.fs.may_name(self.dir)?;
+        self.fs.encryption(self.dir).may_name()?;
         let stored = self.stored(name)?.ok_or(Error::NameTooLong)?;
         // Growing the directory writes its inode, and afterwards its times are written. The part of this that can fail
         // comes first: reading the inode's table block, which then remains in memory while it is referenced.

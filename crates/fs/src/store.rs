@@ -568,7 +568,7 @@ mod tests {
 
     /// The directory tree of the test below.
     struct Tree<'a> {
-        volume: &'a Volume,
+        fs: &'a Filesystem,
         d: InodeRef,
         e: InodeRef,
         file: InodeRef,
@@ -590,9 +590,9 @@ mod tests {
                     names.push((item.name.to_vec(), u64::from(item.ino.0)));
                     true
                 };
-                self.volume.read_dir(dir, 0, note).expect("listed");
+                self.fs.read_dir(dir, 0, note).expect("listed");
             }
-            (self.inodes().map(|inode| self.volume.getattr(inode)).to_vec(), names)
+            (self.inodes().map(|inode| self.fs.getattr(inode)).to_vec(), names)
         }
     }
 

@@ -2,8 +2,8 @@
 //! how, and with which key.
 //!
 //! Main types: [`KeyRing`] (the master keys of a mount), [`Crypt`] (the encryption of one inode), [`FileKey`] (its
-//! cipher, if the mount has its master key). Functions: [`Filesystem::crypt`], [`Filesystem::file_key`],
-//! [`Filesystem::new_crypt`], [`Filesystem::check_policies`].
+//! cipher, if the mount has its master key). Functions: [`CryptView::crypt`], [`CryptView::file_key`],
+//! [`CryptView::new_context`], [`CryptView::check_policies`].
 //!
 //! Contents are encrypted on their way to the device and decrypted on their way back. Folios hold plaintext, so holes,
 //! unwritten blocks and the end of a file work as in other files. A block is encrypted as a whole, with zeros after the
@@ -52,6 +52,20 @@ use crate::inode::{Inode, InodeRef};
 use crate::volume::Volume;
 use crate::xattr;
 use crate::xattr_view::XattrView;
+
+/// The encryption of an inode, which is read when it is first needed.
+#[derive(Clone, Copy)]
+pub(crate) struct CryptView<'a> {
+    fs: &'a Filesystem,
+    inode: &'a Arc<Inode>,
+}
+
+impl Filesystem {
+    /// The encryption of `inode`.
+    pub(crate) fn encryption<'a>(&'a self, inode: &'a Arc<Inode>) -> CryptView<'a> {
+        CryptView { fs: self, inode }
+    }
+}
 
 /// Reading.
 impl Volume {
@@ -102,75 +116,81 @@ impl Volume {
     }
 }
 
-impl Filesystem {
+impl<'a> CryptView<'a> {
     /// The encryption of the inode; `None` if it is not encrypted.
     ///
     /// # Errors
     /// [`Error::Corrupt`] for an encrypted inode without a sound context.
-    pub(crate) fn crypt<'i>(&self, inode: &'i Arc<Inode>) -> Result<Option<&'i Crypt>> {
-        if !is_encrypted(&inode.meta.read().desc) {
+    pub(crate) fn crypt(&self) -> Result<Option<&'a Crypt>> {
+        if !is_encrypted(&self.inode.meta.read().desc) {
             return Ok(None);
         }
-        if let Some(crypt) = inode.crypt.get() {
+        if let Some(crypt) = self.inode.crypt.get() {
             return Ok(Some(crypt));
         }
-        let damaged = |detail: String| Error::corrupt(Damage::Xattr, detail).of(inode.ino);
-        let stored = xattr::get_stored(&XattrView { fs: self, inode }, CONTEXT)?;
+        let damaged = |detail: String| Error::corrupt(Damage::Xattr, detail).of(self.inode.ino);
+        let stored = xattr::get_stored(&XattrView { fs: self.fs, inode: self.inode }, CONTEXT)?;
         let stored = stored.ok_or_else(|| damaged("it is encrypted, and has no encryption context".into()))?;
         let context = Context::decode(&stored)
             .map_err(|e| damaged(format!("its encryption context: {e}")))?
             .ok_or_else(|| {
                 let detail = format!("its encryption context has the version {}", stored[0]);
-                Error::Unsupported(Unsupported::Cipher { ino: inode.ino, detail })
+                Error::Unsupported(Unsupported::Cipher { ino: self.inode.ino, detail })
             })?;
         // This takes ranked locks, which must not be taken inside the cell: a second thread would wait for the first
         // one outside the order of locks. It makes the same value instead, and the first one stays.
-        let made = Box::new(self.crypt_of(inode, context));
-        Ok(Some(inode.crypt.get_or_init(|| made)))
+        let made = Box::new(self.fs.crypt_of(self.inode, context));
+        Ok(Some(self.inode.crypt.get_or_init(|| made)))
     }
 
     /// The cipher of the inode; `None` if it is not encrypted.
     ///
     /// # Errors
     /// [`Unsupported::Content`] if the mount lacks its key, [`Unsupported::Cipher`], and the errors of
-    /// [`Filesystem::crypt`].
-    pub(crate) fn file_key<'i>(&self, inode: &'i Arc<Inode>) -> Result<Option<&'i FileKey>> {
-        if inode.crypt.get().is_none() && self.options.keys.is_empty() {
+    /// [`CryptView::crypt`].
+    pub(crate) fn file_key(&self) -> Result<Option<&'a FileKey>> {
+        if self.inode.crypt.get().is_none() && self.fs.options.keys.is_empty() {
             // Without any key, the context does not matter. It may be damaged, so it is not read.
-            return if inode.meta.flags().contains(InodeFlags::ENCRYPT) { Err(no_key(inode.ino)) } else { Ok(None) };
+            return if self.inode.meta.flags().contains(InodeFlags::ENCRYPT) {
+                Err(no_key(self.inode.ino))
+            } else {
+                Ok(None)
+            };
         }
-        self.crypt(inode)?.map(|crypt| crypt.key(inode.ino)).transpose()
+        self.crypt()?.map(|crypt| crypt.key(self.inode.ino)).transpose()
     }
 
     /// The cipher of an encrypted directory's names or of a symbolic link's target; `None` without the key. A damaged
     /// context counts as a missing key, so that the stored names remain accessible.
-    pub(crate) fn name_key<'i>(&self, inode: &'i Arc<Inode>) -> Result<Option<&'i FileKey>> {
-        match self.file_key(inode) {
+    pub(crate) fn name_key(&self) -> Result<Option<&'a FileKey>> {
+        match self.file_key() {
             Err(Error::Unsupported(_) | Error::Corrupt { .. }) => Ok(None),
             key => key,
         }
     }
 
-    /// Whether an encrypted inode lacks its key: its content cannot be read, or its names are shown in encrypted form.
-    pub fn lacks_key(&self, inode: &InodeRef) -> bool {
-        let _shared = inode.rw.read();
-        self.file_key(inode).is_err()
-    }
-
     /// The target of an encrypted symbolic link, from its stored form.
-    pub(crate) fn link_target(&self, inode: &Arc<Inode>, stored: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn open_target(&self, stored: &[u8]) -> Result<Vec<u8>> {
         let key = {
             // A listing may examine its entries while it holds the lock of its directory.
-            let _shared = inode.rw.read_nested();
-            self.name_key(inode)?
+            let _shared = self.inode.rw.read_nested();
+            self.name_key()?
         };
         match key {
             None => Ok(nokey::target(stored)),
             Some(key) => key.open_target(stored).ok_or_else(|| {
                 let detail = format!("{} bytes that are not an encrypted target", stored.len());
-                Error::corrupt(Damage::Symlink, detail).of(inode.ino)
+                Error::corrupt(Damage::Symlink, detail).of(self.inode.ino)
             }),
         }
+    }
+}
+
+impl Filesystem {
+    /// Whether an encrypted inode lacks its key: its content cannot be read, or its names are shown in encrypted form.
+    pub fn lacks_key(&self, inode: &InodeRef) -> bool {
+        let _shared = inode.rw.read();
+        self.encryption(inode).file_key().is_err()
     }
 }
 
@@ -192,17 +212,17 @@ impl Volume {
     }
 }
 
-impl Filesystem {
+impl<'a> CryptView<'a> {
     /// The run in the form that goes to the device: a copy in ciphertext if the inode is encrypted. The folios keep the
     /// plaintext.
-    pub(crate) fn sealed_run(&self, inode: &Arc<Inode>, run: DirtyRun) -> Result<DirtyRun> {
-        let Some(key) = self.file_key(inode)? else { return Ok(run) };
+    pub(crate) fn sealed_run(&self, run: DirtyRun) -> Result<DirtyRun> {
+        let Some(key) = self.file_key()? else { return Ok(run) };
         let DirtyRun { start, blocks, vecs } = run;
         let mut at = start;
         let sealed = vecs.iter().map(|vec| {
             let mut buf = AlignedBuf::from_slice(vec.bytes());
             key.apply(Way::Encrypt, at, &mut buf);
-            at += (vec.len >> self.geo.block_bits) as u64;
+            at += (vec.len >> self.fs.geo.block_bits) as u64;
             BioVec { buf: Arc::new(buf), offset: 0, len: vec.len }
         });
         Ok(DirtyRun { start, blocks, vecs: sealed.collect() })
@@ -212,26 +232,26 @@ impl Filesystem {
     /// inode is not encrypted.
     ///
     /// # Errors
-    /// The errors of [`Filesystem::file_key`] for the directory: without its key, no names can be added to it.
-    pub(crate) fn new_context(&self, dir: &Arc<Inode>, kind: Option<FileType>) -> Result<Option<Context>> {
-        let Some(crypt) = self.crypt_for_change(dir)? else { return Ok(None) };
+    /// The errors of [`CryptView::file_key`] for the directory: without its key, no names can be added to it.
+    pub(crate) fn new_context(&self, kind: Option<FileType>) -> Result<Option<Context>> {
+        let Some(crypt) = self.for_change()? else { return Ok(None) };
         match may_be_encrypted(kind) {
-            true => Ok(Some(self.fresh_context(crypt.context.policy)?)),
+            true => Ok(Some(self.fs.fresh_context(crypt.context.policy)?)),
             false => Ok(None),
         }
     }
 
     /// The encryption of a directory for an operation that adds or replaces names; `None` if it is not encrypted.
-    fn crypt_for_change<'i>(&self, dir: &'i Arc<Inode>) -> Result<Option<&'i Crypt>> {
-        if self.file_key(dir)?.is_none() {
+    fn for_change(&self) -> Result<Option<&'a Crypt>> {
+        if self.file_key()?.is_none() {
             return Ok(None);
         }
-        self.crypt(dir)
+        self.crypt()
     }
 
     /// Checks that names can be added to the directory: if it is encrypted, the mount must have its key.
-    pub(crate) fn may_name(&self, dir: &Arc<Inode>) -> Result<()> {
-        self.file_key(dir).map(drop)
+    pub(crate) fn may_name(&self) -> Result<()> {
+        self.file_key().map(drop)
     }
 
     /// Checks that the inode may have a name in the directory. In an encrypted directory, each inode that can be
@@ -239,12 +259,12 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::OtherPolicy`].
-    pub(crate) fn check_policies(&self, dir: &Arc<Inode>, inode: &Arc<Inode>) -> Result<()> {
-        let Some(above) = self.crypt(dir)? else { return Ok(()) };
+    pub(crate) fn check_policies(&self, inode: &Arc<Inode>) -> Result<()> {
+        let Some(above) = self.crypt()? else { return Ok(()) };
         if !may_be_encrypted(inode.file_type()) {
             return Ok(());
         }
-        match self.crypt(inode)? {
+        match self.fs.encryption(inode).crypt()? {
             Some(own) if own.context.policy == above.context.policy => Ok(()),
             _ => Err(Error::OtherPolicy),
         }

@@ -45,7 +45,7 @@ impl Filesystem {
     /// [`Error::Corrupt`] for an encrypted inode without a sound context.
     pub fn encryption_policy(&self, inode: &InodeRef) -> Result<Option<Policy>> {
         let _shared = inode.rw.read();
-        Ok(self.watch(self.crypt(inode))?.map(|crypt| crypt.context.policy))
+        Ok(self.watch(self.encryption(inode).crypt())?.map(|crypt| crypt.context.policy))
     }
 
     /// Encrypts an empty directory: everything that is created in it from now on has this policy. A directory that
@@ -66,7 +66,7 @@ impl Filesystem {
         }
         op.retry_no_space(|| {
             let _exclusive = dir.rw.write();
-            if let Some(crypt) = self.crypt(dir)? {
+            if let Some(crypt) = self.encryption(dir).crypt()? {
                 return if crypt.context.policy == policy { Ok(()) } else { Err(Error::Exists) };
             }
             if dir.links() == 0 {

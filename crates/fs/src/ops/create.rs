@@ -177,7 +177,7 @@ impl Filesystem {
         op.retry_no_space(|| {
             let _shared = dir.rw.read();
             self.may_change(dir, Change::AddEntry)?;
-            self.may_name(dir)?;
+            self.encryption(dir).may_name()?;
             let _new = op.admit_new(dir, NewNode::file(mode), cred)?;
             let values = op.inherited_values(dir, NewNode::file(mode), cred)?;
             self.transact_whole(credits::NEW_INODE + values.credits, |handle| {
@@ -201,7 +201,7 @@ impl Operation<'_> {
             }
         }
         self.fs.may_change(dir, Change::AddEntry)?;
-        self.fs.may_name(dir)?;
+        self.fs.encryption(dir).may_name()?;
         let view = DirView::new(self.fs, dir);
         if is_dir && !self.fs.may_link_dir(dir, &view) {
             return Err(Error::TooManyLinks);
@@ -281,7 +281,7 @@ impl Operation<'_> {
     ) -> Result<InodeRef> {
         let kind = FileType::from_mode(node.mode).ok_or(Error::Invalid("file type"))?;
         let is_dir = kind == FileType::Directory;
-        let context = self.fs.new_context(dir, Some(kind))?;
+        let context = self.fs.encryption(dir).new_context(Some(kind))?;
         let default_acl = match kind {
             FileType::Symlink => None,
             _ if !self.fs.has_acls() => None,
@@ -333,7 +333,7 @@ impl Operation<'_> {
 
     /// Writes the first content of a new inode.
     fn fill_new(&self, handle: &mut Handle, inode: &InodeRef, dir: &Arc<Inode>, target: Option<&[u8]>) -> Result<()> {
-        let key = self.fs.file_key(inode)?;
+        let key = self.fs.encryption(inode).file_key()?;
         if inode.is_dir() {
             // As in Linux, content in the inode is never encrypted, so encrypted inodes have none.
             if key.is_none() && self.fs.inline(inode).begin_directory(handle, dir.ino)? {

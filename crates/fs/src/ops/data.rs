@@ -84,7 +84,7 @@ impl Filesystem {
         }
         let n = {
             let _shared = inode.rw.read();
-            self.watch(self.file_key(inode))?;
+            self.watch(self.encryption(inode).file_key())?;
             let size = inode.size();
             let n = (buf.len() as u64).min(size.saturating_sub(pos)) as usize;
             if n == 0 {
@@ -192,7 +192,7 @@ impl Filesystem {
         let _exclusive = inode.rw.write();
         let appends = flags.from_cache || pos >= inode.size();
         self.may_change(inode, if appends { Change::Append } else { Change::Write })?;
-        self.file_key(inode)?;
+        self.encryption(inode).file_key()?;
         if flags.kill_privileges {
             self.kill_privileges(inode)?;
         } else if flags.kill_capabilities {

@@ -72,7 +72,7 @@ impl Filesystem {
             let _exclusive = inode.rw.write();
             let preallocates = matches!(mode, FallocateMode::Allocate { .. });
             self.may_change(inode, if preallocates { Change::Preallocate } else { Change::Carve })?;
-            self.file_key(inode)?;
+            self.encryption(inode).file_key()?;
             let _table = self.hold_slots([inode])?;
             self.inline(inode).move_out()?;
             self.check_form(inode)?;

@@ -136,7 +136,7 @@ impl Filesystem {
     pub fn may_open(&self, inode: &InodeRef, how: OpenFor) -> Result<()> {
         if inode.file_type() == Some(FileType::Regular) {
             let _shared = inode.rw.read();
-            self.watch(self.file_key(inode))?;
+            self.watch(self.encryption(inode).file_key())?;
         }
         if how.truncate {
             self.may_change(inode, Change::Truncate)?;

@@ -66,7 +66,7 @@ impl Filesystem {
         }
         let _shared = dir.rw.read();
         let view = DirView::new(self, dir);
-        let key = if view.params.encrypted { self.watch(self.name_key(dir))? } else { None };
+        let key = if view.params.encrypted { self.watch(self.encryption(dir).name_key())? } else { None };
         let mut undecided = None;
         let listed = self.watch(dir::readdir(&view, &view.params, cookie, |e| {
             let shown;

@@ -77,13 +77,13 @@ impl Filesystem {
             let inode = self.watch(self.iget_named(dir, found.ino))?;
             let leads_on = inode.is_dir() || inode.file_type() == Some(FileType::Symlink);
             let compares = view.params.encrypted && leads_on && name != b"." && name != b"..";
-            (inode, compares && self.name_key(dir)?.is_some())
+            (inode, compares && self.encryption(dir).name_key()?.is_some())
         };
         if compares {
             // As in Linux (`ext4_lookup`). Otherwise a directory that was put here offline would accept plaintext. The
             // lock of the directory has been released, because a hostile name may refer to the directory itself.
             let _child = inode.rw.read();
-            self.check_policies(dir, &inode).map_err(|e| match e {
+            self.encryption(dir).check_policies(&inode).map_err(|e| match e {
                 Error::OtherPolicy => Error::NotPermitted,
                 e => e,
             })?;
@@ -154,8 +154,8 @@ impl Filesystem {
             if view.lookup(name)?.is_some() {
                 return Err(Error::Exists);
             }
-            self.may_name(dir)?;
-            self.check_policies(dir, inode)?;
+            self.encryption(dir).may_name()?;
+            self.encryption(dir).check_policies(inode)?;
             self.check_project(dir, inode)?;
             self.may_change(inode, Change::Link)?;
             let _tables = self.hold_slots([inode, dir])?;
@@ -346,7 +346,7 @@ impl Filesystem {
         };
         if let Some(target) = fast {
             let size = target.len();
-            return if is_encrypted { self.link_target(inode, &target) } else { whole(target, size) };
+            return if is_encrypted { self.encryption(inode).open_target(&target) } else { whole(target, size) };
         }
         if let Some(target) = self.inline(inode).content()? {
             return whole(target, size);
@@ -360,7 +360,7 @@ impl Filesystem {
         let buffer = self.cache.get(block)?;
         let target = buffer.read(|b| b[..size].to_vec());
         if is_encrypted {
-            return self.link_target(inode, &target);
+            return self.encryption(inode).open_target(&target);
         }
         whole(target, size)
     }

@@ -98,7 +98,7 @@ impl Filesystem {
     /// Reads the mapped blocks from the device and decrypts them. Holes and unwritten blocks read as zeros.
     pub(crate) fn read_device(&self, inode: &Arc<Inode>, pos: u64, buf: &mut [u8]) -> Result<()> {
         let bits = self.geo.block_bits;
-        let key = self.file_key(inode)?;
+        let key = self.encryption(inode).file_key()?;
         let mut at = 0usize;
         while at < buf.len() {
             let abs = pos + at as u64;

@@ -212,12 +212,12 @@ impl Operation<'_> {
         source: &InodeRef,
         back: Option<&InodeRef>,
     ) -> Result<()> {
-        self.fs.may_name(old_dir)?;
-        self.fs.may_name(new_dir)?;
+        self.fs.encryption(old_dir).may_name()?;
+        self.fs.encryption(new_dir).may_name()?;
         for (dir, inode) in [(new_dir, Some(source)), (old_dir, back)] {
             let Some(inode) = inode else { continue };
             if old_dir.ino != new_dir.ino {
-                self.fs.check_policies(dir, inode)?;
+                self.fs.encryption(dir).check_policies(inode)?;
             }
             self.fs.check_project(dir, inode)?;
         }

@@ -25,7 +25,7 @@ impl Filesystem {
     /// Sets the size. The caller holds the inode's lock exclusively and sets the times.
     pub(crate) fn truncate_locked(&self, inode: &Arc<Inode>, new: u64) -> Result<()> {
         // This needs the key, because the rest of the last block is zeroed in plaintext.
-        self.file_key(inode)?;
+        self.encryption(inode).file_key()?;
         if new > self.max_size(inode) {
             return Err(Error::FileTooBig);
         }

@@ -274,7 +274,7 @@ impl<'f> WritebackPlug<'f> {
                 continue;
             }
             let (lblk, blocks) = (LogicalBlock(run.start as u32), run.blocks);
-            let run = match fs.sealed_run(inode, run) {
+            let run = match fs.encryption(inode).sealed_run(run) {
                 Ok(run) => run,
                 Err(e) => {
                     fs.lose(inode, &Piece { lblk, len: blocks, then: Then::Nothing }, e);
