@@ -43,7 +43,6 @@ use crate::volume::Volume;
 use crate::writeback::batch::WritebackReason;
 use crate::xattr;
 use crate::xattr_store::Values;
-use crate::xattr_view::XattrView;
 
 /// The content of an inode as far as it is stored in the inode itself.
 #[derive(Clone, Copy)]
@@ -94,8 +93,7 @@ impl InlineView<'_> {
     /// The bytes of `i_block`, and the bytes in the attribute.
     fn parts(&self) -> Result<([u8; inline::ROOM], Option<Vec<u8>>)> {
         let first = self.inode.meta.read().desc.i_block;
-        let rest =
-            xattr::get_in_inode(&XattrView { fs: self.fs, inode: self.inode }, inline::DATA).map_err(Error::from)?;
+        let rest = xattr::get_in_inode(&self.fs.xattrs(self.inode), inline::DATA).map_err(Error::from)?;
         Ok((first, rest))
     }
 
@@ -165,8 +163,7 @@ impl InlineView<'_> {
 
     /// The number of content bytes that fit beside the inode's other attributes; `None` if no attribute fits.
     fn room(&self) -> Result<Option<usize>> {
-        let rest =
-            xattr::room_in_inode(&XattrView { fs: self.fs, inode: self.inode }, inline::DATA).map_err(Error::from)?;
+        let rest = xattr::room_in_inode(&self.fs.xattrs(self.inode), inline::DATA).map_err(Error::from)?;
         Ok(rest.map(|rest| inline::ROOM + rest))
     }
 }
@@ -201,9 +198,9 @@ impl InlineView<'_> {
     /// caller holds the inode's table block.
     fn put(&self, handle: &mut Handle, content: &[u8]) -> Result<()> {
         let (first, rest) = content.split_at(content.len().min(inline::ROOM));
-        self.fs.edit_xattrs(handle, self.inode, &Values::default(), |edit| {
-            xattr::set_in_inode(edit, inline::DATA, Some(rest))
-        })?;
+        self.fs
+            .xattrs(self.inode)
+            .edit(handle, &Values::default(), |edit| xattr::set_in_inode(edit, inline::DATA, Some(rest)))?;
         {
             let mut m = self.inode.meta.write();
             let mut i_block = [0; inline::ROOM];
@@ -321,7 +318,8 @@ impl InlineView<'_> {
     /// Removes the attribute. A failure either changes nothing or aborts the journal.
     fn forget(&self, handle: &mut Handle) -> Result<()> {
         self.fs
-            .edit_xattrs(handle, self.inode, &Values::default(), |edit| xattr::set_in_inode(edit, inline::DATA, None))
+            .xattrs(self.inode)
+            .edit(handle, &Values::default(), |edit| xattr::set_in_inode(edit, inline::DATA, None))
     }
 }
 

@@ -256,7 +256,7 @@ impl Filesystem {
         // A transaction that changed the inode may still be uncommitted, and fsync must wait for it.
         let tid = self.journal.running_tid().0;
         let inode = Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), tid, Charge::default());
-        let values = self.count_values(&inode)?;
+        let values = self.xattrs(&inode).count_values()?;
         {
             let mut m = inode.meta.write();
             m.values = values;

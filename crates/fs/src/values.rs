@@ -1,7 +1,7 @@
 //! Attribute values in inodes of their own (`ea_inode`; Linux: `ext4_xattr_inode_*`, fs/ext4/xattr.c).
 //!
-//! Main functions: [`Operation::prepare_values`] before a change, [`Filesystem::refer_value`] and
-//! [`Filesystem::charge_values`] during it, [`Filesystem::value_of`] for readers. [`Values`] are the values that one
+//! Main functions: [`Operation::prepare_values`] before a change, [`XattrView::refer`] and
+//! [`Filesystem::charge_values`] during it, [`XattrView::stored_value`] for readers. [`Values`] are the values that one
 //! change may refer to, kept in memory while it runs.
 //!
 //! The inode of a value begins as a file without a name: an orphan that is charged to its owner. Its content is written
@@ -38,10 +38,12 @@ use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
+use crate::maps::Maps;
 use crate::operation::Operation;
 use crate::ops::credits;
 use crate::ops::mapping::Want;
 use crate::orphan::Over;
+use crate::volume::Volume;
 use crate::writeback::batch::WritebackReason;
 use crate::xattr::{self, Reference};
 use crate::xattr_store::Values;
@@ -56,61 +58,16 @@ fn damaged(owner: InodeNr, detail: impl std::fmt::Display) -> Error {
     Error::corrupt(Damage::Xattr, detail.to_string()).of(owner)
 }
 
+impl Inode {
+    /// Whether Lustre stored this value for `owner`. Such a value has no reference count, and is not charged to the
+    /// owner.
+    fn is_lustre_value_of(&self, owner: &Inode) -> bool {
+        self.meta.read().desc.is_lustre_value_of(owner.ino, owner.generation)
+    }
+}
+
 /// Reading.
-impl Filesystem {
-    /// The value of attribute `name` of `owner`. The entry and the value's inode must agree.
-    pub(crate) fn value_of(&self, owner: &Inode, name: Name<'_>, there: ExternalValue) -> Result<Vec<u8>> {
-        let value = self.value_inode(owner, there.inode)?;
-        let bytes = self.read_value(&value, there.len as usize).map_err(|e| match e.is_corruption() {
-            true => damaged(owner.ino, format_args!("a value in {}: {e}", there.inode)),
-            false => e,
-        })?;
-        let hash = value_hash(self.geo.seed.raw(), &bytes);
-        let stored = value.meta.read().desc.value_hash();
-        if hash == stored && is_outside_hash(there.hash, name.suffix, hash) {
-            self.shared_values.note(hash, there.inode);
-        } else if !self.is_lustre_value(owner, &value) && !self.rescues() {
-            let detail = format_args!("the value in {} has hash {hash:#010x}, not that of its entry", there.inode);
-            return Err(damaged(owner.ino, detail));
-        }
-        Ok(bytes)
-    }
-
-    /// The inode of a value that an entry of `owner` refers to (Linux: `ext4_xattr_inode_iget`).
-    fn value_inode(&self, owner: &Inode, ino: InodeNr) -> Result<InodeRef> {
-        let bad = |detail: &str| damaged(owner.ino, format_args!("a value in {ino}, {detail}"));
-        if !self.geo.ea_inode && !self.rescues() {
-            return Err(bad("but the image lacks the feature 'ea_inode'"));
-        }
-        if ino == owner.ino {
-            return Err(bad("which has the attribute itself"));
-        }
-        if !self.geo.contains_inode(ino) || ino.0 < self.geo.first_ino || self.own_inodes.contains(ino) {
-            return Err(bad("which is the file system's own or does not exist"));
-        }
-        let value = self.iget_own(ino).map_err(|e| match e {
-            Error::Stale(_) => bad("which is not in use"),
-            e if e.is_corruption() => damaged(owner.ino, format_args!("a value in {ino}: {e}")),
-            e => e,
-        })?;
-        let (is_value, area) = {
-            let d = &value.meta.read().desc;
-            let is_value = d.is_value() && d.is_regular() && d.links > 0;
-            (is_value && d.file_acl.0 == 0, d.xattr_area(&self.geo))
-        };
-        if !is_value {
-            return Err(bad("which has no value of attributes"));
-        }
-        let has_own = match area {
-            Some(area) => self.inode_bytes(ino, |bytes| bytes[area].starts_with(&MAGIC.to_le_bytes()))?,
-            None => false,
-        };
-        if has_own {
-            return Err(bad("which has attributes itself"));
-        }
-        Ok(value)
-    }
-
+impl Maps {
     /// The content of a value. The content is metadata, so the buffer cache may be newer than the device.
     fn read_value(&self, value: &InodeRef, len: usize) -> Result<Vec<u8>> {
         let bad = |detail: String| Error::corrupt(Damage::Xattr, detail).of(value.ino);
@@ -135,58 +92,111 @@ impl Filesystem {
         }
         Ok(bytes)
     }
+}
 
-    /// Whether Lustre stored this value for `owner`. Such a value has no reference count, and is not charged to the
-    /// owner.
-    fn is_lustre_value(&self, owner: &Inode, value: &Inode) -> bool {
-        value.meta.read().desc.is_lustre_value_of(owner.ino, owner.generation)
+impl XattrView<'_> {
+    /// The value of attribute `name` of `owner`. The entry and the value's inode must agree.
+    pub(crate) fn stored_value(&self, name: Name<'_>, there: ExternalValue) -> Result<Vec<u8>> {
+        let value = self.value_inode(there.inode)?;
+        let bytes = self.fs.read_value(&value, there.len as usize).map_err(|e| match e.is_corruption() {
+            true => damaged(self.inode.ino, format_args!("a value in {}: {e}", there.inode)),
+            false => e,
+        })?;
+        let hash = value_hash(self.fs.geo.seed.raw(), &bytes);
+        let stored = value.meta.read().desc.value_hash();
+        if hash == stored && is_outside_hash(there.hash, name.suffix, hash) {
+            self.fs.shared_values.note(hash, there.inode);
+        } else if !value.is_lustre_value_of(self.inode) && !self.fs.rescues() {
+            let detail = format_args!("the value in {} has hash {hash:#010x}, not that of its entry", there.inode);
+            return Err(damaged(self.inode.ino, detail));
+        }
+        Ok(bytes)
+    }
+
+    /// The inode of a value that an entry of `owner` refers to (Linux: `ext4_xattr_inode_iget`).
+    fn value_inode(&self, ino: InodeNr) -> Result<InodeRef> {
+        let bad = |detail: &str| damaged(self.inode.ino, format_args!("a value in {ino}, {detail}"));
+        if !self.fs.geo.ea_inode && !self.fs.rescues() {
+            return Err(bad("but the image lacks the feature 'ea_inode'"));
+        }
+        if ino == self.inode.ino {
+            return Err(bad("which has the attribute itself"));
+        }
+        if !self.fs.geo.contains_inode(ino) || ino.0 < self.fs.geo.first_ino || self.fs.own_inodes.contains(ino) {
+            return Err(bad("which is the file system's own or does not exist"));
+        }
+        let value = self.fs.iget_own(ino).map_err(|e| match e {
+            Error::Stale(_) => bad("which is not in use"),
+            e if e.is_corruption() => damaged(self.inode.ino, format_args!("a value in {ino}: {e}")),
+            e => e,
+        })?;
+        let (is_value, area) = {
+            let d = &value.meta.read().desc;
+            let is_value = d.is_value() && d.is_regular() && d.links > 0;
+            (is_value && d.file_acl.0 == 0, d.xattr_area(&self.fs.geo))
+        };
+        if !is_value {
+            return Err(bad("which has no value of attributes"));
+        }
+        let has_own = match area {
+            Some(area) => self.fs.inode_bytes(ino, |bytes| bytes[area].starts_with(&MAGIC.to_le_bytes()))?,
+            None => false,
+        };
+        if has_own {
+            return Err(bad("which has attributes itself"));
+        }
+        Ok(value)
     }
 }
 
 /// Before a change.
-impl Filesystem {
-    /// The values that the attributes of `inode` refer to now. A change of its attributes may add and drop references
-    /// to all of them.
-    ///
-    /// # Errors
-    /// Damage of the attributes or of a value; [`Error::NoSpace`] if the log has no room for this many.
-    pub(crate) fn hold_values(&self, inode: &Arc<Inode>) -> Result<Values> {
-        let mut values = Values::default();
-        if !self.geo.ea_inode {
-            return Ok(values);
-        }
-        for there in xattr::outside(&XattrView { fs: self, inode })? {
-            if values.get(there.inode).is_none() {
-                values.hold(self, self.value_inode(inode, there.inode)?, credits::VALUE)?;
-            }
-        }
-        self.has_room_for(&values)?;
-        Ok(values)
-    }
-
-    /// The same at the end of the inode's life. Damage is recorded, and the affected value is leaked; e2fsck finds it.
-    pub(crate) fn hold_last_values(&self, inode: &Arc<Inode>) -> Result<Values> {
-        let mut values = Values::default();
-        if !self.geo.ea_inode {
-            return Ok(values);
-        }
-        let found = xattr::outside(&XattrView { fs: self, inode }).map_err(Error::from);
-        for there in self.unless_damaged(inode, found)?.unwrap_or_default() {
-            if values.get(there.inode).is_none()
-                && let Some(value) = self.unless_damaged(inode, self.value_inode(inode, there.inode))?
-            {
-                values.hold(self, value, credits::VALUE)?;
-            }
-        }
-        Ok(values)
-    }
-
+impl Volume {
     /// Checks that the log has room for the values. Linux refuses such changes as well (`ext4_xattr_set_handle`).
     fn has_room_for(&self, values: &Values) -> Result<()> {
         let needed = self.with_quota_credits(credits::NEW_INODE + values.credits);
         if needed > self.journal.max_credits() { Err(Error::NoSpace) } else { Ok(()) }
     }
+}
 
+impl XattrView<'_> {
+    /// The values that the attributes of `inode` refer to now. A change of its attributes may add and drop references
+    /// to all of them.
+    ///
+    /// # Errors
+    /// Damage of the attributes or of a value; [`Error::NoSpace`] if the log has no room for this many.
+    pub(crate) fn hold_values(&self) -> Result<Values> {
+        let mut values = Values::default();
+        if !self.fs.geo.ea_inode {
+            return Ok(values);
+        }
+        for there in xattr::outside(self)? {
+            if values.get(there.inode).is_none() {
+                values.hold(self.fs, self.value_inode(there.inode)?, credits::VALUE)?;
+            }
+        }
+        self.fs.has_room_for(&values)?;
+        Ok(values)
+    }
+
+    /// The same at the end of the inode's life. Damage is recorded, and the affected value is leaked; e2fsck finds it.
+    pub(crate) fn hold_last_values(&self) -> Result<Values> {
+        let mut values = Values::default();
+        if !self.fs.geo.ea_inode {
+            return Ok(values);
+        }
+        let found = xattr::outside(self).map_err(Error::from);
+        for there in self.fs.unless_damaged(self.inode, found)?.unwrap_or_default() {
+            if values.get(there.inode).is_none()
+                && let Some(value) = self.fs.unless_damaged(self.inode, self.value_inode(there.inode))?
+            {
+                values.hold(self.fs, value, credits::VALUE)?;
+            }
+        }
+        Ok(values)
+    }
+}
+
+impl Filesystem {
     /// An inode with this value, if the index has one. This compares the bytes.
     fn find_value(&self, value: &[u8], hash: u32) -> Option<InodeRef> {
         let candidates = self.shared_values.candidates(hash);
@@ -211,14 +221,12 @@ impl Operation<'_> {
     /// for each value in `new` that needs one. The caller holds no handle.
     ///
     /// # Errors
-    /// As [`Filesystem::hold_values`]; [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::QuotaExceeded`] for a new
+    /// As [`XattrView::hold_values`]; [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::QuotaExceeded`] for a new
     /// value.
     pub(crate) fn prepare_values(&self, inode: &InodeRef, new: &[(Name<'_>, Vec<u8>)]) -> Result<Values> {
-        let mut values = self.fs.hold_values(inode)?;
+        let mut values = self.fs.xattrs(inode).hold_values()?;
         for (name, value) in new {
-            if values.prepared(value).is_some()
-                || !xattr::goes_outside(&XattrView { fs: self.fs, inode }, *name, value)?
-            {
+            if values.prepared(value).is_some() || !xattr::goes_outside(&self.fs.xattrs(inode), *name, value)? {
                 continue;
             }
             let hash = value_hash(self.fs.geo.seed.raw(), value);
@@ -308,55 +316,7 @@ impl Operation<'_> {
 }
 
 /// In a change.
-impl Filesystem {
-    /// Adds or drops a reference to a value, for an entry of `owner` that the handle writes (Linux:
-    /// `ext4_xattr_inode_update_ref`). [`credits::VALUE`].
-    pub(crate) fn refer_value(
-        &self,
-        handle: &mut Handle,
-        owner: &Inode,
-        value: &InodeRef,
-        how: Reference,
-    ) -> Result<()> {
-        let (uid, gid, projid) = {
-            let d = &owner.meta.read().desc;
-            (d.uid, d.gid, d.projid)
-        };
-        let is_lustre = self.is_lustre_value(owner, value);
-        let _counts = self.shared_values.hold_counts();
-        let (count, was_value) = {
-            let d = &value.meta.read().desc;
-            (if is_lustre { 1 } else { d.value_references() }, d.is_value())
-        };
-        let next = match how {
-            Reference::Add if !was_value => Some(1),
-            Reference::Add => count.checked_add(1),
-            Reference::Drop => count.checked_sub(1).filter(|_| was_value),
-        };
-        let Some(next) = next else {
-            // The count is wrong, perhaps crafted. The value remains, or is already gone; e2fsck corrects the count.
-            let detail = format_args!("the value in {} has a wrong count of references, {count}", value.ino);
-            self.placement.groups.keep_damage(damaged(owner.ino, detail));
-            return Ok(());
-        };
-        {
-            let d = &mut value.meta.write().desc;
-            d.set_value_references(next);
-            d.flags.set(InodeFlags::EA_INODE, next > 0);
-            d.links = u16::from(next > 0);
-            if next == 0 {
-                // The owners must have entries in the quota files.
-                (d.uid, d.gid, d.projid) = (uid, gid, projid);
-            }
-        }
-        if !was_value {
-            self.orphan_remove(handle, value, Over::Nameless)?;
-        } else if next == 0 {
-            self.orphan_add(handle, value)?;
-        }
-        self.write_inode(handle, value)
-    }
-
+impl Maps {
     /// Charges the blocks of values to `owner`, whose attributes referred to the values `before` and now refer to those
     /// in `after`. The caller writes the inode.
     pub(crate) fn charge_values(
@@ -370,7 +330,7 @@ impl Filesystem {
         let counted = |all: &[ExternalValue]| {
             let all = all
                 .iter()
-                .filter(|there| values.get(there.inode).is_some_and(|value| !self.is_lustre_value(owner, value)));
+                .filter(|there| values.get(there.inode).is_some_and(|value| !value.is_lustre_value_of(owner)));
             all.fold((0, 0), |(n, units), there| (n + 1, units + u64::from(there.len).next_multiple_of(cluster) / 512))
         };
         let (less, more) = (counted(before), counted(after));
@@ -380,22 +340,70 @@ impl Filesystem {
             m.values = (m.values + more.0).saturating_sub(less.0);
         }
     }
+}
+
+impl XattrView<'_> {
+    /// Adds or drops a reference to a value, for an entry of `owner` that the handle writes (Linux:
+    /// `ext4_xattr_inode_update_ref`). [`credits::VALUE`].
+    pub(crate) fn refer(&self, handle: &mut Handle, value: &InodeRef, how: Reference) -> Result<()> {
+        let (uid, gid, projid) = {
+            let d = &self.inode.meta.read().desc;
+            (d.uid, d.gid, d.projid)
+        };
+        let is_lustre = value.is_lustre_value_of(self.inode);
+        let _counts = self.fs.shared_values.hold_counts();
+        let (count, was_value) = {
+            let d = &value.meta.read().desc;
+            (if is_lustre { 1 } else { d.value_references() }, d.is_value())
+        };
+        let next = match how {
+            Reference::Add if !was_value => Some(1),
+            Reference::Add => count.checked_add(1),
+            Reference::Drop => count.checked_sub(1).filter(|_| was_value),
+        };
+        let Some(next) = next else {
+            // The count is wrong, perhaps crafted. The value remains, or is already gone; e2fsck corrects the count.
+            let detail = format_args!("the value in {} has a wrong count of references, {count}", value.ino);
+            self.fs.placement.groups.keep_damage(damaged(self.inode.ino, detail));
+            return Ok(());
+        };
+        {
+            let d = &mut value.meta.write().desc;
+            d.set_value_references(next);
+            d.flags.set(InodeFlags::EA_INODE, next > 0);
+            d.links = u16::from(next > 0);
+            if next == 0 {
+                // The owners must have entries in the quota files.
+                (d.uid, d.gid, d.projid) = (uid, gid, projid);
+            }
+        }
+        if !was_value {
+            self.fs.orphan_remove(handle, value, Over::Nameless)?;
+        } else if next == 0 {
+            self.fs.orphan_add(handle, value)?;
+        }
+        self.fs.write_inode(handle, value)
+    }
 
     /// At the end of an inode's life, drops its references to values, in as many handles as needed. The references of a
     /// block that other inodes share are dropped with the block.
-    pub(crate) fn drop_values(&self, handle: &mut Handle, inode: &Arc<Inode>, values: &Values) -> Result<()> {
+    pub(crate) fn drop_values(&self, handle: &mut Handle, values: &Values) -> Result<()> {
         if values.is_empty() {
             return Ok(());
         }
         let each = credits::EVICT + credits::XATTR + DROPPED_PER_HANDLE as u32 * credits::VALUE;
         loop {
-            let credits = self.with_quota_credits(each);
+            let credits = self.fs.with_quota_credits(each);
             if !handle.has_credits(credits) {
                 handle.restart(credits)?;
             }
             let dropped =
-                self.edit_xattrs(handle, inode, values, |edit| xattr::release_values(edit, DROPPED_PER_HANDLE));
-            let more = if self.journal.is_aborted() { Some(dropped?) } else { self.unless_damaged(inode, dropped)? };
+                self.fs.xattrs(self.inode).edit(handle, values, |edit| xattr::release_values(edit, DROPPED_PER_HANDLE));
+            let more = if self.fs.journal.is_aborted() {
+                Some(dropped?)
+            } else {
+                self.fs.unless_damaged(self.inode, dropped)?
+            };
             if more != Some(true) {
                 return Ok(());
             }

@@ -18,7 +18,7 @@ use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeRef};
+use crate::inode::InodeRef;
 use crate::reserve::Caller;
 use crate::xattr::{Joinable, Reference, SharedBlocks, XattrError, XattrSource, XattrStore};
 use crate::xattr_view::{XattrView, not_theirs};
@@ -71,19 +71,18 @@ pub(crate) struct XattrEdit<'a> {
     changed: bool,
 }
 
-impl Filesystem {
+impl XattrView<'_> {
     /// Runs a change of attributes, with the values in inodes of their own that it may need. If the change is refused,
     /// nothing has changed; a later failure aborts the transaction.
-    pub(crate) fn edit_xattrs<R>(
+    pub(crate) fn edit<R>(
         &self,
         handle: &mut Handle,
-        inode: &Arc<Inode>,
         values: &Values,
         f: impl FnOnce(&mut XattrEdit<'_>) -> std::result::Result<R, XattrError<Error>>,
     ) -> Result<R> {
-        let mut edit = XattrEdit { view: XattrView { fs: self, inode }, handle, values, changed: false };
+        let mut edit = XattrEdit { view: XattrView { fs: self.fs, inode: self.inode }, handle, values, changed: false };
         let r = f(&mut edit).map_err(Error::from);
-        if edit.changed { self.whole(handle, r) } else { r }
+        if edit.changed { self.fs.whole(handle, r) } else { r }
     }
 }
 
@@ -220,7 +219,7 @@ impl XattrStore for XattrEdit<'_> {
         };
         self.changed = true;
         self.handle.set_opaque();
-        self.view.fs.refer_value(self.handle, self.view.inode, value, how)
+        self.view.fs.xattrs(self.view.inode).refer(self.handle, value, how)
     }
 
     fn charge(&mut self, before: &[ExternalValue], after: &[ExternalValue]) -> Result<()> {

@@ -16,9 +16,17 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::xattr::{self, SharedBlocks, XattrError, XattrSource};
 
+#[derive(Clone, Copy)]
 pub(crate) struct XattrView<'a> {
     pub fs: &'a Filesystem,
     pub inode: &'a Arc<Inode>,
+}
+
+impl Filesystem {
+    /// The attributes of `inode`.
+    pub(crate) fn xattrs<'a>(&'a self, inode: &'a Arc<Inode>) -> XattrView<'a> {
+        XattrView { fs: self, inode }
+    }
 }
 
 pub(crate) fn not_theirs(inode: &Inode, nr: BlockNr) -> Error {
@@ -86,19 +94,21 @@ impl XattrSource for XattrView<'_> {
     }
 
     fn value(&self, name: Name<'_>, there: ExternalValue) -> Result<Vec<u8>> {
-        self.fs.value_of(self.inode, name, there)
+        self.fs.xattrs(self.inode).stored_value(name, there)
     }
 }
 
-impl Filesystem {
+impl XattrView<'_> {
     /// The number of values that the attributes of a newly read inode refer to, for the quotas of its owners. It is 0
     /// if quotas do not count the inode, or if the attributes are damaged.
-    pub(crate) fn count_values(&self, inode: &Arc<Inode>) -> Result<u32> {
-        let counts = self.geo.ea_inode && !inode.of_value.load(Ordering::Acquire) && self.counts_owners(inode.ino);
+    pub(crate) fn count_values(&self) -> Result<u32> {
+        let counts = self.fs.geo.ea_inode
+            && !self.inode.of_value.load(Ordering::Acquire)
+            && self.fs.counts_owners(self.inode.ino);
         if !counts {
             return Ok(0);
         }
-        match xattr::outside(&XattrView { fs: self, inode }).map_err(Error::from) {
+        match xattr::outside(self).map_err(Error::from) {
             Ok(values) => Ok(values.len() as u32),
             Err(e) if e.is_corruption() => Ok(0),
             Err(e) => Err(e),

@@ -51,7 +51,6 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::volume::Volume;
 use crate::xattr;
-use crate::xattr_view::XattrView;
 
 /// The encryption of an inode, which is read when it is first needed.
 #[derive(Clone, Copy)]
@@ -129,7 +128,7 @@ impl<'a> CryptView<'a> {
             return Ok(Some(crypt));
         }
         let damaged = |detail: String| Error::corrupt(Damage::Xattr, detail).of(self.inode.ino);
-        let stored = xattr::get_stored(&XattrView { fs: self.fs, inode: self.inode }, CONTEXT)?;
+        let stored = xattr::get_stored(&self.fs.xattrs(self.inode), CONTEXT)?;
         let stored = stored.ok_or_else(|| damaged("it is encrypted, and has no encryption context".into()))?;
         let context = Context::decode(&stored)
             .map_err(|e| damaged(format!("its encryption context: {e}")))?

@@ -101,9 +101,8 @@ impl Filesystem {
             if self.is_inline(dir) {
                 self.inline(dir).move_directory_out(handle)?;
             }
-            self.edit_xattrs(handle, dir, &Values::default(), |edit| {
-                xattr::set_stored(edit, CONTEXT, &context.encode())
-            })?;
+            self.xattrs(dir)
+                .edit(handle, &Values::default(), |edit| xattr::set_stored(edit, CONTEXT, &context.encode()))?;
             {
                 let mut m = dir.meta.write();
                 m.desc.flags.insert(InodeFlags::ENCRYPT);

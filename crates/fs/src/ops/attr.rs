@@ -16,7 +16,6 @@ use crate::ops::flags::Change;
 use crate::ops::names::privileges;
 use crate::xattr;
 use crate::xattr_store::Values;
-use crate::xattr_view::XattrView;
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +154,7 @@ impl Filesystem {
         let mut values = Values::default();
         if let Some(mode) = set.mode.filter(|_| chmod) {
             // The mode also changes the access ACL. Reading the ACL first shows its damage before anything has changed.
-            let stored = xattr::chmod_value(&XattrView { fs: self, inode }, mode)?;
+            let stored = xattr::chmod_value(&self.xattrs(inode), mode)?;
             values = op.prepare_values(inode, stored.as_slice())?;
         }
         if set.uid.is_some() || set.gid.is_some() {
@@ -169,7 +168,7 @@ impl Filesystem {
         self.transact_whole(if chmod { credits::CHMOD + values.credits } else { credits::SETATTR }, |handle| {
             // The step that may run out of space comes first: the ACL, whose block other inodes may share.
             if let Some(mode) = set.mode.filter(|_| chmod) {
-                self.edit_xattrs(handle, inode, &values, |edit| xattr::chmod_acl(edit, mode))?;
+                self.xattrs(inode).edit(handle, &values, |edit| xattr::chmod_acl(edit, mode))?;
             }
             {
                 let mut m = inode.meta.write();

@@ -38,7 +38,6 @@ use crate::reserve::Caller;
 use crate::volume::Volume;
 use crate::xattr::{self, AclKind};
 use crate::xattr_store::Values;
-use crate::xattr_view::XattrView;
 
 /// The creator's credentials. The caller checks permissions (under FUSE, the kernel does).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -255,7 +254,7 @@ impl Operation<'_> {
         if !self.fs.geo.ea_inode || !self.fs.has_acls() || is_link {
             return Ok(Values::default());
         }
-        let Some(default) = xattr::get_acl(&XattrView { fs: self.fs, inode: dir }, AclKind::Default)? else {
+        let Some(default) = xattr::get_acl(&self.fs.xattrs(dir), AclKind::Default)? else {
             return Ok(Values::default());
         };
         let inherited = inherit(&self.parent(&dir.meta.read().desc, Some(&default)), node.mode, cred);
@@ -285,7 +284,7 @@ impl Operation<'_> {
         let default_acl = match kind {
             FileType::Symlink => None,
             _ if !self.fs.has_acls() => None,
-            _ => xattr::get_acl(&XattrView { fs: self.fs, inode: dir }, AclKind::Default)?,
+            _ => xattr::get_acl(&self.fs.xattrs(dir), AclKind::Default)?,
         };
         let parent = self.parent(&dir.meta.read().desc, default_acl.as_ref());
         let Inherited { acl, gid, mut flags, projid } = inherit(&parent, node.mode, cred);
@@ -313,13 +312,13 @@ impl Operation<'_> {
             // The context comes first. If there is too little room in the inode, the other attributes go to a block,
             // which inodes may share (Linux: `__ext4_new_inode`).
             if let Some(context) = context {
-                self.fs.edit_xattrs(handle, &inode, &Values::default(), |edit| {
-                    xattr::set_stored(edit, CONTEXT, &context.encode())
-                })?;
+                self.fs
+                    .xattrs(&inode)
+                    .edit(handle, &Values::default(), |edit| xattr::set_stored(edit, CONTEXT, &context.encode()))?;
             }
             // The ACLs come before the content, which may be stored in the inode and takes all of the remaining room.
             if acl.access.is_some() || acl.default.is_some() {
-                self.fs.edit_xattrs(handle, &inode, values, |edit| xattr::set_inherited(edit, &acl))?;
+                self.fs.xattrs(&inode).edit(handle, values, |edit| xattr::set_inherited(edit, &acl))?;
             }
             self.fill_new(handle, &inode, dir, node.target)?;
             self.fs.write_inode_data(handle, &inode)

@@ -142,7 +142,7 @@ impl Filesystem {
             (d.is_dir(), d.has_map(&self.geo) && !is_inline, d.file_acl.0 != 0)
         };
         let _held = self.check_eviction(inode)?;
-        let values = self.hold_last_values(inode)?;
+        let values = self.xattrs(inode).hold_last_values()?;
         let mut handle = if has_map {
             // This also cancels reservations without blocks.
             self.remove_all_blocks(inode)?
@@ -162,13 +162,13 @@ impl Filesystem {
         has_xattr: bool,
         values: &Values,
     ) -> Result<()> {
-        self.drop_values(handle, inode, values)?;
+        self.xattrs(inode).drop_values(handle, values)?;
         let credits = credits::EVICT + if has_xattr { credits::XATTR } else { 0 };
         if !handle.has_credits(self.with_quota_credits(credits)) {
             handle.restart(self.with_quota_credits(credits))?;
         }
         if has_xattr {
-            let released = self.edit_xattrs(handle, inode, values, |edit| xattr::release_all(edit));
+            let released = self.xattrs(inode).edit(handle, values, |edit| xattr::release_all(edit));
             if self.journal.is_aborted() {
                 released?;
             } else if self.unless_damaged(inode, released)?.is_none() {

@@ -402,10 +402,10 @@ impl Filesystem {
             return Ok(());
         }
         let _table = self.hold_slots([inode])?;
-        let values = if has_caps { self.hold_values(inode)? } else { Values::default() };
+        let values = if has_caps { self.xattrs(inode).hold_values()? } else { Values::default() };
         self.transact_whole(credits::CHMOD + values.credits, |handle| {
             if has_caps {
-                self.edit_xattrs(handle, inode, &values, |edit| xattr::remove(edit, b"security.capability"))?;
+                self.xattrs(inode).edit(handle, &values, |edit| xattr::remove(edit, b"security.capability"))?;
             }
             inode.meta.write().desc.mode &= !kill;
             let written = self.write_inode(handle, inode);

@@ -11,7 +11,6 @@ use crate::ops::flags::Change;
 use crate::volume::Volume;
 use crate::xattr::{self, SetMode, XattrError};
 use crate::xattr_store::XattrEdit;
-use crate::xattr_view::XattrView;
 
 /// The prefix of the names of ACLs.
 const ACLS: &[u8] = b"system.posix_acl_";
@@ -45,7 +44,7 @@ impl Filesystem {
     pub fn get_xattr(&self, inode: &InodeRef, name: &[u8]) -> Result<Vec<u8>> {
         self.check_namespace(name)?;
         let _shared = inode.rw.read();
-        self.watch(xattr::get(&XattrView { fs: self, inode }, name).map_err(Error::from))
+        self.watch(xattr::get(&self.xattrs(inode), name).map_err(Error::from))
     }
 
     /// All names, in storage order.
@@ -54,7 +53,7 @@ impl Filesystem {
     /// [`Error::Corrupt`] if the attributes are damaged; [`Error::Device`] if their block cannot be read.
     pub fn list_xattrs(&self, inode: &InodeRef) -> Result<Vec<Vec<u8>>> {
         let _shared = inode.rw.read();
-        let mut names = self.watch(xattr::list(&XattrView { fs: self, inode }).map_err(Error::from))?;
+        let mut names = self.watch(xattr::list(&self.xattrs(inode)).map_err(Error::from))?;
         names.retain(|name| self.check_namespace(name).is_ok());
         Ok(names)
     }
@@ -92,12 +91,12 @@ impl Filesystem {
             self.may_change(inode, Change::Xattr)?;
             let _table = self.hold_slots([inode])?;
             let stored = match value {
-                Some(value) if self.geo.ea_inode => xattr::stored_value(&XattrView { fs: self, inode }, name, value)?,
+                Some(value) if self.geo.ea_inode => xattr::stored_value(&self.xattrs(inode), name, value)?,
                 _ => None,
             };
             let values = op.prepare_values(inode, stored.as_slice())?;
             self.transact_whole(credits::SET_XATTR + values.credits, |handle| {
-                self.edit_xattrs(handle, inode, &values, &change)?;
+                self.xattrs(inode).edit(handle, &values, &change)?;
                 inode.meta.write().desc.ctime = self.now();
                 let written = self.write_inode(handle, inode);
                 self.whole(handle, written)
