@@ -41,7 +41,7 @@ impl Filesystem {
         let journal = self.journal.clone();
         start("extant-journal", Box::new(move || journal.run()))?;
         let weak = Arc::downgrade(self);
-        let retire = move || while weak.upgrade().is_some_and(|fs| fs.retire_step(STEP)) {};
+        let retire = move || while weak.upgrade().is_some_and(|fs| fs.retirement().step(STEP)) {};
         start("extant-retire", Box::new(retire))?;
         let weak = Arc::downgrade(self);
         let ask = move || while weak.upgrade().is_some_and(|fs| fs.ask_step(STEP)) {};

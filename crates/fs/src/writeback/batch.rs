@@ -137,6 +137,6 @@ impl Batch {
             _ => return,
         }
         let Some(fs) = self.inode.fs.upgrade() else { return };
-        fs.retire(&self.inode, Retirer::Completion);
+        fs.retirement().retire(&self.inode, Retirer::Completion);
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! The thread that wrote a batch retires it, if it waits for its requests or if all of them have already completed (an
 //! image file that the kernel caches). Otherwise a separate thread retires it, because that takes a handle; completions
-//! wake that thread ([`Filesystem::retire_step`]). A writer that does not wait leaves work to that thread if it cannot
+//! wake that thread ([`Retirement::step`]). A writer that does not wait leaves work to that thread if it cannot
 //! get the necessary handle immediately ([`patience`]). A batch that needs no handle (overwrites) is retired where it
 //! completes. Without threads the writer waits.
 //!
@@ -48,11 +48,14 @@ use crate::filesystem::Filesystem;
 use crate::handles::finish_open;
 use crate::inode::Inode;
 use crate::map::Progress;
+use crate::maps::Maps;
 use crate::ops::credits;
 use crate::ops::disk_size::Move;
 use crate::volume::Volume;
+use crate::writeback::asks::Ask;
 use crate::writeback::batch::{Batch, Completed, Piece, Retirer, Then, WritebackReason};
 use crate::writeback::patience::Patience;
+use crate::writeback::state::Writeback;
 
 impl AddressSpaceOps for Inode {
     fn write_pages(inodes: &[Arc<Inode>]) {
@@ -74,6 +77,33 @@ impl AddressSpaceOps for Inode {
 
     fn listed(&self) -> &Listed {
         &self.listed
+    }
+}
+
+impl Inode {
+    /// Whether the inode's times must still be written. The times of an inode without a name need not be: it does not
+    /// survive a crash, and while the mount is frozen the times would have to wait for the thaw.
+    fn times_wait(&self) -> bool {
+        if !self.meta.read().lazy_times {
+            return false;
+        }
+        let mut m = self.meta.write();
+        m.lazy_times &= m.desc.links > 0;
+        m.lazy_times
+    }
+}
+
+/// The end of writes whose data is on the device: their blocks are mapped, their pages clean and their tokens closed.
+#[derive(Clone, Copy)]
+pub(crate) struct Retirement<'a> {
+    maps: &'a Maps,
+    writeback: &'a Writeback<Inode, Ask, Completed>,
+}
+
+impl Filesystem {
+    /// The end of writes whose data is on the device.
+    pub(crate) fn retirement(&self) -> Retirement<'_> {
+        Retirement { maps: &self.maps, writeback: &self.writeback }
     }
 }
 
@@ -146,83 +176,16 @@ impl Volume {
     }
 }
 
-impl Filesystem {
+impl Retirement<'_> {
     /// Makes blocks dirty again that were taken but not sent.
     fn put_back(&self, inode: &Arc<Inode>, start: u64, blocks: u32) {
         let again = inode.pages.finish(start, blocks, RunCompletion::Redirty);
-        let bytes = u64::from(blocks) << self.geo.block_bits;
+        let bytes = u64::from(blocks) << self.maps.geo.block_bits;
         self.writeback.flusher.put_back(u64::from(inode.ino.0), bytes, again, inode);
     }
 }
 
-impl Filesystem {
-    /// Whether the inode's times must still be written. The times of an inode without a name need not be: it does not
-    /// survive a crash, and while the mount is frozen the times would have to wait for the thaw.
-    fn times_wait(&self, inode: &Inode) -> bool {
-        if !inode.meta.read().lazy_times {
-            return false;
-        }
-        let mut m = inode.meta.write();
-        m.lazy_times &= m.desc.links > 0;
-        m.lazy_times
-    }
-
-    /// Writes the times, with the given handle or a new one.
-    fn write_times(&self, inode: &Arc<Inode>, handle: Option<Handle>) {
-        let written = handle.map_or_else(|| self.start(credits::INODE), Ok).and_then(|mut handle| {
-            let r = self.write_inode(&mut handle, inode);
-            if !inode.is_dir() {
-                handle.set_described();
-            }
-            self.end(handle, r)
-        });
-        if let Err(e) = written {
-            inode.meta.write().lazy_times = false;
-            self.note_loss(inode, None, &e);
-            inode.losses.record(inode.ino, None, e);
-        }
-    }
-
-    /// Starts writing all dirty data of the inode, and waits until it can be read back from the device. The caller
-    /// holds no handle.
-    pub(crate) fn write_and_wait(&self, inode: &Arc<Inode>) {
-        if !inode.pages.is_empty() {
-            self.writeback_plug(WritebackReason::Background, Patience::Finishes).write_pages(inode);
-        }
-        inode.writes.wait();
-    }
-
-    /// Records a lost write of the inode in the superblock and in the mount's ledger. The caller records it in the
-    /// inode's own.
-    fn note_loss(&self, inode: &Inode, blocks: Option<Range<u64>>, e: &Error) {
-        self.note_error(e);
-        self.writeback.losses.record(inode.ino, blocks, e.clone());
-    }
-
-    /// Retires the inode's batches that have completed, oldest first, unless another thread is doing so. Beginning with
-    /// the first batch for which this thread may not take a handle, it leaves them to the thread that may.
-    fn retire(&self, inode: &Arc<Inode>, by: Retirer) {
-        let mut any = false;
-        while let Some(batch) = inode.batches.begin() {
-            let Some(mut handle) = self.handle_of(&batch, by) else {
-                inode.batches.end(false);
-                self.retire_later((inode.clone(), None));
-                break;
-            };
-            let (pieces, token) = batch.work.lock().take().unzip();
-            let failed = std::mem::take(&mut *batch.failed.lock());
-            self.retire_pieces(inode, pieces.unwrap_or_default(), failed, batch.size, &mut handle);
-            // Remove the batch from the queue before its token closes, so that a thread which waits for the token finds
-            // it removed.
-            inode.batches.end(true);
-            drop(token);
-            any = true;
-        }
-        if any {
-            self.writeback.flusher.settled(u64::from(inode.ino.0), &**inode);
-        }
-    }
-
+impl Maps {
     /// The handle to begin with; `None` if the retirer may not take those that the batch needs.
     fn handle_of(&self, batch: &Batch, by: Retirer) -> Option<Option<Handle>> {
         match by {
@@ -236,42 +199,6 @@ impl Filesystem {
                 }),
             },
         }
-    }
-
-    /// Makes pieces readable from the device whose requests have completed, except those in `failed`. `open` is a
-    /// handle to begin with.
-    fn retire_pieces(
-        &self,
-        inode: &Arc<Inode>,
-        pieces: Vec<Piece>,
-        failed: Vec<(usize, extant_block::Error)>,
-        size: u64,
-        open: &mut Option<Handle>,
-    ) {
-        for (index, mut piece) in pieces.into_iter().enumerate() {
-            let settled = match failed.iter().find(|(at, _)| *at == index) {
-                Some((_, e)) => {
-                    if let Then::Map(chosen) = std::mem::replace(&mut piece.then, Then::Nothing) {
-                        self.placement.alloc.cancel(chosen);
-                    }
-                    Err(Error::Device(e.clone()))
-                }
-                None => self.settle_piece(open, inode, &mut piece, size).inspect_err(|e| {
-                    if let Some(handle) = open.take() {
-                        let _ = self.end::<()>(handle, Err(e.clone()));
-                    }
-                }),
-            };
-            match settled {
-                Ok(()) => {
-                    inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Written);
-                    inode.losses.written();
-                    self.writeback.written(u64::from(piece.len) << self.geo.block_bits);
-                }
-                Err(e) => self.lose(inode, &piece, e),
-            }
-        }
-        finish_open(open);
     }
 
     /// Retires one piece whose data is on the device. `open` is a handle from the previous piece, and for the next one.
@@ -336,6 +263,91 @@ impl Filesystem {
         }
         Ok(())
     }
+}
+
+impl Retirement<'_> {
+    /// Writes the times, with the given handle or a new one.
+    fn write_times(&self, inode: &Arc<Inode>, handle: Option<Handle>) {
+        let written = handle.map_or_else(|| self.maps.start(credits::INODE), Ok).and_then(|mut handle| {
+            let r = self.maps.write_inode(&mut handle, inode);
+            if !inode.is_dir() {
+                handle.set_described();
+            }
+            self.maps.end(handle, r)
+        });
+        if let Err(e) = written {
+            inode.meta.write().lazy_times = false;
+            self.note_loss(inode, None, &e);
+            inode.losses.record(inode.ino, None, e);
+        }
+    }
+
+    /// Records a lost write of the inode in the superblock and in the mount's ledger. The caller records it in the
+    /// inode's own.
+    fn note_loss(&self, inode: &Inode, blocks: Option<Range<u64>>, e: &Error) {
+        self.maps.note_error(e);
+        self.writeback.losses.record(inode.ino, blocks, e.clone());
+    }
+
+    /// Retires the inode's batches that have completed, oldest first, unless another thread is doing so. Beginning with
+    /// the first batch for which this thread may not take a handle, it leaves them to the thread that may.
+    fn retire(&self, inode: &Arc<Inode>, by: Retirer) {
+        let mut any = false;
+        while let Some(batch) = inode.batches.begin() {
+            let Some(mut handle) = self.maps.handle_of(&batch, by) else {
+                inode.batches.end(false);
+                self.leave((inode.clone(), None));
+                break;
+            };
+            let (pieces, token) = batch.work.lock().take().unzip();
+            let failed = std::mem::take(&mut *batch.failed.lock());
+            self.retire_pieces(inode, pieces.unwrap_or_default(), failed, batch.size, &mut handle);
+            // Remove the batch from the queue before its token closes, so that a thread which waits for the token finds
+            // it removed.
+            inode.batches.end(true);
+            drop(token);
+            any = true;
+        }
+        if any {
+            self.writeback.flusher.settled(u64::from(inode.ino.0), &**inode);
+        }
+    }
+
+    /// Makes pieces readable from the device whose requests have completed, except those in `failed`. `open` is a
+    /// handle to begin with.
+    fn retire_pieces(
+        &self,
+        inode: &Arc<Inode>,
+        pieces: Vec<Piece>,
+        failed: Vec<(usize, extant_block::Error)>,
+        size: u64,
+        open: &mut Option<Handle>,
+    ) {
+        for (index, mut piece) in pieces.into_iter().enumerate() {
+            let settled = match failed.iter().find(|(at, _)| *at == index) {
+                Some((_, e)) => {
+                    if let Then::Map(chosen) = std::mem::replace(&mut piece.then, Then::Nothing) {
+                        self.maps.placement.alloc.cancel(chosen);
+                    }
+                    Err(Error::Device(e.clone()))
+                }
+                None => self.maps.settle_piece(open, inode, &mut piece, size).inspect_err(|e| {
+                    if let Some(handle) = open.take() {
+                        let _ = self.maps.end::<()>(handle, Err(e.clone()));
+                    }
+                }),
+            };
+            match settled {
+                Ok(()) => {
+                    inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Written);
+                    inode.losses.written();
+                    self.writeback.written(u64::from(piece.len) << self.maps.geo.block_bits);
+                }
+                Err(e) => self.lose(inode, &piece, e),
+            }
+        }
+        finish_open(open);
+    }
 
     /// Records that the data of a piece is lost: in the ledgers, by dropping it from the pages, and by releasing its
     /// reserved space. Blocks that have been written again meanwhile keep their newer data and its reservation.
@@ -344,34 +356,45 @@ impl Filesystem {
         self.note_loss(inode, Some(start..start + u64::from(piece.len)), &e);
         inode.pages.lose(start, piece.len, &inode.losses, e, |start, blocks| {
             let _map = inode.map.write();
-            self.forget_status(inode, LogicalBlock(start as u32), blocks.into());
+            self.maps.forget_status(inode, LogicalBlock(start as u32), blocks.into());
         });
-        self.writeback.flusher.written(u64::from(piece.len) << self.geo.block_bits);
+        self.writeback.flusher.written(u64::from(piece.len) << self.maps.geo.block_bits);
     }
 
     /// Leaves the inode to the thread that may wait. If that thread has ended, this thread retires the batches: the
     /// journal then refuses handles immediately, and the tokens of the inode close.
-    fn retire_later(&self, work: Completed) {
-        self.writeback.completed.push(vec![work]).into_iter().for_each(|work| self.retire_now(work));
+    fn leave(&self, work: Completed) {
+        self.writeback.completed.push(vec![work]).into_iter().for_each(|work| self.retire_all(work));
     }
 
     /// One round of the thread that retires batches. Returns false if the thread must end.
-    pub(crate) fn retire_step(&self, wait: Duration) -> bool {
+    pub(crate) fn step(&self, wait: Duration) -> bool {
         let work = self.writeback.completed.take(1, wait);
         let goes_on = work.is_some();
-        work.into_iter().flatten().for_each(|work| self.retire_now(work));
+        work.into_iter().flatten().for_each(|work| self.retire_all(work));
         goes_on
     }
 
-    fn retire_now(&self, (inode, times): Completed) {
+    fn retire_all(&self, (inode, times): Completed) {
         self.retire(&inode, Retirer::Waits);
         if let Some(token) = times {
-            if self.times_wait(&inode) {
+            if inode.times_wait() {
                 self.write_times(&inode, None);
             }
             drop(token);
             self.writeback.flusher.settled(u64::from(inode.ino.0), &*inode);
         }
+    }
+}
+
+impl Filesystem {
+    /// Starts writing all dirty data of the inode, and waits until it can be read back from the device. The caller
+    /// holds no handle.
+    pub(crate) fn write_and_wait(&self, inode: &Arc<Inode>) {
+        if !inode.pages.is_empty() {
+            self.writeback_plug(WritebackReason::Background, Patience::Finishes).write_pages(inode);
+        }
+        inode.writes.wait();
     }
 }
 
@@ -403,7 +426,7 @@ fn split_vecs(vecs: Vec<BioVec>, max: usize) -> (Vec<BioVec>, Vec<BioVec>) {
     (slice_vecs(&vecs, 0, max), slice_vecs(&vecs, max, total - max))
 }
 
-impl Filesystem {
+impl Maps {
     /// Adds chosen blocks whose data is on the device to the file, and moves the size on disk up to `end`. Returns the
     /// number of added blocks, even if others failed.
     pub(crate) fn map_written(

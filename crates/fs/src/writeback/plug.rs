@@ -270,14 +270,14 @@ impl<'f> WritebackPlug<'f> {
         for run in runs {
             let mut done = 0;
             if written.is_err() {
-                fs.put_back(inode, run.start, run.blocks);
+                fs.retirement().put_back(inode, run.start, run.blocks);
                 continue;
             }
             let (lblk, blocks) = (LogicalBlock(run.start as u32), run.blocks);
             let run = match fs.encryption(inode).sealed_run(run) {
                 Ok(run) => run,
                 Err(e) => {
-                    fs.lose(inode, &Piece { lblk, len: blocks, then: Then::Nothing }, e);
+                    fs.retirement().lose(inode, &Piece { lblk, len: blocks, then: Then::Nothing }, e);
                     continue;
                 }
             };
@@ -292,13 +292,13 @@ impl<'f> WritebackPlug<'f> {
                         pieces.push(piece);
                     }
                     Err(e) if self.leaves() && no_space::may_come(&e) => {
-                        fs.put_back(inode, u64::from(lblk.0), run.blocks - done);
+                        fs.retirement().put_back(inode, u64::from(lblk.0), run.blocks - done);
                         written = Err(Obstacle::NoSpace);
                         break;
                     }
                     Err(e) => {
                         // No place was found for the rest of the run.
-                        fs.lose(inode, &Piece { lblk, len: run.blocks - done, then: Then::Nothing }, e);
+                        fs.retirement().lose(inode, &Piece { lblk, len: run.blocks - done, then: Then::Nothing }, e);
                         break;
                     }
                 }
@@ -466,22 +466,22 @@ impl<'f> WritebackPlug<'f> {
                 batch.wait_for_requests();
             }
             if batch.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-                fs.retire(&batch.inode, if leaves { Retirer::Tries } else { Retirer::Waits });
+                fs.retirement().retire(&batch.inode, if leaves { Retirer::Tries } else { Retirer::Waits });
             }
         }
         for inode in std::mem::take(&mut self.inodes) {
-            if fs.times_wait(&inode) {
+            if inode.times_wait() {
                 // The eviction of the inode either waits for this token, or has removed the last name before the second
                 // check. Without the token, the inode's number could belong to another inode when the times are
                 // written.
                 let token = inode.writes.open();
-                if fs.times_wait(&inode) {
+                if inode.times_wait() {
                     let handle = if leaves { fs.try_start(credits::INODE) } else { None };
                     if leaves && handle.is_none() {
-                        fs.retire_later((inode, Some(token)));
+                        fs.retirement().leave((inode, Some(token)));
                         continue;
                     }
-                    fs.write_times(&inode, handle);
+                    fs.retirement().write_times(&inode, handle);
                 }
             }
             fs.writeback.flusher.settled(u64::from(inode.ino.0), &*inode);
