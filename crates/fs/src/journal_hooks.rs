@@ -7,7 +7,7 @@
 //! # Locking
 //! None of its own. [`Hooks`] says which locks of the journal its callers hold.
 
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use extant_journal::{Handle, Hooks};
 use extant_ondisk::BlockNr;
@@ -22,39 +22,39 @@ pub(crate) struct JournalHooks {
 
 impl Hooks for JournalHooks {
     fn released(&self, freed: Vec<(BlockNr, u32)>) {
-        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
-            if fs.options.discard == Some(true) {
-                let block = u64::from(fs.geo.block_size);
+        if let Some(volume) = self.volume() {
+            if volume.options.discard == Some(true) {
+                let block = u64::from(volume.geo.block_size);
                 for (start, len) in &freed {
                     // Failure is harmless: the device keeps the blocks.
-                    let _ = fs.dev.discard(start.0 * block, u64::from(*len) * block);
+                    let _ = volume.dev.discard(start.0 * block, u64::from(*len) * block);
                 }
             }
-            fs.placement.alloc.release(&freed);
+            volume.placement.alloc.release(&freed);
         }
     }
 
     fn closing(&self, handle: &mut Handle) -> extant_journal::Result<()> {
-        let Some(fs) = self.fs.get() else { return Ok(()) };
-        let Some(fs) = fs.upgrade() else {
+        let Some(orphans) = self.orphans.get() else { return Ok(()) };
+        let Some(orphans) = orphans.upgrade() else {
             // The records of orphans are gone with the mount.
             return Err(extant_journal::Error::Aborted { cause: "the mount has ended".to_owned() });
         };
-        fs.place_orphans(handle).map_err(|e| match e {
+        orphans.place_pending(handle).map_err(|e| match e {
             Error::Device(e) => extant_journal::Error::Device(e),
             e => extant_journal::Error::HalfDone { cause: e.to_string() },
         })
     }
 
     fn log_free(&self) {
-        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
-            fs.write_errors();
+        if let Some(volume) = self.volume() {
+            volume.write_errors();
         }
     }
 
     fn aborted(&self, error: &extant_journal::Error) {
-        if let Some(fs) = self.fs.get().and_then(Weak::upgrade) {
-            fs.note_aborted(error.clone());
+        if let Some(volume) = self.volume() {
+            volume.note_aborted(error.clone());
         }
     }
 }

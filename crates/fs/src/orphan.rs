@@ -4,7 +4,7 @@
 //! reasons, and it remains until neither applies. A record is a slot of the orphan file (feature `orphan_file`). If
 //! that is full or absent, it is a place on the list that starts at `s_last_orphan` and continues through `i_dtime`.
 //!
-//! A new record is *pending*: it gets its place when its transaction closes ([`Filesystem::place_orphans`]). A crash
+//! A new record is *pending*: it gets its place when its transaction closes ([`Orphans::place_pending`]). A crash
 //! shows no other state of a transaction, so nothing is lost. Most files are freed in the transaction that removes
 //! their last name. They get no place at all, and neither the superblock nor the orphan file changes. (Linux gives a
 //! place at once, under one lock for the list, or to one of the blocks of the orphan file.)
@@ -33,6 +33,7 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::MapState;
+use crate::volume::Volume;
 
 static RECORDS_CLASS: LockClass = LockClass::new("orphan records", 54);
 static CLASS: LockClass = LockClass::new("orphans", 55);
@@ -87,6 +88,7 @@ struct Places {
 }
 
 pub(crate) struct Orphans {
+    volume: Arc<Volume>,
     shards: Box<[Line]>,
     /// The shards with pending records, one bit each.
     ///
@@ -99,11 +101,11 @@ pub(crate) struct Orphans {
 }
 
 impl Orphans {
-    pub(crate) fn new() -> Orphans {
+    pub(crate) fn new(volume: Arc<Volume>) -> Orphans {
         let shards = (0..1 << SHARD_BITS).map(|_| Line(Mutex::new(&RECORDS_CLASS, Records::default()))).collect();
         let places = Places { place: HashMap::default(), list: Vec::new(), behind: 0, free: Vec::new(), file: None };
         let (waiting, superblock) = (AtomicU64::new(0), OnceLock::new());
-        Orphans { shards, waiting, places: Mutex::new(&CLASS, places), superblock }
+        Orphans { volume, shards, waiting, places: Mutex::new(&CLASS, places), superblock }
     }
 
     fn records(&self, ino: InodeNr) -> &Mutex<Records> {
@@ -227,6 +229,165 @@ pub(crate) struct OrphanFile {
     pub used: Vec<(u32, u32, InodeNr)>,
 }
 
+impl Orphans {
+    /// Sets one slot of the orphan file. 1 credit.
+    fn set_slot(
+        &self,
+        handle: &mut Handle,
+        places: &Places,
+        block: u32,
+        slot: u32,
+        ino: Option<InodeNr>,
+    ) -> Result<()> {
+        let (seed, blocks) = places.file.as_ref().expect("a place in the file implies the file");
+        let nr = blocks[block as usize];
+        let buffer = self.volume.cache.get(nr)?;
+        if !buffer.verified() {
+            buffer.read(|b| orphan::verify(b, nr, *seed))?;
+            buffer.set_verified();
+        }
+        handle.modify(&buffer, BufKind::Table, |b| {
+            orphan::set_slot(b, slot as usize, ino);
+            orphan::update_checksum(b, nr, *seed);
+        });
+        Ok(())
+    }
+
+    /// Records the inode as an orphan, unless it is already recorded. 2 credits (superblock or orphan file block,
+    /// inode). The caller writes the inode afterwards, under the same handle.
+    pub(crate) fn add(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
+        if !self.volume.has_log {
+            // Only a log ensures that the list never contradicts the inodes. E2fsck finds the orphans without the list,
+            // but gives up if the list is inconsistent (as in Linux).
+            return Ok(());
+        }
+        if self.superblock.get().is_none() {
+            // If another thread was first, it has set the same buffer.
+            let _ = self.superblock.set(self.volume.cache.get(self.volume.sb_place.0)?);
+        }
+        let mut records = self.records(inode.ino).lock();
+        if records.contains(inode.ino) {
+            return Ok(());
+        }
+        handle.set_opaque();
+        // For the block with its place.
+        handle.put_aside();
+        records.pending.insert(inode.ino, inode.clone());
+        self.note_waiting(inode.ino);
+        Ok(())
+    }
+
+    /// Gives the pending records their places, because their transaction closes. The credits are those that
+    /// [`Filesystem::add`] has put aside. The inodes' blocks in their tables belong to the transaction already.
+    pub(crate) fn place_pending(&self, handle: &mut Handle) -> Result<()> {
+        let pending = self.take_pending();
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let mut s = self.places.lock();
+        let listed = s.list.len();
+        for inode in pending {
+            let place = match s.free.last().copied() {
+                Some((block, slot)) => match self.set_slot(handle, &s, block, slot, Some(inode.ino)) {
+                    Ok(()) => {
+                        s.free.pop();
+                        Place::File { block, slot }
+                    }
+                    Err(e) => {
+                        // The list needs no block that might be unreadable.
+                        if e.is_corruption() {
+                            self.volume.placement.groups.keep_damage(e);
+                        }
+                        Place::List
+                    }
+                },
+                None => Place::List,
+            };
+            s.place.insert(inode.ino, place);
+            if place == Place::List {
+                let next = s.list.last().map_or(s.behind, |i| i.ino.0);
+                self.write_next(handle, &inode, next)?;
+                s.list.push(inode);
+            }
+        }
+        match s.list.get(listed..).and_then(<[_]>::last).map(|inode| inode.ino) {
+            Some(head) => self.volume.modify_superblock(handle, |sb| sb.set_last_orphan(Some(head))),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the number of the inode that follows this one on the list. The rest of the inode in its table stays as
+    /// the transaction has it, because the inode in memory may be ahead of it.
+    fn write_next(&self, handle: &mut Handle, inode: &Arc<Inode>, next: u32) -> Result<()> {
+        let (buffer, offset) = self.volume.inode_slot(inode.ino)?;
+        let place = offset..offset + self.volume.geo.inode_size;
+        inode.meta.write().desc.dtime = next;
+        Ok(handle.modify(&buffer, BufKind::Table, |b| {
+            let mut desc = InodeDesc::parse(&b[place.clone()], inode.ino, &self.volume.geo)?;
+            desc.dtime = next;
+            desc.encode_into(&mut b[place], inode.ino, &self.volume.geo)
+        })?)
+    }
+
+    /// Removes the inode's record, unless there is none or another reason needs it. 2 credits. Afterwards its `dtime`
+    /// is 0; the caller writes the inode.
+    /// A truncation holds the inode's lock, but an operation that removes its last name or adds its first does not.
+    /// That operation changes the link count before it comes here. So if both run at the same time, at least one of
+    /// them sees the other.
+    pub(crate) fn remove(&self, handle: &mut Handle, inode: &Arc<Inode>, over: Over) -> Result<()> {
+        let mut records = self.records(inode.ino).lock();
+        if over != Over::Nameless {
+            records.cut.remove(&inode.ino);
+        }
+        let needed = match over {
+            Over::Nameless => records.cut.contains(&inode.ino),
+            Over::Truncation => inode.links() == 0,
+            Over::All => false,
+        };
+        if needed {
+            return Ok(());
+        }
+        if records.pending.remove(&inode.ino).is_some() {
+            // The handle belongs to the transaction in which the record was made, because it has no place yet.
+            handle.set_opaque();
+            handle.take_back();
+            return Ok(());
+        }
+        if !records.placed.contains(&inode.ino) {
+            return Ok(());
+        }
+        let mut s = self.places.lock();
+        let place = s.place.get(&inode.ino).copied().expect("placed");
+        handle.set_opaque();
+        match place {
+            Place::File { block, slot } => {
+                self.set_slot(handle, &s, block, slot, None)?;
+                s.free.push((block, slot));
+            }
+            Place::List => {
+                // Search from the end, because the newest inode is usually removed first.
+                let at = s.list.iter().rposition(|i| Arc::ptr_eq(i, inode)).expect("listed");
+                let older = at.checked_sub(1).map_or(s.behind, |i| s.list[i].ino.0);
+                match s.list.get(at + 1).cloned() {
+                    None => self.volume.modify_superblock(handle, |sb| {
+                        sb.set_last_orphan((older != 0).then_some(InodeNr(older)));
+                    })?,
+                    Some(newer) => {
+                        self.write_next(handle, &newer, older).inspect_err(|_| {
+                            newer.meta.write().desc.dtime = inode.ino.0;
+                        })?;
+                    }
+                }
+                inode.meta.write().desc.dtime = 0;
+                s.list.remove(at);
+            }
+        }
+        s.place.remove(&inode.ino);
+        records.placed.remove(&inode.ino);
+        Ok(())
+    }
+}
+
 impl Filesystem {
     /// Reads the orphan file; `None` if there is none. Fails if one of its blocks is damaged (Linux:
     /// `ext4_init_orphan_info`).
@@ -251,164 +412,6 @@ impl Filesystem {
             buffer.read(|b| used.extend(orphan::used_slots(b).map(|(slot, ino)| (i as u32, slot as u32, ino))));
         }
         Ok(Some(OrphanFile { seed, blocks, used }))
-    }
-
-    /// Sets one slot of the orphan file. 1 credit.
-    fn set_orphan_slot(
-        &self,
-        handle: &mut Handle,
-        places: &Places,
-        block: u32,
-        slot: u32,
-        ino: Option<InodeNr>,
-    ) -> Result<()> {
-        let (seed, blocks) = places.file.as_ref().expect("a place in the file implies the file");
-        let nr = blocks[block as usize];
-        let buffer = self.cache.get(nr)?;
-        if !buffer.verified() {
-            buffer.read(|b| orphan::verify(b, nr, *seed))?;
-            buffer.set_verified();
-        }
-        handle.modify(&buffer, BufKind::Table, |b| {
-            orphan::set_slot(b, slot as usize, ino);
-            orphan::update_checksum(b, nr, *seed);
-        });
-        Ok(())
-    }
-
-    /// Records the inode as an orphan, unless it is already recorded. 2 credits (superblock or orphan file block,
-    /// inode). The caller writes the inode afterwards, under the same handle.
-    pub(crate) fn orphan_add(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
-        if !self.has_log {
-            // Only a log ensures that the list never contradicts the inodes. E2fsck finds the orphans without the list,
-            // but gives up if the list is inconsistent (as in Linux).
-            return Ok(());
-        }
-        if self.orphans.superblock.get().is_none() {
-            // If another thread was first, it has set the same buffer.
-            let _ = self.orphans.superblock.set(self.cache.get(self.sb_place.0)?);
-        }
-        let mut records = self.orphans.records(inode.ino).lock();
-        if records.contains(inode.ino) {
-            return Ok(());
-        }
-        handle.set_opaque();
-        // For the block with its place.
-        handle.put_aside();
-        records.pending.insert(inode.ino, inode.clone());
-        self.orphans.note_waiting(inode.ino);
-        Ok(())
-    }
-
-    /// Gives the pending records their places, because their transaction closes. The credits are those that
-    /// [`Filesystem::orphan_add`] has put aside. The inodes' blocks in their tables belong to the transaction already.
-    pub(crate) fn place_orphans(&self, handle: &mut Handle) -> Result<()> {
-        let pending = self.orphans.take_pending();
-        if pending.is_empty() {
-            return Ok(());
-        }
-        let mut s = self.orphans.places.lock();
-        let listed = s.list.len();
-        for inode in pending {
-            let place = match s.free.last().copied() {
-                Some((block, slot)) => match self.set_orphan_slot(handle, &s, block, slot, Some(inode.ino)) {
-                    Ok(()) => {
-                        s.free.pop();
-                        Place::File { block, slot }
-                    }
-                    Err(e) => {
-                        // The list needs no block that might be unreadable.
-                        if e.is_corruption() {
-                            self.placement.groups.keep_damage(e);
-                        }
-                        Place::List
-                    }
-                },
-                None => Place::List,
-            };
-            s.place.insert(inode.ino, place);
-            if place == Place::List {
-                let next = s.list.last().map_or(s.behind, |i| i.ino.0);
-                self.write_next_orphan(handle, &inode, next)?;
-                s.list.push(inode);
-            }
-        }
-        match s.list.get(listed..).and_then(<[_]>::last).map(|inode| inode.ino) {
-            Some(head) => self.modify_superblock(handle, |sb| sb.set_last_orphan(Some(head))),
-            None => Ok(()),
-        }
-    }
-
-    /// Writes the number of the inode that follows this one on the list. The rest of the inode in its table stays as
-    /// the transaction has it, because the inode in memory may be ahead of it.
-    fn write_next_orphan(&self, handle: &mut Handle, inode: &Arc<Inode>, next: u32) -> Result<()> {
-        let (buffer, offset) = self.inode_slot(inode.ino)?;
-        let place = offset..offset + self.geo.inode_size;
-        inode.meta.write().desc.dtime = next;
-        Ok(handle.modify(&buffer, BufKind::Table, |b| {
-            let mut desc = InodeDesc::parse(&b[place.clone()], inode.ino, &self.geo)?;
-            desc.dtime = next;
-            desc.encode_into(&mut b[place], inode.ino, &self.geo)
-        })?)
-    }
-
-    /// Removes the inode's record, unless there is none or another reason needs it. 2 credits. Afterwards its `dtime`
-    /// is 0; the caller writes the inode.
-    /// A truncation holds the inode's lock, but an operation that removes its last name or adds its first does not.
-    /// That operation changes the link count before it comes here. So if both run at the same time, at least one of
-    /// them sees the other.
-    pub(crate) fn orphan_remove(&self, handle: &mut Handle, inode: &Arc<Inode>, over: Over) -> Result<()> {
-        let mut records = self.orphans.records(inode.ino).lock();
-        if over != Over::Nameless {
-            records.cut.remove(&inode.ino);
-        }
-        let needed = match over {
-            Over::Nameless => records.cut.contains(&inode.ino),
-            Over::Truncation => inode.links() == 0,
-            Over::All => false,
-        };
-        if needed {
-            return Ok(());
-        }
-        if records.pending.remove(&inode.ino).is_some() {
-            // The handle belongs to the transaction in which the record was made, because it has no place yet.
-            handle.set_opaque();
-            handle.take_back();
-            return Ok(());
-        }
-        if !records.placed.contains(&inode.ino) {
-            return Ok(());
-        }
-        let mut s = self.orphans.places.lock();
-        let place = s.place.get(&inode.ino).copied().expect("placed");
-        handle.set_opaque();
-        match place {
-            Place::File { block, slot } => {
-                self.set_orphan_slot(handle, &s, block, slot, None)?;
-                s.free.push((block, slot));
-            }
-            Place::List => {
-                // Search from the end, because the newest inode is usually removed first.
-                let at = s.list.iter().rposition(|i| Arc::ptr_eq(i, inode)).expect("listed");
-                let older = at.checked_sub(1).map_or(s.behind, |i| s.list[i].ino.0);
-                match s.list.get(at + 1).cloned() {
-                    None => self.modify_superblock(handle, |sb| {
-                        sb.set_last_orphan((older != 0).then_some(InodeNr(older)));
-                    })?,
-                    Some(newer) => {
-                        newer.meta.write().desc.dtime = older;
-                        self.write_inode(handle, &newer).inspect_err(|_| {
-                            newer.meta.write().desc.dtime = inode.ino.0;
-                        })?;
-                    }
-                }
-                inode.meta.write().desc.dtime = 0;
-                s.list.remove(at);
-            }
-        }
-        s.place.remove(&inode.ino);
-        records.placed.remove(&inode.ino);
-        Ok(())
     }
 }
 
@@ -460,17 +463,18 @@ mod tests {
                 }
                 faulty.clear();
             };
-            let add = |handle: &mut Handle| fs.orphan_add(handle, &f).and_then(|()| fs.write_inode(handle, &f));
-            let remove =
-                |handle: &mut Handle| fs.orphan_remove(handle, &f, Over::All).and_then(|()| fs.write_inode(handle, &f));
-            all_fail(Filesystem::orphan_add);
+            let add = |handle: &mut Handle| fs.orphans.add(handle, &f).and_then(|()| fs.write_inode(handle, &f));
+            let remove = |handle: &mut Handle| {
+                fs.orphans.remove(handle, &f, Over::All).and_then(|()| fs.write_inode(handle, &f))
+            };
+            all_fail(|fs, handle, inode| fs.orphans.add(handle, inode));
             fs.transact(3, add).expect("readable");
             assert_eq!(recorded(&fs), (1, 1, 0, free), "{features}");
             fs.sync().expect("committed");
             assert_eq!(recorded(&fs), (1, 0, listed, free - taken), "{features}");
             if taken == 1 {
                 // The superblock stays in memory, but the blocks of the orphan file do not.
-                all_fail(|fs, handle, inode| fs.orphan_remove(handle, inode, Over::All));
+                all_fail(|fs, handle, inode| fs.orphans.remove(handle, inode, Over::All));
             }
             fs.transact(3, remove).expect("readable");
             assert_eq!(recorded(&fs), (0, 0, 0, free), "{features}");

@@ -378,9 +378,9 @@ impl XattrView<'_> {
             }
         }
         if !was_value {
-            self.fs.orphan_remove(handle, value, Over::Nameless)?;
+            self.fs.orphans.remove(handle, value, Over::Nameless)?;
         } else if next == 0 {
-            self.fs.orphan_add(handle, value)?;
+            self.fs.orphans.add(handle, value)?;
         }
         self.fs.write_inode(handle, value)
     }

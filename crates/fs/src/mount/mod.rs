@@ -327,7 +327,7 @@ fn gather(
         _ => None,
     };
     let has_log = location.is_some();
-    let hooks = Arc::new(JournalHooks { fs: OnceLock::new() });
+    let hooks = Arc::new(JournalHooks::default());
     // A journal of another disk, or one that is only borrowed, has none: no test replays them there.
     let own_log = journal_file.as_ref().is_some_and(|j| !j.is_external() && !j.super_block().is_borrowed());
     let fast_commits = options.fast_commits && own_log && suits(&sb);
@@ -487,7 +487,7 @@ impl Parts {
         let fs = Arc::new_cyclic(|me: &Weak<Filesystem>| Filesystem {
             me: me.clone(),
             inodes: InodeTable::new(volume.budget.clone()),
-            orphans: Arc::new(Orphans::new()),
+            orphans: Arc::new(Orphans::new(volume.clone())),
             renames: Mutex::new(&filesystem::RENAME_CLASS, ()),
             evictions: Evictions::new(),
             writeback,
@@ -496,7 +496,7 @@ impl Parts {
             shared_values: Default::default(),
             maps: Maps { quotas: Quotas::new(volume.clone()), volume },
         });
-        let _ = hooks.fs.set(fs.me.clone());
+        hooks.connect(&fs.volume, &fs.orphans);
         // Structures that grow with the disk are always in memory. The caches get the rest, but at least half of the
         // budget.
         let fixed = fs.placement.fixed_bytes().min(fs.budget.limit() / 2);

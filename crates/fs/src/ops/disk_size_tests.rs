@@ -163,7 +163,7 @@ fn fail_truncation(w: &mut World) {
 fn begin_truncation(w: &mut World) {
     w.fs.orphans.note_cut(w.file.ino);
     let begun = w.fs.transact(credits::TRUNCATE_BEGIN, |handle| {
-        w.fs.orphan_add(handle, &w.file)?;
+        w.fs.orphans.add(handle, &w.file)?;
         w.fs.move_size(handle, &w.file, 2 * BLOCK, Move::Exactly)
     });
     begun.expect("begun");

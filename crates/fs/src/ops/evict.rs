@@ -175,7 +175,7 @@ impl Filesystem {
                 inode.meta.write().desc.file_acl = BlockNr(0);
             }
         }
-        self.orphan_remove(handle, inode, Over::All)?;
+        self.orphans.remove(handle, inode, Over::All)?;
         {
             let mut m = inode.meta.write();
             m.desc.dtime = (self.now().seconds.max(1)) as u32;

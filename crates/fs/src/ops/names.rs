@@ -181,14 +181,14 @@ impl Filesystem {
                     // have removed the last name without seeing it as the last link; now it is the last. Or a link
                     // elsewhere may have added the first name without seeing it as the first; the inode is then no
                     // longer an orphan.
-                    let known = if from_nothing { self.orphan_remove(handle, inode, Over::Nameless) } else { Ok(()) };
+                    let known = if from_nothing { self.orphans.remove(handle, inode, Over::Nameless) } else { Ok(()) };
                     let undone = known.and_then(|()| self.drop_link(handle, inode, now));
                     self.whole(handle, undone)?;
                     return Err(e);
                 }
                 let done = (|| {
                     if from_nothing {
-                        self.orphan_remove(handle, inode, Over::Nameless)?;
+                        self.orphans.remove(handle, inode, Over::Nameless)?;
                     }
                     self.write_inode(handle, inode)?;
                     self.stamp(handle, dir, now)
@@ -315,7 +315,7 @@ impl Filesystem {
 
     fn lost_last_name(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
         self.evictions.lost_last_name(inode, self.options.clock.now_ns());
-        self.orphan_add(handle, inode)?;
+        self.orphans.add(handle, inode)?;
         self.write_inode(handle, inode)
     }
 

@@ -119,7 +119,7 @@ impl Operation<'_> {
     /// leak it.
     pub(crate) fn unname(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
         inode.meta.write().desc.links = 0;
-        let recorded = self.fs.orphan_add(handle, inode).and_then(|()| self.fs.write_inode(handle, inode));
+        let recorded = self.fs.orphans.add(handle, inode).and_then(|()| self.fs.write_inode(handle, inode));
         self.fs.whole(handle, recorded)
     }
 }

@@ -48,7 +48,7 @@ impl Filesystem {
         }
         self.orphans.note_cut(inode.ino);
         self.transact(credits::TRUNCATE_BEGIN, |handle| {
-            self.orphan_add(handle, inode)?;
+            self.orphans.add(handle, inode)?;
             // This also applies if the size on disk increases here, because data before the new end is waiting for
             // writeback. A hole may follow that data, and nothing else would ever move the size on disk over the hole
             // (Linux: `ext4_setattr` does the same).
@@ -64,7 +64,7 @@ impl Filesystem {
             if !handle.has_credits(credits) {
                 handle.restart(credits)?;
             }
-            self.orphan_remove(handle, inode, Over::Truncation)?;
+            self.orphans.remove(handle, inode, Over::Truncation)?;
             self.write_inode_data(handle, inode)
         })(&mut handle);
         self.end(handle, r)
