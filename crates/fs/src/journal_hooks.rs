@@ -13,11 +13,26 @@ use extant_journal::{Handle, Hooks};
 use extant_ondisk::BlockNr;
 
 use crate::error::Error;
-use crate::filesystem::Filesystem;
+use crate::orphan::Orphans;
+use crate::volume::Volume;
 
-/// The journal's calls to the file system, held weakly: the journal belongs to the file system.
+/// The journal's calls to the parts above it, held weakly: the journal belongs to the volume.
+#[derive(Default)]
 pub(crate) struct JournalHooks {
-    pub fs: OnceLock<Weak<Filesystem>>,
+    volume: OnceLock<Weak<Volume>>,
+    orphans: OnceLock<Weak<Orphans>>,
+}
+
+impl JournalHooks {
+    /// Connects the journal with the parts above it, which exist later than it.
+    pub(crate) fn connect(&self, volume: &Arc<Volume>, orphans: &Arc<Orphans>) {
+        let _ = self.orphans.set(Arc::downgrade(orphans));
+        let _ = self.volume.set(Arc::downgrade(volume));
+    }
+
+    fn volume(&self) -> Option<Arc<Volume>> {
+        self.volume.get()?.upgrade()
+    }
 }
 
 impl Hooks for JournalHooks {
