@@ -397,8 +397,7 @@ impl XattrView<'_> {
             if !handle.has_credits(credits) {
                 handle.restart(credits)?;
             }
-            let dropped =
-                self.fs.xattrs(self.inode).edit(handle, values, |edit| xattr::release_values(edit, DROPPED_PER_HANDLE));
+            let dropped = self.edit(handle, values, |edit| xattr::release_values(edit, DROPPED_PER_HANDLE));
             let more = if self.fs.journal.is_aborted() {
                 Some(dropped?)
             } else {

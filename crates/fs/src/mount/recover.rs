@@ -316,7 +316,7 @@ fn end_orphans(fs: &Arc<Filesystem>, file: Option<OrphanFile>, portion: &mut Vec
             if inode.links() == 0 {
                 drop(inode); // this was the last reference, so the inode is queued for eviction
             } else {
-                unless_damaged(fs, fs.finish_truncate(&inode))?;
+                unless_damaged(fs, fs.content(&inode).finish_truncate())?;
             }
         }
         fs.drain_evictions();

@@ -144,7 +144,7 @@ impl Filesystem {
                 let cluster_bits = self.geo.block_bits + self.geo.cluster_bits;
                 let units = size.div_ceil(1 << cluster_bits) << (cluster_bits - 9);
                 if size != inode.size() || self.is_left_behind(inode) || units < inode.meta.read().desc.blocks {
-                    self.truncate_locked(inode, size)?;
+                    self.content(inode).truncate(size)?;
                 }
                 true
             }

@@ -20,10 +20,12 @@ use extant_ondisk::inode::{FileType, InodeFlags};
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
+use crate::maps::Maps;
 use crate::ops::credits;
 use crate::ops::disk_size::Move;
 use crate::ops::flags::Change;
 use crate::ops::mapping::Want;
+use crate::ops::pages::ContentView;
 use crate::options::Atime;
 use crate::volume::Volume;
 use crate::writeback::batch::WritebackReason;
@@ -67,6 +69,126 @@ impl Volume {
     }
 }
 
+impl Maps {
+    /// Whether every block of the range is mapped and written, so that an overwrite needs no metadata.
+    fn all_written(&self, inode: &Arc<Inode>, pos: u64, len: u64) -> Result<bool> {
+        let bits = self.geo.block_bits;
+        let (mut lblk, last) = ((pos >> bits) as u32, ((pos + len - 1) >> bits) as u32);
+        loop {
+            let (n, state) = self.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
+            if !matches!(state, EsState::Written(_)) {
+                return Ok(false);
+            }
+            if n > last - lblk {
+                return Ok(true);
+            }
+            lblk += n;
+        }
+    }
+
+    /// Writes whole blocks (the last may end with the file): allocates the missing ones, then writes from the caller's
+    /// memory. Returns how much was written before space ran out; the size is then where the data ends.
+    fn write_through(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<usize> {
+        let bits = self.geo.block_bits;
+        let mut end = pos + data.len() as u64;
+        let mut at = 0usize;
+        while at < data.len() {
+            let abs = pos + at as u64;
+            let lblk = LogicalBlock((abs >> bits) as u32);
+            let want = ((data.len() - at) as u64).div_ceil(1 << bits).min(u64::from(u32::MAX)) as u32;
+            let (len, state) = self.status(inode, lblk, want)?;
+            match state {
+                EsState::Written(block) => {
+                    at += self.write_piece(block, len, &data[at..])?;
+                }
+                EsState::Unwritten(block) => {
+                    let n = self.write_piece(block, len, &data[at..])?;
+                    match self.finish_unwritten(inode, lblk, len, (abs + n as u64).min(end)) {
+                        Err(e) if at > 0 && e.is_no_space() => break,
+                        r => r?,
+                    }
+                    at += n;
+                }
+                EsState::Hole | EsState::Delayed if !self.placement.alloc.cluster_size().is_one() => {
+                    let filled = self.transact(self.allocate_credits(inode, len), |handle| {
+                        self.fill_hole(handle, inode, lblk, len, WritebackReason::Background)?;
+                        self.write_inode_data(handle, inode)
+                    });
+                    match filled {
+                        Err(e) if at > 0 && e.is_no_space() => break,
+                        r => r?,
+                    }
+                }
+                EsState::Hole | EsState::Delayed => {
+                    let want = if state == EsState::Delayed { Want::Promised { more: 0 } } else { Want::Written };
+                    let chosen = match self.choose_blocks(inode, lblk, len, want, None, WritebackReason::Background) {
+                        Err(e) if at > 0 && e.is_no_space() => break,
+                        r => r?.0,
+                    };
+                    // Write the data first: after an error or a crash here, nothing refers to these blocks.
+                    let n = match self.write_piece(chosen.start, chosen.len, &data[at..]) {
+                        Ok(n) => n,
+                        Err(e) => {
+                            self.placement.alloc.cancel(chosen);
+                            return Err(e);
+                        }
+                    };
+                    let (mapped, r) = self.map_written(inode, lblk, chosen, (abs + n as u64).min(end));
+                    at += n.min((mapped as usize) << bits);
+                    match r {
+                        Err(e) if at > 0 && e.is_no_space() => break,
+                        r => r?,
+                    }
+                }
+            }
+        }
+        end = end.min(pos + at as u64);
+        if inode.meta.read().desc.size < end {
+            self.transact(credits::DISK_SIZE, |handle| self.move_size(handle, inode, end, Move::AtLeast))?;
+        }
+        Ok(at)
+    }
+}
+
+impl ContentView<'_> {
+    /// As [`Filesystem::write_once`]. The caller holds the inode's lock exclusively, and the range is within the
+    /// format's limits.
+    fn write_locked(&self, pos: u64, data: &[u8]) -> Result<(usize, u64)> {
+        if self.fs.inline(self.inode).write(pos, data)? {
+            return Ok((data.len(), 0));
+        }
+        let bs = u64::from(self.fs.geo.block_size);
+        let old = self.inode.size();
+        let end = pos + data.len() as u64;
+        self.prepare_end(pos)?;
+        let aligned = pos.is_multiple_of(bs) && (end.is_multiple_of(bs) || end >= old);
+        let through = match self.fs.options.write_through_bytes {
+            // The plaintext of an encrypted file exists only in folios.
+            Some(min)
+                if aligned
+                    && self.inode.crypt.get().is_none()
+                    && !self.inode.pages.overlaps(pos, data.len() as u64) =>
+            {
+                data.len() as u64 >= min || self.fs.all_written(self.inode, pos, data.len() as u64)?
+            }
+            _ => false,
+        };
+        if through {
+            self.fs.stats.writes_through.inc();
+            if !self.inode.pages.is_empty() && self.inode.meta.read().desc.size < end {
+                // The size on disk must not advance past data that waits to be written.
+                self.write_and_wait();
+            }
+            // [`ContentView::prepare_end`] has already handled the end of the file.
+            self.prepare_size(pos.min(old))?;
+            Ok((self.fs.write_through(self.inode, pos, data)?, 0))
+        } else {
+            self.fs.stats.writes_delayed.inc();
+            self.write_delayed(pos, data)
+        }
+    }
+}
+
 impl Filesystem {
     /// Reads up to `buf.len()` bytes at `pos`. Returns the number of bytes before the end of the file.
     ///
@@ -92,8 +214,8 @@ impl Filesystem {
             }
             let protected = !self.rescues() && inode.meta.flags().contains(InodeFlags::VERITY);
             self.watch(match protected {
-                true => self.read_verified(inode, pos, &mut buf[..n]),
-                false => self.read_locked(inode, pos, &mut buf[..n]),
+                true => self.content(inode).read_verified(pos, &mut buf[..n]),
+                false => self.content(inode).read_locked(pos, &mut buf[..n]),
             })?;
             n
         };
@@ -198,7 +320,7 @@ impl Filesystem {
         } else if flags.kill_capabilities {
             self.kill_bits(inode, 0)?;
         }
-        let written = self.write_locked(inode, pos, data)?;
+        let written = self.content(inode).write_locked(pos, data)?;
         if !flags.keep_times {
             let now = self.now();
             let mut m = inode.meta.write();
@@ -209,117 +331,5 @@ impl Filesystem {
             self.writeback.note_dirty(inode.ino, inode, 0);
         }
         Ok(written)
-    }
-
-    /// As [`Filesystem::write_once`]. The caller holds the inode's lock exclusively, and the range is within the
-    /// format's limits.
-    fn write_locked(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<(usize, u64)> {
-        if self.inline(inode).write(pos, data)? {
-            return Ok((data.len(), 0));
-        }
-        let bs = u64::from(self.geo.block_size);
-        let old = inode.size();
-        let end = pos + data.len() as u64;
-        self.prepare_end(inode, pos)?;
-        let aligned = pos.is_multiple_of(bs) && (end.is_multiple_of(bs) || end >= old);
-        let through = match self.options.write_through_bytes {
-            // The plaintext of an encrypted file exists only in folios.
-            Some(min) if aligned && inode.crypt.get().is_none() && !inode.pages.overlaps(pos, data.len() as u64) => {
-                data.len() as u64 >= min || self.all_written(inode, pos, data.len() as u64)?
-            }
-            _ => false,
-        };
-        if through {
-            self.stats.writes_through.inc();
-            if !inode.pages.is_empty() && inode.meta.read().desc.size < end {
-                // The size on disk must not advance past data that waits to be written.
-                self.write_and_wait(inode);
-            }
-            // [`Filesystem::prepare_end`] has already handled the end of the file.
-            self.prepare_size(inode, pos.min(old))?;
-            Ok((self.write_through(inode, pos, data)?, 0))
-        } else {
-            self.stats.writes_delayed.inc();
-            self.write_delayed(inode, pos, data)
-        }
-    }
-
-    /// Whether every block of the range is mapped and written, so that an overwrite needs no metadata.
-    fn all_written(&self, inode: &Arc<Inode>, pos: u64, len: u64) -> Result<bool> {
-        let bits = self.geo.block_bits;
-        let (mut lblk, last) = ((pos >> bits) as u32, ((pos + len - 1) >> bits) as u32);
-        loop {
-            let (n, state) = self.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
-            if !matches!(state, EsState::Written(_)) {
-                return Ok(false);
-            }
-            if n > last - lblk {
-                return Ok(true);
-            }
-            lblk += n;
-        }
-    }
-
-    /// Writes whole blocks (the last may end with the file): allocates the missing ones, then writes from the caller's
-    /// memory. Returns how much was written before space ran out; the size is then where the data ends.
-    fn write_through(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<usize> {
-        let bits = self.geo.block_bits;
-        let mut end = pos + data.len() as u64;
-        let mut at = 0usize;
-        while at < data.len() {
-            let abs = pos + at as u64;
-            let lblk = LogicalBlock((abs >> bits) as u32);
-            let want = ((data.len() - at) as u64).div_ceil(1 << bits).min(u64::from(u32::MAX)) as u32;
-            let (len, state) = self.status(inode, lblk, want)?;
-            match state {
-                EsState::Written(block) => {
-                    at += self.write_piece(block, len, &data[at..])?;
-                }
-                EsState::Unwritten(block) => {
-                    let n = self.write_piece(block, len, &data[at..])?;
-                    match self.finish_unwritten(inode, lblk, len, (abs + n as u64).min(end)) {
-                        Err(e) if at > 0 && e.is_no_space() => break,
-                        r => r?,
-                    }
-                    at += n;
-                }
-                EsState::Hole | EsState::Delayed if !self.placement.alloc.cluster_size().is_one() => {
-                    let filled = self.transact(self.allocate_credits(inode, len), |handle| {
-                        self.fill_hole(handle, inode, lblk, len, WritebackReason::Background)?;
-                        self.write_inode_data(handle, inode)
-                    });
-                    match filled {
-                        Err(e) if at > 0 && e.is_no_space() => break,
-                        r => r?,
-                    }
-                }
-                EsState::Hole | EsState::Delayed => {
-                    let want = if state == EsState::Delayed { Want::Promised { more: 0 } } else { Want::Written };
-                    let chosen = match self.choose_blocks(inode, lblk, len, want, None, WritebackReason::Background) {
-                        Err(e) if at > 0 && e.is_no_space() => break,
-                        r => r?.0,
-                    };
-                    // Write the data first: after an error or a crash here, nothing refers to these blocks.
-                    let n = match self.write_piece(chosen.start, chosen.len, &data[at..]) {
-                        Ok(n) => n,
-                        Err(e) => {
-                            self.placement.alloc.cancel(chosen);
-                            return Err(e);
-                        }
-                    };
-                    let (mapped, r) = self.map_written(inode, lblk, chosen, (abs + n as u64).min(end));
-                    at += n.min((mapped as usize) << bits);
-                    match r {
-                        Err(e) if at > 0 && e.is_no_space() => break,
-                        r => r?,
-                    }
-                }
-            }
-        }
-        end = end.min(pos + at as u64);
-        if inode.meta.read().desc.size < end {
-            self.transact(credits::DISK_SIZE, |handle| self.move_size(handle, inode, end, Move::AtLeast))?;
-        }
-        Ok(at)
     }
 }

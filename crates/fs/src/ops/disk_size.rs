@@ -4,7 +4,7 @@
 //!
 //! [`Filesystem::move_size`] changes both. Only writes into folios change the size in memory without the other
 //! ([`extant_cache::AddressSpace::write`]). On the device, the rest of a block past a size may contain anything. Before
-//! an operation moves a size over it, `Filesystem::prepare_size` (`tail.rs`) writes zeros there.
+//! an operation moves a size over it, `ContentView::prepare_size` (`tail.rs`) writes zeros there.
 //!
 //! | step | prepared | in memory | on disk | behind the sizes afterwards |
 //! |---|---|---|---|---|

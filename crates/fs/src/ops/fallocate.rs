@@ -3,8 +3,6 @@
 //! # Locking
 //! `inode`, exclusively; `inode writeback` (25) while blocks change under folios.
 
-use std::sync::Arc;
-
 use extant_ondisk::LogicalBlock;
 use extant_ondisk::inode::FileType;
 
@@ -15,6 +13,7 @@ use crate::ops::credits;
 use crate::ops::disk_size::Move;
 use crate::ops::flags::Change;
 use crate::ops::mapping::LAST_BLOCK;
+use crate::ops::pages::ContentView;
 use crate::volume::Volume;
 use extant_es::EsState;
 
@@ -42,6 +41,128 @@ impl Volume {
         let bs = 1u64 << self.geo.block_bits;
         let stop = if end >= inode.size() { end.div_ceil(bs) } else { end / bs };
         (pos.div_ceil(bs), stop.min(u64::from(LAST_BLOCK.0) + 1))
+    }
+}
+
+impl ContentView<'_> {
+    pub(super) fn preallocate(&self, pos: u64, end: u64, keep_size: bool) -> Result<()> {
+        let bits = self.fs.geo.block_bits;
+        // Linux: `ext4_fallocate` compares with `i_disksize`.
+        let grows = !keep_size && (end > self.inode.size() || self.fs.is_left_behind(self.inode));
+        if grows {
+            self.prepare_size(end)?;
+        }
+        let mut lblk = (pos >> bits) as u32;
+        let last = ((end - 1) >> bits).min(u64::from(LAST_BLOCK.0)) as u32;
+        while lblk <= last {
+            let (n, state) = self.fs.status(self.inode, LogicalBlock(lblk), last - lblk + 1)?;
+            let n = if state == EsState::Hole {
+                let n = n.min(1 << 15);
+                self.fs.transact(self.fs.allocate_credits(self.inode, n), |handle| {
+                    let got = self.fs.preallocate_range(handle, self.inode, LogicalBlock(lblk), n)?;
+                    self.fs.write_inode_data(handle, self.inode)?;
+                    Ok(got)
+                })?
+            } else {
+                n
+            };
+            lblk = lblk.saturating_add(n);
+        }
+        if grows {
+            self.fs.transact(credits::DISK_SIZE, |handle| self.fs.move_size(handle, self.inode, end, Move::AtLeast))?;
+        }
+        Ok(())
+    }
+
+    /// Zeros a range without writing zeros. Its whole blocks become unwritten, and holes get unwritten blocks. Only
+    /// partial blocks at its ends are written (Linux: `ext4_zero_range`).
+    pub(super) fn zero_range(&self, pos: u64, end: u64, keep_size: bool) -> Result<()> {
+        self.zero_edges(pos, end)?;
+        let (first, stop) = self.fs.whole_blocks(self.inode, pos, end);
+        if first < stop {
+            let size = self.inode.size().min(end);
+            self.prepare_size(size)?;
+            let _wb = self.inode.wb.lock();
+            self.inode.writes.wait(); // as in `drop_pages`
+            let r = self.fs.unwrite(self.inode, LogicalBlock(first as u32), (stop - first) as u32, size);
+            self.drop_unwritten_pages(first, stop, r.is_ok());
+            r?;
+        }
+        self.preallocate(pos, end, keep_size)
+    }
+
+    /// Writes zeros to the partial blocks at the ends of the range, within the file.
+    pub(super) fn zero_edges(&self, pos: u64, end: u64) -> Result<()> {
+        let bs = 1u64 << self.fs.geo.block_bits;
+        let size = self.inode.size();
+        let data_end = end.min(size);
+        if pos < data_end {
+            // The partial blocks: a part of a single block, or the tail of the first and the head of the last.
+            let (first_end, last_start) = (pos.div_ceil(bs) * bs, data_end / bs * bs);
+            if pos / bs == (data_end - 1) / bs
+                && (!pos.is_multiple_of(bs) || (!data_end.is_multiple_of(bs) && data_end != size))
+            {
+                self.zero_cached(pos, data_end)?;
+            } else {
+                if !pos.is_multiple_of(bs) {
+                    self.zero_cached(pos, first_end.min(data_end))?;
+                }
+                if !data_end.is_multiple_of(bs) && data_end < size {
+                    self.zero_cached(last_start, data_end)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn punch(&self, pos: u64, end: u64) -> Result<()> {
+        let size = self.inode.size();
+        self.zero_edges(pos, end)?;
+        let (first, stop) = self.fs.whole_blocks(self.inode, pos, end);
+        if first >= stop {
+            return Ok(());
+        }
+        // Pending appends must not leave the size on disk before blocks that remain mapped after the hole.
+        let raise = size.min(end);
+        self.prepare_size(raise)?;
+        let _wb = self.inode.wb.lock();
+        self.inode.writes.wait(); // as in `drop_pages`
+        let removed = self.fs.remove_blocks(self.inode, LogicalBlock(first as u32), LogicalBlock((stop - 1) as u32));
+        self.drop_unwritten_pages(first, stop, removed.is_ok());
+        let mut handle = removed?;
+        let r = if self.inode.meta.read().desc.size < raise {
+            let credits = self.fs.with_quota_credits(credits::DISK_SIZE);
+            let enough = handle.has_credits(credits);
+            let room = if enough { Ok(()) } else { handle.restart(credits).map_err(Error::from) };
+            room.and_then(|()| self.fs.move_size(&mut handle, self.inode, raise, Move::AtLeast))
+        } else {
+            Ok(())
+        };
+        self.fs.end(handle, r)
+    }
+
+    /// As `Writeback::drop_pages`, for blocks whose content an operation removes. If the operation failed half-way
+    /// (not `all`), blocks that are still written keep their content in memory, because the device may have older
+    /// content.
+    pub(super) fn drop_unwritten_pages(&self, from: u64, to: u64, all: bool) {
+        let mut at = from;
+        while at < to {
+            let n = if all {
+                to - at
+            } else {
+                // If the map cannot be read, the state of its blocks is unknown.
+                let Ok((n, state)) = self.fs.status(self.inode, LogicalBlock(at as u32), (to - at) as u32) else {
+                    return;
+                };
+                if matches!(state, EsState::Written(_) | EsState::Delayed) {
+                    at += u64::from(n);
+                    continue;
+                }
+                u64::from(n)
+            };
+            self.fs.writeback.flusher.dropped(self.inode.pages.discard(at, at + n));
+            at += n;
+        }
     }
 }
 
@@ -77,131 +198,13 @@ impl Filesystem {
             self.inline(inode).move_out()?;
             self.check_form(inode)?;
             match mode {
-                FallocateMode::Allocate { keep_size } => self.preallocate(inode, pos, end, keep_size)?,
-                FallocateMode::PunchHole => self.punch(inode, pos, end.min(self.max_size(inode)))?,
-                FallocateMode::ZeroRange { keep_size } => self.zero_range(inode, pos, end, keep_size)?,
+                FallocateMode::Allocate { keep_size } => self.content(inode).preallocate(pos, end, keep_size)?,
+                FallocateMode::PunchHole => self.content(inode).punch(pos, end.min(self.max_size(inode)))?,
+                FallocateMode::ZeroRange { keep_size } => self.content(inode).zero_range(pos, end, keep_size)?,
             }
             let now = self.now();
             self.transact(credits::INODE, |handle| self.stamp(handle, inode, now))
         };
         self.change_data(inode, || op.retry_no_space(carve))
-    }
-
-    pub(super) fn preallocate(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {
-        let bits = self.geo.block_bits;
-        // Linux: `ext4_fallocate` compares with `i_disksize`.
-        let grows = !keep_size && (end > inode.size() || self.is_left_behind(inode));
-        if grows {
-            self.prepare_size(inode, end)?;
-        }
-        let mut lblk = (pos >> bits) as u32;
-        let last = ((end - 1) >> bits).min(u64::from(LAST_BLOCK.0)) as u32;
-        while lblk <= last {
-            let (n, state) = self.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
-            let n = if state == EsState::Hole {
-                let n = n.min(1 << 15);
-                self.transact(self.allocate_credits(inode, n), |handle| {
-                    let got = self.preallocate_range(handle, inode, LogicalBlock(lblk), n)?;
-                    self.write_inode_data(handle, inode)?;
-                    Ok(got)
-                })?
-            } else {
-                n
-            };
-            lblk = lblk.saturating_add(n);
-        }
-        if grows {
-            self.transact(credits::DISK_SIZE, |handle| self.move_size(handle, inode, end, Move::AtLeast))?;
-        }
-        Ok(())
-    }
-
-    /// Zeros a range without writing zeros. Its whole blocks become unwritten, and holes get unwritten blocks. Only
-    /// partial blocks at its ends are written (Linux: `ext4_zero_range`).
-    pub(super) fn zero_range(&self, inode: &Arc<Inode>, pos: u64, end: u64, keep_size: bool) -> Result<()> {
-        self.zero_edges(inode, pos, end)?;
-        let (first, stop) = self.whole_blocks(inode, pos, end);
-        if first < stop {
-            let size = inode.size().min(end);
-            self.prepare_size(inode, size)?;
-            let _wb = inode.wb.lock();
-            inode.writes.wait(); // as in `drop_pages`
-            let r = self.unwrite(inode, LogicalBlock(first as u32), (stop - first) as u32, size);
-            self.drop_unwritten_pages(inode, first, stop, r.is_ok());
-            r?;
-        }
-        self.preallocate(inode, pos, end, keep_size)
-    }
-
-    /// Writes zeros to the partial blocks at the ends of the range, within the file.
-    pub(super) fn zero_edges(&self, inode: &Arc<Inode>, pos: u64, end: u64) -> Result<()> {
-        let bs = 1u64 << self.geo.block_bits;
-        let size = inode.size();
-        let data_end = end.min(size);
-        if pos < data_end {
-            // The partial blocks: a part of a single block, or the tail of the first and the head of the last.
-            let (first_end, last_start) = (pos.div_ceil(bs) * bs, data_end / bs * bs);
-            if pos / bs == (data_end - 1) / bs
-                && (!pos.is_multiple_of(bs) || (!data_end.is_multiple_of(bs) && data_end != size))
-            {
-                self.zero_range_cached(inode, pos, data_end)?;
-            } else {
-                if !pos.is_multiple_of(bs) {
-                    self.zero_range_cached(inode, pos, first_end.min(data_end))?;
-                }
-                if !data_end.is_multiple_of(bs) && data_end < size {
-                    self.zero_range_cached(inode, last_start, data_end)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn punch(&self, inode: &Arc<Inode>, pos: u64, end: u64) -> Result<()> {
-        let size = inode.size();
-        self.zero_edges(inode, pos, end)?;
-        let (first, stop) = self.whole_blocks(inode, pos, end);
-        if first >= stop {
-            return Ok(());
-        }
-        // Pending appends must not leave the size on disk before blocks that remain mapped after the hole.
-        let raise = size.min(end);
-        self.prepare_size(inode, raise)?;
-        let _wb = inode.wb.lock();
-        inode.writes.wait(); // as in `drop_pages`
-        let removed = self.remove_blocks(inode, LogicalBlock(first as u32), LogicalBlock((stop - 1) as u32));
-        self.drop_unwritten_pages(inode, first, stop, removed.is_ok());
-        let mut handle = removed?;
-        let r = if inode.meta.read().desc.size < raise {
-            let credits = self.with_quota_credits(credits::DISK_SIZE);
-            let enough = handle.has_credits(credits);
-            let room = if enough { Ok(()) } else { handle.restart(credits).map_err(Error::from) };
-            room.and_then(|()| self.move_size(&mut handle, inode, raise, Move::AtLeast))
-        } else {
-            Ok(())
-        };
-        self.end(handle, r)
-    }
-
-    /// As `Writeback::drop_pages`, for blocks whose content an operation removes. If the operation failed half-way
-    /// (not `all`), blocks that are still written keep their content in memory, because the device may have older
-    /// content.
-    pub(super) fn drop_unwritten_pages(&self, inode: &Arc<Inode>, from: u64, to: u64, all: bool) {
-        let mut at = from;
-        while at < to {
-            let n = if all {
-                to - at
-            } else {
-                // If the map cannot be read, the state of its blocks is unknown.
-                let Ok((n, state)) = self.status(inode, LogicalBlock(at as u32), (to - at) as u32) else { return };
-                if matches!(state, EsState::Written(_) | EsState::Delayed) {
-                    at += u64::from(n);
-                    continue;
-                }
-                u64::from(n)
-            };
-            self.writeback.flusher.dropped(inode.pages.discard(at, at + n));
-            at += n;
-        }
     }
 }

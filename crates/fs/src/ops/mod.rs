@@ -41,7 +41,7 @@ pub(crate) mod mapping;
 pub(crate) mod names;
 mod new_inode;
 pub(crate) mod no_space;
-mod pages;
+pub(crate) mod pages;
 mod promises;
 mod rename;
 mod seek;

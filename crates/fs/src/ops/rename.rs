@@ -74,7 +74,7 @@ impl Filesystem {
             op.retry_no_space(|| op.rename_once(old_dir, old_name, new_dir, new_name, flags, written))?
         {
             let cursor = source.losses.open();
-            self.write_and_wait(&source);
+            self.content(&source).write_and_wait();
             source.losses.check(&cursor)?;
             written = Some(source.ino);
         }

@@ -1,21 +1,19 @@
 //! The end of a file, before an operation moves a size over it.
 //!
-//! Main functions: [`Filesystem::prepare_size`] and [`Filesystem::prepare_end`]; see the table in `disk_size.rs`.
+//! Main functions: [`ContentView::prepare_size`] and [`ContentView::prepare_end`]; see the table in `disk_size.rs`.
 //!
 //! What it does not do: move the sizes ([`super::disk_size`]).
 //!
 //! # Locking
 //! The inode's `inode` lock, exclusively.
 
-use std::sync::Arc;
-
 use extant_cache::Position;
 use extant_es::EsState;
 use extant_ondisk::LogicalBlock;
 
 use crate::error::Result;
-use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::ops::pages::ContentView;
 use crate::volume::Volume;
 use crate::writeback::batch::WritebackReason;
 use crate::writeback::patience::Patience;
@@ -31,67 +29,71 @@ impl Volume {
     }
 }
 
-impl Filesystem {
+impl ContentView<'_> {
     /// Called before an operation other than writeback moves the sizes to `to`. Neither move may expose bytes that an
     /// earlier truncation removed. Writeback cannot expose any, because it writes the blocks of a file in order. It
     /// skips only a block whose data is lost, which is like a hole.
-    pub(super) fn prepare_size(&self, inode: &Arc<Inode>, to: u64) -> Result<()> {
-        let size = inode.meta.read().desc.size;
-        if size < to && !size.is_multiple_of(u64::from(self.geo.block_size)) {
-            let block = size >> self.geo.block_bits;
+    pub(super) fn prepare_size(&self, to: u64) -> Result<()> {
+        let size = self.inode.meta.read().desc.size;
+        if size < to && !size.is_multiple_of(u64::from(self.fs.geo.block_size)) {
+            let block = size >> self.fs.geo.block_bits;
             // A block leaves memory only after the size on disk has passed it, or when its data is lost.
-            if !inode.pages.block_dirty(block) && inode.meta.read().desc.size == size {
-                let end = (block + 1) << self.geo.block_bits;
-                self.zero_range_cached(inode, size, end.min(inode.size()))?;
+            if !self.inode.pages.block_dirty(block) && self.inode.meta.read().desc.size == size {
+                let end = (block + 1) << self.fs.geo.block_bits;
+                self.zero_cached(size, end.min(self.inode.size()))?;
             }
-            self.write_tail(inode, size, inode.losses.position())?;
+            self.write_tail(size, self.inode.losses.position())?;
         }
-        self.prepare_end(inode, to)
+        self.prepare_end(to)
     }
 
-    /// As [`Filesystem::prepare_size`], but only for the size in memory. If the file grows to `to`, the rest of its
+    /// As [`ContentView::prepare_size`], but only for the size in memory. If the file grows to `to`, the rest of its
     /// last block becomes part of it. In memory these bytes are zero. On the device they may be anything, even if the
     /// block is clean, because a read may have cached it. Blocks past the end that a truncation could not free are
     /// freed first.
-    pub(super) fn prepare_end(&self, inode: &Arc<Inode>, to: u64) -> Result<()> {
-        let size = inode.size();
+    pub(super) fn prepare_end(&self, to: u64) -> Result<()> {
+        let size = self.inode.size();
         if to <= size {
             return Ok(());
         }
-        if self.orphans.is_cut_short(inode.ino) {
-            let _wb = inode.wb.lock();
-            inode.writes.wait();
-            self.finish_truncate(inode)?;
+        if self.fs.orphans.is_cut_short(self.inode.ino) {
+            let _wb = self.inode.wb.lock();
+            self.inode.writes.wait();
+            self.finish_truncate()?;
         }
-        if size.is_multiple_of(u64::from(self.geo.block_size)) {
+        if size.is_multiple_of(u64::from(self.fs.geo.block_size)) {
             return Ok(());
         }
-        let before = inode.losses.position();
-        let block = size >> self.geo.block_bits;
-        if !inode.pages.block_dirty(block) && self.has_content(inode, block)? {
+        let before = self.inode.losses.position();
+        let block = size >> self.fs.geo.block_bits;
+        if !self.inode.pages.block_dirty(block) && self.fs.has_content(self.inode, block)? {
             // Writing the last byte again makes the whole block dirty without changing it.
             let mut last = [0];
-            self.read_locked(inode, size - 1, &mut last)?;
-            self.write_delayed(inode, size - 1, &last)?;
+            self.read_locked(size - 1, &mut last)?;
+            self.write_delayed(size - 1, &last)?;
         }
-        self.write_tail(inode, size, before)
+        self.write_tail(size, before)
     }
 
     /// Writes the block at `pos`, an end of the file, if it is dirty, and waits for it. A larger size must not be
     /// durable before that, because a crash would expose bytes that an earlier truncation removed. Reports data lost
     /// since `before`.
-    fn write_tail(&self, inode: &Arc<Inode>, pos: u64, before: Position<'_>) -> Result<()> {
-        let block = pos >> self.geo.block_bits;
+    fn write_tail(&self, pos: u64, before: Position<'_>) -> Result<()> {
+        let block = pos >> self.fs.geo.block_bits;
         // Delayed and unwritten blocks read as zeros until their content is written.
-        if inode.pages.block_dirty(block)
-            && let (_, EsState::Written(_)) = self.status(inode, LogicalBlock(block as u32), 1)?
+        if self.inode.pages.block_dirty(block)
+            && let (_, EsState::Written(_)) = self.fs.status(self.inode, LogicalBlock(block as u32), 1)?
         {
             {
-                let _wb = inode.wb.lock();
-                self.writeback_plug(WritebackReason::Background, Patience::Sends).write_dirty(inode, block, block + 1);
+                let _wb = self.inode.wb.lock();
+                self.fs.writeback_plug(WritebackReason::Background, Patience::Sends).write_dirty(
+                    self.inode,
+                    block,
+                    block + 1,
+                );
             }
-            inode.writes.wait();
+            self.inode.writes.wait();
         }
-        Ok(inode.losses.lost_since(before)?)
+        Ok(self.inode.losses.lost_since(before)?)
     }
 }

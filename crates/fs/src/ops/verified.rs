@@ -5,31 +5,30 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use extant_ondisk::LogicalBlock;
 
 use crate::error::{Error, Result};
-use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::map::MapState;
+use crate::ops::pages::ContentView;
 use crate::verity::{DESCRIPTOR_BYTES, DESCRIPTOR_MAX, TREE_ALIGNMENT, Verity};
 
 fn wrong(inode: &Inode, detail: impl Into<String>) -> Error {
     Error::Unverified { ino: inode.ino, detail: detail.into() }
 }
 
-impl Filesystem {
+impl ContentView<'_> {
     /// Reads from a file with a Merkle tree, within its size.
     ///
     /// # Errors
     /// [`Error::Unverified`] if the content does not match the tree, or the tree cannot be used.
-    pub(crate) fn read_verified(&self, inode: &Arc<Inode>, pos: u64, buf: &mut [u8]) -> Result<()> {
-        let verity = match inode.verity.get() {
+    pub(crate) fn read_verified(&self, pos: u64, buf: &mut [u8]) -> Result<()> {
+        let verity = match self.inode.verity.get() {
             Some(verity) => verity,
             None => {
-                let loaded = self.load_verity(inode)?;
-                inode.verity.get_or_init(|| Box::new(loaded))
+                let loaded = self.load_verity()?;
+                self.inode.verity.get_or_init(|| Box::new(loaded))
             }
         };
         let bytes = 1u64 << verity.block_bits;
@@ -39,14 +38,14 @@ impl Filesystem {
             let start = number * bytes;
             block.fill(0);
             let length = bytes.min(verity.size - start) as usize;
-            self.read_locked(inode, start, &mut block[..length])?;
+            self.read_locked(start, &mut block[..length])?;
             let sound = verity.verify(number, &block, &mut verified, |above| {
                 let mut block = vec![0; bytes as usize];
-                self.read_device(inode, verity.tree_at + above * bytes, &mut block)?;
+                self.read_device(verity.tree_at + above * bytes, &mut block)?;
                 Ok(block)
             })?;
             if !sound {
-                return Err(wrong(inode, format!("the content at byte {start} is not that of its Merkle tree")));
+                return Err(wrong(self.inode, format!("the content at byte {start} is not that of its Merkle tree")));
             }
             let (from, to) = (pos.max(start), (pos + buf.len() as u64).min(start + length as u64));
             buf[(from - pos) as usize..(to - pos) as usize]
@@ -56,29 +55,29 @@ impl Filesystem {
     }
 
     /// Linux: `ext4_get_verity_descriptor_location`.
-    fn load_verity(&self, inode: &Arc<Inode>) -> Result<Verity> {
-        let (size, bits) = (inode.size(), self.geo.block_bits);
+    fn load_verity(&self) -> Result<Verity> {
+        let (size, bits) = (self.inode.size(), self.fs.geo.block_bits);
         let tree_at = size.next_multiple_of(TREE_ALIGNMENT);
         let first = u32::try_from(tree_at >> bits).map_err(|_| Error::FileTooBig)?;
         let mut end = 0u64;
-        let view = self.map_view(inode);
-        inode.map.read().walk(&view, LogicalBlock(first), |mapping| {
+        let view = self.fs.map_view(self.inode);
+        self.inode.map.read().walk(&view, LogicalBlock(first), |mapping| {
             if mapping.state != MapState::Hole {
                 end = (u64::from(mapping.lblk.0) + u64::from(mapping.len)) << bits;
             }
             ControlFlow::Continue(())
         })?;
         if end < tree_at + DESCRIPTOR_BYTES as u64 {
-            return Err(wrong(inode, "no Merkle tree behind its end"));
+            return Err(wrong(self.inode, "no Merkle tree behind its end"));
         }
         let mut length = [0; 4];
-        self.read_device(inode, end - 4, &mut length)?;
+        self.read_device(end - 4, &mut length)?;
         let length = u64::from(u32::from_le_bytes(length));
         let at = (end - 4).checked_sub(length).map(|at| at >> bits << bits);
         let at = at.filter(|at| *at >= tree_at && (DESCRIPTOR_BYTES as u64..=DESCRIPTOR_MAX).contains(&length));
-        let at = at.ok_or_else(|| wrong(inode, format!("a descriptor of {length} bytes")))?;
+        let at = at.ok_or_else(|| wrong(self.inode, format!("a descriptor of {length} bytes")))?;
         let mut descriptor = vec![0; DESCRIPTOR_BYTES];
-        self.read_device(inode, at, &mut descriptor)?;
-        Verity::parse(&descriptor, size).map_err(|detail| wrong(inode, format!("its descriptor: {detail}")))
+        self.read_device(at, &mut descriptor)?;
+        Verity::parse(&descriptor, size).map_err(|detail| wrong(self.inode, format!("its descriptor: {detail}")))
     }
 }

@@ -51,6 +51,7 @@ use crate::map::Progress;
 use crate::maps::Maps;
 use crate::ops::credits;
 use crate::ops::disk_size::Move;
+use crate::ops::pages::ContentView;
 use crate::volume::Volume;
 use crate::writeback::asks::Ask;
 use crate::writeback::batch::{Batch, Completed, Piece, Retirer, Then, WritebackReason};
@@ -387,14 +388,14 @@ impl Retirement<'_> {
     }
 }
 
-impl Filesystem {
+impl ContentView<'_> {
     /// Starts writing all dirty data of the inode, and waits until it can be read back from the device. The caller
     /// holds no handle.
-    pub(crate) fn write_and_wait(&self, inode: &Arc<Inode>) {
-        if !inode.pages.is_empty() {
-            self.writeback_plug(WritebackReason::Background, Patience::Finishes).write_pages(inode);
+    pub(crate) fn write_and_wait(&self) {
+        if !self.inode.pages.is_empty() {
+            self.fs.writeback_plug(WritebackReason::Background, Patience::Finishes).write_pages(self.inode);
         }
-        inode.writes.wait();
+        self.inode.writes.wait();
     }
 }
 
