@@ -1,6 +1,6 @@
 //! An operation that changes something, and the caller on whose behalf it runs.
 //!
-//! Main type: [`Operation`], which [`Filesystem::begin_change`] returns. [`Caller::run`] sets its caller.
+//! Main types: [`Operation`]; [`Change`], the part of it that needs no inode. [`Caller::run`] sets its caller.
 //!
 //! An operation owns three things. Its *passage* makes a freeze or an unmount wait for it ([`crate::lifecycle`]). Its
 //! *caller* is the user and group on whose account it takes space ([`crate::reserve`]). The inodes that it has *taken
@@ -41,6 +41,7 @@ use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::lifecycle::Passage;
 use crate::reserve::Caller;
+use crate::volume::Volume;
 
 #[derive(Clone, Copy)]
 struct Record {
@@ -74,37 +75,53 @@ impl Caller {
     }
 }
 
-/// An operation that changes `fs`, in progress until this is dropped. Operations of one thread end in the reverse order
-/// of their beginnings.
+/// A passage through the gate of the mount, and the thread's record of it, until this is dropped. Passages of one thread
+/// end in the reverse order of their beginnings.
+#[must_use]
+pub(crate) struct Change<'v> {
+    _passage: Passage<'v>,
+    _restore: Restore,
+}
+
+impl Volume {
+    /// Begins a change. Waits while the mount is frozen.
+    ///
+    /// # Errors
+    /// [`crate::Error::ReadOnly`] if nothing may be changed.
+    pub(crate) fn begin_change(&self) -> Result<Change<'_>> {
+        Ok(Change::new(self.lifecycle.enter(RECORD.get().depth > 0)?))
+    }
+
+    /// As [`Volume::begin_change`], but does not wait: `None` if it would have to wait, or if nothing may be changed.
+    pub(crate) fn try_begin_change(&self) -> Option<Change<'_>> {
+        self.lifecycle.try_enter(RECORD.get().depth > 0)?.ok().map(Change::new)
+    }
+}
+
+impl<'v> Change<'v> {
+    fn new(passage: Passage<'v>) -> Change<'v> {
+        let outer = RECORD.get();
+        let restore = Restore(RECORD.replace(Record { depth: outer.depth + 1, ..outer }), PhantomData);
+        Change { _passage: passage, _restore: restore }
+    }
+}
+
+/// An operation that changes files of `fs`, in progress until this is dropped.
 #[must_use]
 pub(crate) struct Operation<'fs> {
     pub(crate) fs: &'fs Filesystem,
     /// The number of inodes that the operation has created and taken back. Their evictions are queued like any other.
     pub(crate) taken_back: Cell<u64>,
-    _passage: Passage<'fs>,
-    _restore: Restore,
+    _change: Change<'fs>,
 }
 
-impl Filesystem {
-    /// Begins an operation that changes something. Waits while the mount is frozen.
+impl<'fs> Operation<'fs> {
+    /// Begins an operation, as [`Volume::begin_change`] does.
     ///
     /// # Errors
     /// [`crate::Error::ReadOnly`] if nothing may be changed.
-    pub(crate) fn begin_change(&self) -> Result<Operation<'_>> {
-        Ok(self.operation(self.lifecycle.enter(RECORD.get().depth > 0)?))
-    }
-
-    /// As [`Filesystem::begin_change`], but does not wait: `None` if it would have to wait, or if nothing may be
-    /// changed.
-    pub(crate) fn try_begin_change(&self) -> Option<Operation<'_>> {
-        let entered = self.lifecycle.try_enter(RECORD.get().depth > 0)?;
-        entered.ok().map(|passage| self.operation(passage))
-    }
-
-    fn operation<'fs>(&'fs self, passage: Passage<'fs>) -> Operation<'fs> {
-        let outer = RECORD.get();
-        let restore = Restore(RECORD.replace(Record { depth: outer.depth + 1, ..outer }), PhantomData);
-        Operation { fs: self, taken_back: Cell::new(0), _passage: passage, _restore: restore }
+    pub(crate) fn begin(fs: &'fs Filesystem) -> Result<Operation<'fs>> {
+        Ok(Operation { fs, taken_back: Cell::new(0), _change: fs.begin_change()? })
     }
 }
 

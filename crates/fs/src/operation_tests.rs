@@ -47,7 +47,7 @@ impl Scene {
     }
 
     fn begin(&self) -> Operation<'_> {
-        self.fs.begin_change().expect("writable")
+        Operation::begin(&self.fs).expect("writable")
     }
 }
 

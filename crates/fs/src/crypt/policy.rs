@@ -17,6 +17,7 @@ use crate::dir_store::DirView;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
+use crate::operation::Operation;
 use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::volume::Volume;
@@ -57,7 +58,7 @@ impl Filesystem {
     /// feature `encrypt`; [`crate::Unsupported::Content`] if the mount lacks the key, [`crate::Unsupported::Cipher`]
     /// for a policy that cannot be used.
     pub fn set_encryption_policy(&self, dir: &InodeRef, policy: Policy) -> Result<()> {
-        let op = self.begin_change()?;
+        let op = Operation::begin(self)?;
         self.check_dir(dir)?;
         if !self.sb.lock().incompat().contains(Incompat::ENCRYPT) {
             return Err(Error::NotSupported(

@@ -99,7 +99,7 @@ impl Filesystem {
     /// [`Error::Invalid`], [`Error::FileTooBig`] or [`Error::NoSpace`] for a size; [`Error::QuotaExceeded`] for an
     /// owner.
     pub fn setattr(&self, inode: &InodeRef, set: &SetAttr) -> Result<Attr> {
-        let op = self.begin_change()?;
+        let op = Operation::begin(self)?;
         let change = || op.retry_no_space(|| self.setattr_once(&op, inode, set));
         match set.size {
             Some(_) => self.change_data(inode, change)?,

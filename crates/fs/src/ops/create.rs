@@ -154,7 +154,7 @@ impl Filesystem {
     /// [`Error::NoSpace`] or [`Error::NoInodes`]; [`Error::NotPermitted`] because of the flags of `dir`;
     /// [`Error::ReadOnly`].
     pub fn create(&self, dir: &InodeRef, name: &[u8], node: NewNode<'_>, cred: Cred) -> Result<InodeRef> {
-        let op = self.begin_change()?;
+        let op = Operation::begin(self)?;
         self.check_dir(dir)?;
         check_name(name)?;
         self.check_target(node.target)?;
@@ -171,7 +171,7 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::create`], except for errors that concern the name.
     pub fn tmpfile(&self, dir: &InodeRef, mode: u16, cred: Cred) -> Result<InodeRef> {
-        let op = self.begin_change()?;
+        let op = Operation::begin(self)?;
         self.check_dir(dir)?;
         op.retry_no_space(|| {
             let _shared = dir.rw.read();

@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::maps::Maps;
+use crate::operation::Operation;
 use crate::ops::credits;
 use crate::ops::disk_size::Move;
 use crate::ops::flags::Change;
@@ -280,7 +281,7 @@ impl Filesystem {
 
     /// Returns the number of bytes written, and the bytes of blocks that became dirty.
     fn write_data(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
-        let op = self.begin_change()?;
+        let op = Operation::begin(self)?;
         if inode.file_type() != Some(FileType::Regular) {
             return Err(if inode.is_dir() { Error::IsDirectory } else { Error::Invalid("not a regular file") });
         }

@@ -9,6 +9,7 @@ use extant_ondisk::inode::FileType;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
+use crate::operation::Operation;
 use crate::ops::credits;
 use crate::ops::disk_size::Move;
 use crate::ops::flags::Change;
@@ -174,7 +175,7 @@ impl Filesystem {
     /// [`Error::IsDirectory`]; [`Error::NotSupported`] for a special file, or for anything but holes without extents;
     /// [`Error::NotPermitted`] because of the inode's flags; [`Error::ReadOnly`].
     pub fn fallocate(&self, inode: &InodeRef, mode: FallocateMode, pos: u64, len: u64) -> Result<()> {
-        let op = self.begin_change()?;
+        let op = Operation::begin(self)?;
         if inode.file_type() != Some(FileType::Regular) {
             return Err(if inode.is_dir() { Error::IsDirectory } else { Error::NotSupported("fallocate") });
         }

@@ -21,6 +21,7 @@ use crate::fast_commit::{NameChange, describe_name};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::MapState;
+use crate::operation::Operation;
 use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::orphan::Over;
@@ -138,7 +139,7 @@ impl Filesystem {
     /// [`Error::OtherProject`]; [`Error::OtherPolicy`]; [`Error::NameTooLong`] or [`Error::Invalid`] for the name;
     /// [`Error::NoSpace`]; [`Error::ReadOnly`].
     pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: &[u8]) -> Result<()> {
-        let op = self.begin_change()?;
+        let op = Operation::begin(self)?;
         self.check_dir(dir)?;
         check_name(name)?;
         if inode.is_dir() {
@@ -216,7 +217,7 @@ impl Filesystem {
     /// [`Error::NotFound`]; [`Error::IsDirectory`]; [`Error::NotDirectory`]; [`Error::NameTooLong`] or
     /// [`Error::Invalid`] for the name; [`Error::NotPermitted`] because of the flags of either; [`Error::ReadOnly`].
     pub fn unlink(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
-        let op = self.begin_change()?;
+        let op = Operation::begin(self)?;
         self.check_dir(dir)?;
         check_name(name)?;
         op.retry_no_space(|| {
@@ -261,7 +262,7 @@ impl Filesystem {
     /// [`Error::NotEmpty`], also for `..`; [`Error::Invalid`] for `.`; [`Error::NotDirectory`], also if the name refers
     /// to a file; otherwise as [`Filesystem::unlink`].
     pub fn rmdir(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
-        let op = self.begin_change()?;
+        let op = Operation::begin(self)?;
         self.check_dir(dir)?;
         check_name(name)?;
         if name == b"." {

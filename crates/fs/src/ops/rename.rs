@@ -52,7 +52,7 @@ impl Filesystem {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        let op = self.begin_change()?;
+        let op = Operation::begin(self)?;
         self.check_dir(old_dir)?;
         self.check_dir(new_dir)?;
         check_name(old_name)?;

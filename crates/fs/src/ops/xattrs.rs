@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
+use crate::operation::Operation;
 use crate::ops::credits;
 use crate::ops::flags::Change;
 use crate::volume::Volume;
@@ -85,7 +86,7 @@ impl Filesystem {
         change: impl Fn(&mut XattrEdit<'_>) -> std::result::Result<(), XattrError<Error>>,
     ) -> Result<()> {
         self.check_namespace(name)?;
-        let op = self.begin_change()?;
+        let op = Operation::begin(self)?;
         op.retry_no_space(|| {
             let _exclusive = inode.rw.write();
             self.may_change(inode, Change::Xattr)?;

@@ -12,31 +12,31 @@ use extant_cache::{BufKind, Buffer};
 use extant_ondisk::superblock::SuperBlock;
 use extant_ondisk::{BlockNr, GroupNr};
 
+use super::Growth;
 use crate::error::Result;
-use crate::filesystem::Filesystem;
 
 /// The number of copies in one transaction.
 const TOGETHER: usize = 16;
 
-impl Filesystem {
+impl Growth<'_> {
     /// A copy of the superblock. Unlike the primary, it contains no state of this mount.
     pub(super) fn backup_of(&self, sb: &SuperBlock, group: GroupNr) -> SuperBlock {
         let mut sb = sb.backup_for(group);
         sb.set_needs_recovery(false);
         sb.set_orphan_present(false);
-        if self.borrowed {
+        if self.volume.borrowed {
             sb.clear_journal();
         }
         sb
     }
 
     /// Writes the copies of everything that has changed since `begin`, the superblock before the growth.
-    pub(super) fn renew_backups(&self, begin: &SuperBlock) -> Result<()> {
-        let sb = self.superblock();
+    pub(super) fn renew_backups(&self) -> Result<()> {
+        let sb = self.volume.superblock();
         let geo = sb.geometry();
         let backups: Vec<GroupNr> = geo.backup_groups().collect();
         let mut copies: Vec<Copy> = backups.iter().map(|group| Copy::Super(*group)).collect();
-        let first = (begin.group_count - 1) / geo.descs_per_block();
+        let first = (self.begin.group_count - 1) / geo.descs_per_block();
         for index in first..geo.desc_blocks {
             let Some(primary) = geo.desc_table_block(index) else { continue };
             let others = geo.desc_block_copies(index, &backups).filter(|block| *block != primary);
@@ -46,15 +46,15 @@ impl Filesystem {
     }
 
     fn write_backups(&self, sb: &SuperBlock, copies: &[Copy]) -> Result<()> {
-        let _change = self.begin_change()?;
+        let _change = self.volume.begin_change()?;
         let mut held: Vec<(Arc<Buffer>, Option<Arc<Buffer>>)> = Vec::with_capacity(copies.len());
         for copy in copies {
             held.push(match copy {
-                Copy::Super(group) => (self.cache.get(sb.super_location(*group).0)?, None),
-                Copy::Descs { from, to } => (self.cache.get(*to)?, Some(self.cache.get(*from)?)),
+                Copy::Super(group) => (self.volume.cache.get(sb.super_location(*group).0)?, None),
+                Copy::Descs { from, to } => (self.volume.cache.get(*to)?, Some(self.volume.cache.get(*from)?)),
             });
         }
-        self.transact(copies.len() as u32, |handle| {
+        self.volume.transact(copies.len() as u32, |handle| {
             for (copy, (buffer, primary)) in copies.iter().zip(&held) {
                 let now = primary.as_ref().map(|primary| primary.bytes());
                 handle.modify(buffer, BufKind::Table, |bytes| match (copy, now) {

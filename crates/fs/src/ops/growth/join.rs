@@ -5,11 +5,11 @@
 
 use extant_ondisk::{BlockNr, GroupNr};
 
+use super::Growth;
 use super::step::Step;
-use crate::filesystem::Filesystem;
 use crate::groups::Groups;
 
-impl Filesystem {
+impl Growth<'_> {
     /// Brings the groups of a step into use; they are already on the device. The allocator comes last, because all
     /// other parts must know the blocks that it hands out.
     pub(super) fn join(&self, step: Step) {
@@ -18,17 +18,17 @@ impl Filesystem {
         let longer = extant_mballoc::Geometry {
             blocks_count: geo.blocks_count,
             groups: geo.group_count,
-            ..self.placement.alloc.in_blocks().geometry().clone()
+            ..self.volume.placement.alloc.in_blocks().geometry().clone()
         };
-        self.placement.alloc.in_blocks().append(longer, &Groups::summaries_of_new(&step.descs), step.zones());
+        self.volume.placement.alloc.in_blocks().append(longer, &Groups::summaries_of_new(&step.descs), step.zones());
     }
 
     /// Makes the blocks and groups of the step known to all parts except the allocator.
     pub(super) fn publish(&self, step: &Step) {
         let geo = step.next.geometry();
-        self.cache.grow(geo.blocks_count);
+        self.volume.cache.grow(geo.blocks_count);
         let (_, inodes) = step.gains();
-        self.placement.join(&step.next, &step.descs, step.taken(), inodes);
+        self.volume.placement.join(&step.next, &step.descs, step.taken(), inodes);
     }
 }
 

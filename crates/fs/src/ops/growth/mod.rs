@@ -29,13 +29,15 @@ mod backups;
 mod join;
 mod step;
 
+use extant_base::sync::MutexGuard;
 use extant_base::sync::atomic::Ordering;
 use extant_ondisk::growth::{Backups, target};
+use extant_ondisk::superblock::SuperBlock;
 
 use crate::error::{CannotGrow, Error, Result};
-use crate::filesystem::Filesystem;
 use crate::groups::Groups;
 use crate::lifecycle::Right;
+use crate::volume::Volume;
 
 /// The requested size, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +63,15 @@ pub struct Grown {
     pub groups: u32,
 }
 
-impl Filesystem {
+/// A growth in progress. Only one runs at a time.
+pub(super) struct Growth<'v> {
+    volume: &'v Volume,
+    /// The superblock when the growth began.
+    begin: SuperBlock,
+    _alone: MutexGuard<'v, ()>,
+}
+
+impl Volume {
     /// Enlarges the file system while it is in use. If needed and possible, this first extends the image file. Bytes
     /// that do not fill a block are not used, nor is a last group with hardly any room for files.
     ///
@@ -70,7 +80,7 @@ impl Filesystem {
     /// such as those of the device, end the growth after one of its steps. [`Error::ReadOnly`], also if the mount ends
     /// meanwhile.
     pub fn grow(&self, size: GrowTo) -> Result<Grown> {
-        let _alone = self.growth.lock();
+        let alone = self.growth.lock();
         if !self.lifecycle.allows(Right::Change) {
             return Err(Error::ReadOnly);
         }
@@ -80,41 +90,44 @@ impl Filesystem {
         if !self.placement.alloc.cluster_size().is_one() {
             return Err(Error::CannotGrow(CannotGrow::Clusters));
         }
-        let begin = self.superblock();
+        let growth = Growth { volume: self, begin: self.superblock(), _alone: alone };
+        let begin = &growth.begin;
         let now = begin.blocks_count << begin.block_bits;
         let bytes = match size {
             GrowTo::Bytes(bytes) => bytes,
             GrowTo::More(more) => now.saturating_add(more),
             GrowTo::Device => self.dev.measure()?.max(now),
         };
-        let goal = target(&begin, bytes, Backups::Stay).map_err(refused)?;
+        let goal = target(begin, bytes, Backups::Stay).map_err(refused)?;
         Groups::check_count(&goal)?;
-        self.check_log(&begin, &goal)?;
+        growth.check_log(&goal)?;
         let (before, groups_before) = (begin.blocks_count, begin.group_count);
         let done = Grown { before, after: goal.blocks_count, groups_before, groups: goal.group_count };
         if goal.blocks_count == begin.blocks_count {
             return Ok(done);
         }
-        self.check_reserved(&begin)?;
+        growth.check_reserved()?;
         self.dev.grow(goal.blocks_count << goal.block_bits)?;
         self.placement.alloc.in_blocks().make_room(goal.group_count);
         let mut stepped = Ok(());
         while stepped.is_ok() && self.geo.blocks_count < goal.blocks_count {
-            stepped = self.grow_round(&begin, goal.blocks_count);
+            stepped = growth.grow_round(goal.blocks_count);
         }
-        self.charge_groups();
+        growth.charge_groups();
         // Update the copies for the steps that have succeeded, even if a later step has failed.
-        let copied = if self.geo.blocks_count > begin.blocks_count { self.renew_backups(&begin) } else { Ok(()) };
+        let copied = if self.geo.blocks_count > begin.blocks_count { growth.renew_backups() } else { Ok(()) };
         stepped.and(copied)?;
         self.sync_names()?;
         Ok(done)
     }
+}
 
+impl Growth<'_> {
     /// Charges the budget for the memory that each group always takes; their number has grown.
     fn charge_groups(&self) {
-        let fixed = self.fixed_bytes().min(self.budget.limit() / 2);
-        let before = self.charged.fetch_max(fixed, Ordering::Relaxed);
-        self.budget.charge(fixed.saturating_sub(before));
+        let fixed = self.volume.fixed_bytes().min(self.volume.budget.limit() / 2);
+        let before = self.volume.charged.fetch_max(fixed, Ordering::Relaxed);
+        self.volume.budget.charge(fixed.saturating_sub(before));
     }
 }
 

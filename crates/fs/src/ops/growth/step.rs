@@ -16,9 +16,9 @@ use extant_ondisk::growth::{ReservedBlocks, neighbours, new_group, place, step};
 use extant_ondisk::superblock::{DescChecksum, Geometry, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr, bitmap};
 
+use super::Growth;
 use super::refused;
 use crate::error::{CannotGrow, Damage, Error, Result};
-use crate::filesystem::Filesystem;
 use crate::ops::credits;
 
 /// The superblock, the inode and double indirect block of the resize inode, and one more block of descriptors than the
@@ -45,23 +45,27 @@ pub(super) struct Step {
     superblock: Arc<Buffer>,
 }
 
-impl Filesystem {
+impl Growth<'_> {
     /// Refuses a growth with a step that is too large for the log.
-    pub(super) fn check_log(&self, begin: &SuperBlock, goal: &SuperBlock) -> Result<()> {
-        let joins = goal.backup_groups().any(|group| group.0 >= begin.group_count);
-        let reserved =
-            if begin.compat().contains(Compat::RESIZE_INODE) && joins { begin.reserved_gdt_blocks } else { 0 };
-        let descs = GROUPS_MAX.min(goal.group_count - begin.group_count + 1).div_ceil(begin.descs_per_block());
-        let (needed, most) = (FEW + credits::GROUP + reserved + descs, self.journal.max_alone());
+    pub(super) fn check_log(&self, goal: &SuperBlock) -> Result<()> {
+        let joins = goal.backup_groups().any(|group| group.0 >= self.begin.group_count);
+        let reserved = if self.begin.compat().contains(Compat::RESIZE_INODE) && joins {
+            self.begin.reserved_gdt_blocks
+        } else {
+            0
+        };
+        let descs =
+            GROUPS_MAX.min(goal.group_count - self.begin.group_count + 1).div_ceil(self.begin.descs_per_block());
+        let (needed, most) = (FEW + credits::GROUP + reserved + descs, self.volume.journal.max_alone());
         if needed > most { Err(refused(CannotGrow::SmallLog { needed, most })) } else { Ok(()) }
     }
 
     /// Checks that the resize inode refers to exactly the blocks that the layout gives, because a growth replaces it.
-    pub(super) fn check_reserved(&self, begin: &SuperBlock) -> Result<()> {
-        if !begin.compat().contains(Compat::RESIZE_INODE) {
+    pub(super) fn check_reserved(&self) -> Result<()> {
+        if !self.begin.compat().contains(Compat::RESIZE_INODE) {
             return Ok(());
         }
-        let reserved = ReservedBlocks::new(begin);
+        let reserved = ReservedBlocks::new(&self.begin);
         let double = self.double_of_resize_inode()?;
         let wrong =
             |block| Error::corrupt(Damage::Map, "not that of the reserved blocks").of(InodeNr::RESIZE).at(block);
@@ -70,34 +74,34 @@ impl Filesystem {
             if same { Ok(()) } else { Err(wrong(buffer.block)) }
         };
         is(&double, reserved.double())?;
-        reserved.blocks().try_for_each(|block| is(&*self.cache.get(block)?, reserved.copies(block)))
+        reserved.blocks().try_for_each(|block| is(&*self.volume.cache.get(block)?, reserved.copies(block)))
     }
 
     fn double_of_resize_inode(&self) -> Result<Arc<Buffer>> {
-        let (table, offset) = self.inode_slot(InodeNr::RESIZE)?;
+        let (table, offset) = self.volume.inode_slot(InodeNr::RESIZE)?;
         let block = table.read(|bytes| ReservedBlocks::double_of(&bytes[offset..]));
-        if !self.geo.contains(block) || self.placement.alloc.is_protected(block, 1) {
+        if !self.volume.geo.contains(block) || self.volume.placement.alloc.is_protected(block, 1) {
             let e = Error::corrupt(Damage::Map, format!("its double indirect block is {block}"));
             return Err(e.of(InodeNr::RESIZE));
         }
-        Ok(self.cache.get(block)?)
+        Ok(self.volume.cache.get(block)?)
     }
 
     /// Makes the next steps of the growth to `blocks` blocks, and brings the new blocks into use.
-    pub(super) fn grow_round(&self, begin: &SuperBlock, blocks: u64) -> Result<()> {
-        let _change = self.begin_change()?;
-        let old: Geometry = (*self.geo).clone();
+    pub(super) fn grow_round(&self, blocks: u64) -> Result<()> {
+        let _change = self.volume.begin_change()?;
+        let old: Geometry = (*self.volume.geo).clone();
         if old.blocks_count < old.first_block_of_group(GroupNr(old.group_count)).0 {
-            return self.lengthen(&old, begin, blocks);
+            return self.lengthen(&old, blocks);
         }
         // The superblock must be written home last: the kernel reads it, and the descriptors that it counts, before it
         // replays the log.
-        self.journal.write_home_last(self.sb_place.0);
+        self.volume.journal.write_home_last(self.volume.sb_place.0);
         let (mut logged, mut failed) = (Vec::new(), Ok(()));
-        while failed.is_ok() && logged.len() < ROUND && self.superblock().blocks_count < blocks {
-            failed = self.log_step(begin, blocks).map(|step| logged.push(step));
+        while failed.is_ok() && logged.len() < ROUND && self.volume.superblock().blocks_count < blocks {
+            failed = self.log_step(blocks).map(|step| logged.push(step));
         }
-        let home = self.journal.checkpoint();
+        let home = self.volume.journal.checkpoint();
         if home.is_ok() {
             logged.into_iter().for_each(|step| self.join(step));
         }
@@ -105,38 +109,38 @@ impl Filesystem {
     }
 
     /// Extends the last group, to its full size or to the end of the larger file system.
-    fn lengthen(&self, old: &Geometry, begin: &SuperBlock, blocks: u64) -> Result<()> {
+    fn lengthen(&self, old: &Geometry, blocks: u64) -> Result<()> {
         let last = GroupNr(old.group_count - 1);
-        let next = step(begin, &self.superblock(), blocks).map_err(refused)?;
-        let prepared = self.placement.groups.hold_blocks(last)?;
+        let next = step(&self.begin, &self.volume.superblock(), blocks).map_err(refused)?;
+        let prepared = self.volume.placement.groups.hold_blocks(last)?;
         let step = self.prepare_step(old, next)?;
         let mut handle = self.start_alone(step.credits() + credits::GROUP)?;
         let (end, len) = (step.next.blocks_count, step.next.blocks_in_group(last));
-        let changed = self.placement.alloc.in_blocks().lengthen_last(end, || {
-            self.change_superblock(&mut handle, &step, begin, blocks)?;
-            self.placement.groups.lengthen_last(&mut handle, &prepared, len)?;
+        let changed = self.volume.placement.alloc.in_blocks().lengthen_last(end, || {
+            self.change_superblock(&mut handle, &step, blocks)?;
+            self.volume.placement.groups.lengthen_last(&mut handle, &prepared, len)?;
             self.publish(&step);
             Ok(())
         });
-        self.end(handle, changed)
+        self.volume.end(handle, changed)
     }
 
     /// Logs the next step, which adds groups. They come into use when the step is home.
-    fn log_step(&self, begin: &SuperBlock, blocks: u64) -> Result<Step> {
-        let now = self.superblock();
-        let next = step(begin, &now, blocks).map_err(refused)?;
+    fn log_step(&self, blocks: u64) -> Result<Step> {
+        let now = self.volume.superblock();
+        let next = step(&self.begin, &now, blocks).map_err(refused)?;
         let step = self.prepare_step(now.geometry(), next)?;
         let mut handle = self.start_alone(step.credits())?;
-        let changed = self.change_tables(&mut handle, &step, begin, blocks);
-        self.end(handle, changed)?;
+        let changed = self.change_tables(&mut handle, &step, blocks);
+        self.volume.end(handle, changed)?;
         // A later step of the round may read descriptors in these groups.
-        self.cache.grow(step.next.blocks_count);
+        self.volume.cache.grow(step.next.blocks_count);
         Ok(step)
     }
 
     /// Reads the blocks that the step changes, and writes the blocks past the old end.
     fn prepare_step(&self, old: &Geometry, next: SuperBlock) -> Result<Step> {
-        let superblock = self.cache.get(self.sb_place.0)?;
+        let superblock = self.volume.cache.get(self.volume.sb_place.0)?;
         let (first, end) = (old.group_count, next.group_count);
         let mut step = Step {
             first,
@@ -157,12 +161,12 @@ impl Filesystem {
         for index in first / per_block..end.div_ceil(per_block) {
             let block = geo.desc_table_block(index).filter(|block| block.0 < old.blocks_count);
             if let Some(block) = block {
-                step.tables.push((self.cache.get(block)?, index * per_block, index >= old.desc_blocks));
+                step.tables.push((self.volume.cache.get(block)?, index * per_block, index >= old.desc_blocks));
             }
         }
         self.prepare_reserved(&mut step, &geo)?;
         self.write_copies(old, &step)?;
-        self.dev.flush()?;
+        self.volume.dev.flush()?;
         Ok(step)
     }
 
@@ -172,7 +176,8 @@ impl Filesystem {
         let has_flags = geo.desc_checksum != DescChecksum::None;
         let mut bits = vec![0; geo.block_size as usize];
         let mut descs = Vec::with_capacity(tables.len());
-        let write = |block: BlockNr, bits: &[u8]| self.dev.write_at(block.0 << geo.block_bits, &[bits], BioFlags::META);
+        let write =
+            |block: BlockNr, bits: &[u8]| self.volume.dev.write_at(block.0 << geo.block_bits, &[bits], BioFlags::META);
         for group in first..geo.group_count {
             let around = neighbours(geo, first, group);
             let places = &tables[(around.start - first) as usize..(around.end - first) as usize];
@@ -185,10 +190,10 @@ impl Filesystem {
                 write(desc.inode_bitmap, &bits)?;
             }
             let (at, len) = (desc.inode_table.0 << geo.block_bits, u64::from(geo.inode_table_blocks) << geo.block_bits);
-            if self.dev.next_data(at)?.is_none_or(|data| data >= at + len) {
+            if self.volume.dev.next_data(at)?.is_none_or(|data| data >= at + len) {
                 desc.flags.set(GroupFlags::INODE_ZEROED, has_flags);
             } else if !has_flags {
-                self.dev.write_zeroes(at, len, BioFlags::META | BioFlags::UNMAP)?;
+                self.volume.dev.write_zeroes(at, len, BioFlags::META | BioFlags::UNMAP)?;
             }
             descs.push(desc);
         }
@@ -211,19 +216,19 @@ impl Filesystem {
             }
             let place = geo.desc_table_block(index).filter(|_| index < old.desc_blocks);
             match place {
-                Some(block) => self.cache.get(block)?.read(|now| bytes.copy_from_slice(now)),
+                Some(block) => self.volume.cache.get(block)?.read(|now| bytes.copy_from_slice(now)),
                 None => bytes.fill(0),
             }
             step.encode_descs(&mut bytes, index * per_block);
             for copy in copies {
-                self.dev.write_at(copy.0 << geo.block_bits, &[&bytes], BioFlags::META)?;
+                self.volume.dev.write_at(copy.0 << geo.block_bits, &[&bytes], BioFlags::META)?;
             }
         }
         for group in backups {
             bytes.fill(0);
             self.backup_of(&step.next, group).encode_into(&mut bytes);
             let (block, _) = geo.super_location(group);
-            self.dev.write_at(block.0 << geo.block_bits, &[&bytes], BioFlags::META)?;
+            self.volume.dev.write_at(block.0 << geo.block_bits, &[&bytes], BioFlags::META)?;
         }
         Ok(())
     }
@@ -238,11 +243,11 @@ impl Filesystem {
         let double = self.double_of_resize_inode()?;
         let mut contents = vec![(double, reserved.double().ok_or_else(unnamed)?)];
         for block in reserved.blocks() {
-            contents.push((self.cache.get(block)?, reserved.copies(block).ok_or_else(unnamed)?));
+            contents.push((self.volume.cache.get(block)?, reserved.copies(block).ok_or_else(unnamed)?));
         }
         contents.retain(|(buffer, content)| buffer.read(|bytes| bytes[..] != content[..]));
         if !contents.is_empty() {
-            let (table, offset) = self.inode_slot(InodeNr::RESIZE)?;
+            let (table, offset) = self.volume.inode_slot(InodeNr::RESIZE)?;
             step.resize_inode = Some((table, offset));
         }
         step.pointers = contents;
@@ -251,15 +256,15 @@ impl Filesystem {
 
     /// Starts a handle with these credits; it may be the only one that fits in its transaction.
     fn start_alone(&self, credits: u32) -> Result<Handle> {
-        self.before_handle()?;
-        self.log_errors()?;
-        Ok(self.journal.start_alone(credits)?)
+        self.volume.before_handle()?;
+        self.volume.log_errors()?;
+        Ok(self.volume.journal.start_alone(credits)?)
     }
 
     /// Changes the blocks of the step.
-    fn change_tables(&self, handle: &mut Handle, step: &Step, begin: &SuperBlock, blocks: u64) -> Result<()> {
+    fn change_tables(&self, handle: &mut Handle, step: &Step, blocks: u64) -> Result<()> {
         let geo = step.next.geometry();
-        self.change_superblock(handle, step, begin, blocks)?;
+        self.change_superblock(handle, step, blocks)?;
         for (buffer, start, is_new) in &step.tables {
             handle.modify(buffer, BufKind::Table, |bytes| {
                 if *is_new {
@@ -281,17 +286,17 @@ impl Filesystem {
 
     /// Changes the superblock in memory and in the transaction. This is the first change of a step. It keeps other
     /// changes that were made since the step began. After an error nothing has changed.
-    fn change_superblock(&self, handle: &mut Handle, step: &Step, begin: &SuperBlock, blocks: u64) -> Result<()> {
+    fn change_superblock(&self, handle: &mut Handle, step: &Step, blocks: u64) -> Result<()> {
         let (more, inodes) = step.gains();
-        let mut sb = self.sb.lock();
-        let mut next = extant_ondisk::growth::step(begin, &sb, blocks).map_err(refused)?;
+        let mut sb = self.volume.sb.lock();
+        let mut next = extant_ondisk::growth::step(&self.begin, &sb, blocks).map_err(refused)?;
         next.set_free_blocks(sb.free_blocks() + more);
         next.set_free_inodes(sb.free_inodes().saturating_add(inodes));
         let overhead = u64::from(sb.raw().s_overhead_clusters.get());
         if overhead != 0 {
             next.set_overhead_clusters(overhead + step.taken());
         }
-        let at = self.sb_place.1;
+        let at = self.volume.sb_place.1;
         handle.modify(&step.superblock, BufKind::Table, |b| next.encode_into(&mut b[at..at + 1024]));
         *sb = next;
         Ok(())
