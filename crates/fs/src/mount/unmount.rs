@@ -20,6 +20,7 @@ use crate::mount::borrow;
 use crate::mount::mmp::THREAD;
 use crate::mount::super_block::write_super;
 use crate::ops::sync::Barrier;
+use crate::ops::volume::Freeze;
 use crate::volume::Volume;
 
 /// A mount, and the obligation to end it: dropping it unmounts the file system. Parts of a program may share the file
@@ -83,6 +84,121 @@ impl Volume {
     }
 }
 
+/// The end of a mount. The caller holds the lifecycle's lock.
+struct Ending<'fs> {
+    fs: &'fs Filesystem,
+}
+
+impl Ending<'_> {
+    /// Writes everything and marks the image clean. The gate is shut, and no change is inside.
+    fn write_and_close(&self) -> Result<()> {
+        let mut result = Ok(());
+        if self.fs.borrowed && self.fs.lifecycle.now().access == Access::Remounted {
+            // The journal must not stay in the image, so make the mount writable again to remove it.
+            result = Freeze::of(self.fs).make_writable();
+        }
+        let writable = !self.fs.is_read_only();
+        if !writable {
+            // The remount to read-only has already written everything. Threads that wait for a handle get an error.
+            self.fs.journal.stop();
+            self.fs.journal.thaw();
+        }
+        self.end_flusher();
+        result = result.and(self.fs.lifecycle.acknowledge());
+        if writable {
+            result = result.and(self.write_everything());
+        }
+        self.end_threads();
+        self.fs.lifecycle.go(Transition::Close);
+        if writable {
+            result = result.and_then(|()| self.close_clean());
+        }
+        if self.fs.lifecycle.allows(Right::Superblock) {
+            result = result.and(self.fs.stop_heart());
+        }
+        // Write the last errors to the device, even if the mount has failed. Afterwards another mount may use it.
+        if self.fs.lifecycle.allows(Right::Superblock) {
+            self.fs.write_kept_errors();
+        }
+        if writable && result.is_err() {
+            self.fs.abort_if_failed();
+        }
+        // The last message gives the number of messages suppressed since the one before.
+        self.fs.say_suppressed_messages();
+        result.and_then(|()| self.fs.lifecycle.acknowledge())
+    }
+
+    fn write_everything(&self) -> Result<()> {
+        self.fs.drain_evictions();
+        let written = self.fs.wait_for(|done| self.fs.barrier(Barrier::ALL, done));
+        for inode in self.fs.inodes.all() {
+            self.fs.placement.alloc.discard_preallocations(&inode.prealloc);
+        }
+        self.fs.drain_evictions();
+        written.and(self.fs.drop_idle_owners())
+    }
+
+    fn end_flusher(&self) {
+        self.fs.writeback.flusher.stop();
+        self.fs.threads.end("extant-flush");
+    }
+
+    /// Ends the other threads; the flusher's thread has already ended.
+    fn end_threads(&self) {
+        self.fs.budget.wake_thread();
+        self.fs.threads.end("extant-reclaim");
+        self.fs.evictions.stop();
+        self.fs.threads.end("extant-evict");
+        self.fs.writeback.asks.stop();
+        self.fs.threads.end("extant-fsync");
+        self.fs.writeback.completed.stop();
+        self.fs.threads.end("extant-retire");
+        self.fs.journal.stop();
+        self.fs.threads.end("extant-journal");
+        self.fs.journal.wait_until_left();
+    }
+
+    /// Cuts the mount off. `how` is the result of a later unmount.
+    fn cut_off(&self, how: Result<()>) {
+        // An unmount in progress holds the lock and waits for threads that may come here.
+        if !self.fs.lifecycle.allows(Right::Work) {
+            return;
+        }
+        let mut ended = self.fs.lifecycle.exclusive();
+        // This comes before changes continue that wait at the gate or for a handle. Nothing is marked on the device. If
+        // the mount was frozen, the next one finds the device clean. If the mount had failed, errors that are found
+        // later are not recorded.
+        if !self.fs.lifecycle.cut_off(&cut()) {
+            return;
+        }
+        self.fs.journal.stop();
+        self.fs.journal.thaw();
+        self.end_flusher();
+        self.end_threads();
+        self.fs.threads.end(THREAD);
+        // If the mount failed a moment ago, that failure is the result.
+        *ended =
+            how.and_then(|()| if self.fs.lifecycle.has_failed() { self.fs.lifecycle.acknowledge() } else { Ok(()) });
+    }
+
+    fn close_clean(&self) -> Result<()> {
+        self.fs.journal.close()?;
+        let orphans = self.fs.orphans.len();
+        let mut sb = self.fs.note_totals();
+        let kbytes = self.fs.dev.stats().write_bytes / 1024;
+        let before = sb.kbytes_written();
+        sb.set_kbytes_written(before + kbytes);
+        // If orphans could not be freed, the next mount needs the journal to clean them up.
+        if self.fs.borrowed && orphans == 0 {
+            let kept = borrow::give_back(&self.fs.dev, &mut sb)?;
+            let Some(why) = kept else { return Ok(()) };
+            self.fs.options.messages.say(format_args!("{}: {why}; the borrowed journal stays", self.fs.image()));
+        }
+        sb.set_needs_recovery(false);
+        write_super(&*self.fs.dev, &sb, self.fs.sb_place)
+    }
+}
+
 impl Filesystem {
     /// Writes everything, marks the image clean, and ends the background threads. Every later change fails with
     /// [`Error::ReadOnly`].
@@ -100,81 +216,13 @@ impl Filesystem {
             return how.clone();
         }
         if frozen {
-            self.thaw_device();
+            Freeze::of(self).thaw_device();
         }
-        let result = self.write_and_close();
+        let result = Ending { fs: self }.write_and_close();
         self.lifecycle.go(Transition::End);
         // Lost data takes precedence over other errors.
         *how = self.report_lost().and(result);
         how.clone()
-    }
-
-    /// Writes everything and marks the image clean. The gate is shut, and no change is inside.
-    fn write_and_close(&self) -> Result<()> {
-        let mut result = Ok(());
-        if self.borrowed && self.lifecycle.now().access == Access::Remounted {
-            // The journal must not stay in the image, so make the mount writable again to remove it.
-            result = self.make_writable();
-        }
-        let writable = !self.is_read_only();
-        if !writable {
-            // The remount to read-only has already written everything. Threads that wait for a handle get an error.
-            self.journal.stop();
-            self.journal.thaw();
-        }
-        self.end_flusher();
-        result = result.and(self.lifecycle.acknowledge());
-        if writable {
-            result = result.and(self.write_everything());
-        }
-        self.end_threads();
-        self.lifecycle.go(Transition::Close);
-        if writable {
-            result = result.and_then(|()| self.close_clean());
-        }
-        if self.lifecycle.allows(Right::Superblock) {
-            result = result.and(self.stop_heart());
-        }
-        // Write the last errors to the device, even if the mount has failed. Afterwards another mount may use it.
-        if self.lifecycle.allows(Right::Superblock) {
-            self.write_kept_errors();
-        }
-        if writable && result.is_err() {
-            self.abort_if_failed();
-        }
-        // The last message gives the number of messages suppressed since the one before.
-        self.say_suppressed_messages();
-        result.and_then(|()| self.lifecycle.acknowledge())
-    }
-
-    fn write_everything(&self) -> Result<()> {
-        self.drain_evictions();
-        let written = self.wait_for(|done| self.barrier(Barrier::ALL, done));
-        for inode in self.inodes.all() {
-            self.placement.alloc.discard_preallocations(&inode.prealloc);
-        }
-        self.drain_evictions();
-        written.and(self.drop_idle_owners())
-    }
-
-    fn end_flusher(&self) {
-        self.writeback.flusher.stop();
-        self.threads.end("extant-flush");
-    }
-
-    /// Ends the other threads; the flusher's thread has already ended.
-    fn end_threads(&self) {
-        self.budget.wake_thread();
-        self.threads.end("extant-reclaim");
-        self.evictions.stop();
-        self.threads.end("extant-evict");
-        self.writeback.asks.stop();
-        self.threads.end("extant-fsync");
-        self.writeback.completed.stop();
-        self.threads.end("extant-retire");
-        self.journal.stop();
-        self.threads.end("extant-journal");
-        self.journal.wait_until_left();
     }
 
     /// Ends the mount like a power cut, but after a last commit. That commits names and attributes, but not data whose
@@ -190,53 +238,14 @@ impl Filesystem {
         let idle = self.is_read_only() || self.is_frozen();
         let logged = if idle { self.lifecycle.acknowledge() } else { self.sync_names() };
         let how = self.report_lost().and(logged);
-        self.cut_off_and_end(how.clone());
+        Ending { fs: self }.cut_off(how.clone());
         how
     }
 
     /// As [`Mounted::abandon`], but also callable through a shared reference: nothing more is written, and nothing more
     /// can be changed. An unmount returns an error.
     pub fn cut_off(&self) {
-        self.cut_off_and_end(Err(cut()));
-    }
-
-    /// Cuts the mount off. `how` is the result of a later unmount.
-    fn cut_off_and_end(&self, how: Result<()>) {
-        // An unmount in progress holds the lock and waits for threads that may come here.
-        if !self.lifecycle.allows(Right::Work) {
-            return;
-        }
-        let mut ended = self.lifecycle.exclusive();
-        // This comes before changes continue that wait at the gate or for a handle. Nothing is marked on the device. If
-        // the mount was frozen, the next one finds the device clean. If the mount had failed, errors that are found
-        // later are not recorded.
-        if !self.lifecycle.cut_off(&cut()) {
-            return;
-        }
-        self.journal.stop();
-        self.journal.thaw();
-        self.end_flusher();
-        self.end_threads();
-        self.threads.end(THREAD);
-        // If the mount failed a moment ago, that failure is the result.
-        *ended = how.and_then(|()| if self.lifecycle.has_failed() { self.lifecycle.acknowledge() } else { Ok(()) });
-    }
-
-    fn close_clean(&self) -> Result<()> {
-        self.journal.close()?;
-        let orphans = self.orphans.len();
-        let mut sb = self.note_totals();
-        let kbytes = self.dev.stats().write_bytes / 1024;
-        let before = sb.kbytes_written();
-        sb.set_kbytes_written(before + kbytes);
-        // If orphans could not be freed, the next mount needs the journal to clean them up.
-        if self.borrowed && orphans == 0 {
-            let kept = borrow::give_back(&self.dev, &mut sb)?;
-            let Some(why) = kept else { return Ok(()) };
-            self.options.messages.say(format_args!("{}: {why}; the borrowed journal stays", self.image()));
-        }
-        sb.set_needs_recovery(false);
-        write_super(&*self.dev, &sb, self.sb_place)
+        Ending { fs: self }.cut_off(Err(cut()));
     }
 }
 

@@ -41,6 +41,102 @@ impl Evictee for Arc<Inode> {
     }
 }
 
+/// The end of an unlinked inode.
+#[derive(Clone, Copy)]
+struct Eviction<'a> {
+    fs: &'a Filesystem,
+    inode: &'a Arc<Inode>,
+}
+
+impl Eviction<'_> {
+    fn run(&self) {
+        // Another thread may have found the inode again, or the inode was queued twice, or because its links could not
+        // be read.
+        if self.inode.links() > 0 {
+            self.fs.release_preallocations(self.inode);
+            return;
+        }
+        if !self.fs.inodes.remove_unused(self.inode) {
+            return;
+        }
+        self.fs.writeback.flusher.forget(u64::from(self.inode.ino.0));
+        self.fs.stats.evictions.inc();
+        if let Err(e) = self.free_inode() {
+            // The orphan record remains, so the next mount tries again.
+            self.fs.note_failed_eviction(self.inode.ino, &e);
+            self.fs.inodes.put_back(self.inode.clone());
+            // A remount may have made the mount writable meanwhile, and may already have looked for such inodes.
+            if matches!(e, Error::ReadOnly) {
+                self.fs.queue_eviction(self.inode.clone());
+            }
+        }
+    }
+
+    /// Performs the steps of an eviction that can fail, except those on its map, before the first change. If a bitmap
+    /// is unreadable, or the inode bitmap is damaged, the inode is leaked but the mount continues (Linux:
+    /// `ext4_free_inode`). Damaged attributes are dropped with the inode, and their block is left to e2fsck if it
+    /// cannot be freed. The result keeps the blocks in memory.
+    fn check(&self) -> Result<(Prepared, Option<Prepared>, Arc<Buffer>)> {
+        let number = self.fs.placement.check_free_inode_number(self.inode.ino)?;
+        let view = XattrView { fs: self.fs, inode: self.inode };
+        let known = self.fs.unless_damaged(self.inode, xattr::check(&view).map_err(Error::from))?;
+        let group = known.unwrap_or_else(|| view.block_nr()).and_then(|nr| self.fs.geo.group_of_block(nr));
+        let attributes = group.map(|(group, _)| self.fs.placement.groups.hold_blocks(group));
+        let attributes = attributes.map(|held| self.fs.unless_damaged(self.inode, held)).transpose()?;
+        let (table, _) = self.fs.inode_slot(self.inode.ino)?;
+        Ok((number, attributes.flatten(), table))
+    }
+
+    fn free_inode(&self) -> Result<()> {
+        let _exclusive = self.inode.rw.write();
+        let _wb = self.inode.wb.lock();
+        self.fs.writeback.drop_pages(&self.inode.writes, &self.inode.pages, 0);
+        let is_inline = self.fs.is_inline(self.inode);
+        let (is_dir, has_map, has_xattr) = {
+            let m = self.inode.meta.read();
+            let d = &m.desc;
+            (d.is_dir(), d.has_map(&self.fs.geo) && !is_inline, d.file_acl.0 != 0)
+        };
+        let _held = self.check()?;
+        let values = self.fs.xattrs(self.inode).hold_last_values()?;
+        let mut handle = if has_map {
+            // This also cancels reservations without blocks.
+            self.fs.remove_all_blocks(self.inode)?
+        } else {
+            self.fs.start(credits::EVICT + credits::XATTR)?
+        };
+        let r = self.free_rest(&mut handle, is_dir, has_xattr, &values);
+        self.fs.end(handle, r)
+    }
+
+    /// Frees an inode's attributes, orphan record and number, after its blocks have been freed.
+    fn free_rest(&self, handle: &mut Handle, is_dir: bool, has_xattr: bool, values: &Values) -> Result<()> {
+        self.fs.xattrs(self.inode).drop_values(handle, values)?;
+        let credits = credits::EVICT + if has_xattr { credits::XATTR } else { 0 };
+        if !handle.has_credits(self.fs.with_quota_credits(credits)) {
+            handle.restart(self.fs.with_quota_credits(credits))?;
+        }
+        if has_xattr {
+            let released = self.fs.xattrs(self.inode).edit(handle, values, |edit| xattr::release_all(edit));
+            if self.fs.journal.is_aborted() {
+                released?;
+            } else if self.fs.unless_damaged(self.inode, released)?.is_none() {
+                self.inode.meta.write().desc.file_acl = BlockNr(0);
+            }
+        }
+        self.fs.orphans.remove(handle, self.inode, Over::All)?;
+        {
+            let mut m = self.inode.meta.write();
+            m.desc.dtime = (self.fs.now().seconds.max(1)) as u32;
+            m.desc.size = 0;
+            m.freed = true;
+        }
+        self.inode.set_size(0);
+        self.fs.write_inode(handle, self.inode)?;
+        self.fs.placement.free_inode_number(handle, self.inode.ino, is_dir)
+    }
+}
+
 impl Filesystem {
     /// Queues an inode without links after its last user is gone.
     pub(crate) fn queue_eviction(&self, inode: Arc<Inode>) {
@@ -69,11 +165,11 @@ impl Filesystem {
     /// without a switch to the eviction thread, at the cost of the thread that unlinks. Large ones are left to the
     /// eviction thread.
     pub fn reap(&self) {
-        self.evictions.run(&self.lifecycle, REAP_MAX, true, |inode| self.evict(inode));
+        self.evictions.run(&self.lifecycle, REAP_MAX, true, |inode| Eviction { fs: self, inode }.run());
     }
 
     fn evict_queued(&self) {
-        self.evictions.run(&self.lifecycle, u32::MAX, false, |inode| self.evict(inode));
+        self.evictions.run(&self.lifecycle, u32::MAX, false, |inode| Eviction { fs: self, inode }.run());
     }
 
     /// One round of the eviction thread. Returns false if the thread must end.
@@ -91,99 +187,5 @@ impl Filesystem {
     pub(crate) fn drain_evictions(&self) {
         self.evict_queued();
         self.evictions.wait_until_idle(&self.lifecycle);
-    }
-
-    fn evict(&self, inode: &Arc<Inode>) {
-        // Another thread may have found the inode again, or the inode was queued twice, or because its links could not
-        // be read.
-        if inode.links() > 0 {
-            self.release_preallocations(inode);
-            return;
-        }
-        if !self.inodes.remove_unused(inode) {
-            return;
-        }
-        self.writeback.flusher.forget(u64::from(inode.ino.0));
-        self.stats.evictions.inc();
-        if let Err(e) = self.free_inode(inode) {
-            // The orphan record remains, so the next mount tries again.
-            self.note_failed_eviction(inode.ino, &e);
-            self.inodes.put_back(inode.clone());
-            // A remount may have made the mount writable meanwhile, and may already have looked for such inodes.
-            if matches!(e, Error::ReadOnly) {
-                self.queue_eviction(inode.clone());
-            }
-        }
-    }
-
-    /// Performs the steps of an eviction that can fail, except those on its map, before the first change. If a bitmap
-    /// is unreadable, or the inode bitmap is damaged, the inode is leaked but the mount continues (Linux:
-    /// `ext4_free_inode`). Damaged attributes are dropped with the inode, and their block is left to e2fsck if it
-    /// cannot be freed. The result keeps the blocks in memory.
-    fn check_eviction(&self, inode: &Arc<Inode>) -> Result<(Prepared, Option<Prepared>, Arc<Buffer>)> {
-        let number = self.placement.check_free_inode_number(inode.ino)?;
-        let view = XattrView { fs: self, inode };
-        let known = self.unless_damaged(inode, xattr::check(&view).map_err(Error::from))?;
-        let group = known.unwrap_or_else(|| view.block_nr()).and_then(|nr| self.geo.group_of_block(nr));
-        let attributes = group.map(|(group, _)| self.placement.groups.hold_blocks(group));
-        let attributes = attributes.map(|held| self.unless_damaged(inode, held)).transpose()?;
-        let (table, _) = self.inode_slot(inode.ino)?;
-        Ok((number, attributes.flatten(), table))
-    }
-
-    fn free_inode(&self, inode: &Arc<Inode>) -> Result<()> {
-        let _exclusive = inode.rw.write();
-        let _wb = inode.wb.lock();
-        self.writeback.drop_pages(&inode.writes, &inode.pages, 0);
-        let is_inline = self.is_inline(inode);
-        let (is_dir, has_map, has_xattr) = {
-            let m = inode.meta.read();
-            let d = &m.desc;
-            (d.is_dir(), d.has_map(&self.geo) && !is_inline, d.file_acl.0 != 0)
-        };
-        let _held = self.check_eviction(inode)?;
-        let values = self.xattrs(inode).hold_last_values()?;
-        let mut handle = if has_map {
-            // This also cancels reservations without blocks.
-            self.remove_all_blocks(inode)?
-        } else {
-            self.start(credits::EVICT + credits::XATTR)?
-        };
-        let r = self.free_rest(&mut handle, inode, is_dir, has_xattr, &values);
-        self.end(handle, r)
-    }
-
-    /// Frees an inode's attributes, orphan record and number, after its blocks have been freed.
-    fn free_rest(
-        &self,
-        handle: &mut Handle,
-        inode: &Arc<Inode>,
-        is_dir: bool,
-        has_xattr: bool,
-        values: &Values,
-    ) -> Result<()> {
-        self.xattrs(inode).drop_values(handle, values)?;
-        let credits = credits::EVICT + if has_xattr { credits::XATTR } else { 0 };
-        if !handle.has_credits(self.with_quota_credits(credits)) {
-            handle.restart(self.with_quota_credits(credits))?;
-        }
-        if has_xattr {
-            let released = self.xattrs(inode).edit(handle, values, |edit| xattr::release_all(edit));
-            if self.journal.is_aborted() {
-                released?;
-            } else if self.unless_damaged(inode, released)?.is_none() {
-                inode.meta.write().desc.file_acl = BlockNr(0);
-            }
-        }
-        self.orphans.remove(handle, inode, Over::All)?;
-        {
-            let mut m = inode.meta.write();
-            m.desc.dtime = (self.now().seconds.max(1)) as u32;
-            m.desc.size = 0;
-            m.freed = true;
-        }
-        inode.set_size(0);
-        self.write_inode(handle, inode)?;
-        self.placement.free_inode_number(handle, inode.ino, is_dir)
     }
 }

@@ -42,6 +42,104 @@ impl Volume {
     }
 }
 
+/// The steps of a freeze, a thaw and a remount.
+pub(crate) struct Freeze<'fs> {
+    fs: &'fs Filesystem,
+}
+
+impl<'fs> Freeze<'fs> {
+    pub(crate) fn of(fs: &'fs Filesystem) -> Freeze<'fs> {
+        Freeze { fs }
+    }
+
+    /// Freezes the mount. The caller holds `s_umount`.
+    fn begin(&self) -> Result<()> {
+        if !self.fs.lifecycle.go(Transition::Shut) {
+            return Err(Error::ReadOnly);
+        }
+        let frozen = if self.fs.is_read_only() {
+            self.fs.lifecycle.acknowledge().inspect(|()| _ = self.fs.lifecycle.go(Transition::Freeze))
+        } else {
+            // After an error the superblock on the device does not change: the one in memory may belong to a
+            // transaction.
+            let written = self.write_all_home().inspect_err(|_| self.resume());
+            written.and_then(|()| self.mark_unused().inspect_err(|_| self.thaw_device()))
+        };
+        if frozen.is_err() {
+            self.fs.lifecycle.go(Transition::Reopen);
+        }
+        frozen
+    }
+
+    /// Writes everything home and empties the log.
+    fn write_all_home(&self) -> Result<()> {
+        let cursor = self.fs.writeback.losses.open();
+        self.fs.drain_evictions();
+        self.fs.wait_for(|done| self.fs.barrier(Barrier::ALL, done))?;
+        // This reports data that was lost meanwhile, and earlier losses that no party has seen.
+        self.fs.writeback.losses.check(&cursor)?;
+        self.fs.hold_evictions();
+        Ok(self.fs.journal.freeze()?)
+    }
+
+    /// Marks the device as unmounted. Everything must be home.
+    fn mark_unused(&self) -> Result<()> {
+        let mut sb = self.fs.note_totals();
+        sb.set_needs_recovery(false);
+        write_super(&*self.fs.dev, &sb, self.fs.sb_place)
+    }
+
+    /// Marks the device as in use again, unless the mount is read-only. The gate remains shut. The caller holds
+    /// `s_umount`.
+    pub(crate) fn thaw_device(&self) {
+        if !self.fs.is_read_only() {
+            let marked = self.fs.mark_in_use(&mut self.fs.sb.lock());
+            if let Err(e) = marked {
+                // Without the mark, the next mount would discard everything that is logged from here on.
+                self.fs.abort(&format!("cannot be marked as in use: {e}"));
+            }
+        }
+        self.resume();
+    }
+
+    /// Allows handles and evictions again, and writes errors that have occurred meanwhile to the device.
+    fn resume(&self) {
+        // While the mount is read-only, the journal stays frozen.
+        if !self.fs.is_read_only() {
+            self.fs.journal.thaw();
+        }
+        self.fs.lifecycle.go(Transition::Resume);
+        self.fs.write_errors();
+        self.fs.abort_if_failed();
+        self.fs.evictions.resume();
+    }
+
+    /// Ends a remount to read-only. The caller holds `s_umount`.
+    pub(crate) fn make_writable(&self) -> Result<()> {
+        if self.fs.lifecycle.now().access != Access::Remounted || self.fs.journal.is_aborted() {
+            return Err(Error::ReadOnly);
+        }
+        self.fs.mark_in_use(&mut self.fs.sb.lock())?;
+        self.fs.lifecycle.go(Transition::RemountWritable);
+        self.fs.journal.thaw();
+        self.fs.queue_unused();
+        Ok(())
+    }
+
+    /// Writes all changes home and empties the log. This is a momentary freeze that reports no lost data and does not
+    /// mark the image as unmounted. The caller holds `s_umount`.
+    fn empty_log(&self) -> Result<()> {
+        self.fs.lifecycle.go(Transition::Shut);
+        let emptied = self.fs.wait_for(|done| self.fs.barrier(Barrier::ALL, done)).and_then(|()| {
+            self.fs.hold_evictions();
+            Ok(self.fs.journal.freeze()?)
+        });
+        self.resume();
+        self.fs.lifecycle.go(Transition::Reopen);
+        emptied
+    }
+}
+
 impl Filesystem {
     /// Writes everything, empties the journal and marks the image clean. Nothing is written until [`Filesystem::thaw`],
     /// so a copy of the device is a copy of an unmounted file system. (The only exception is files that were open and
@@ -56,44 +154,7 @@ impl Filesystem {
         if self.is_frozen() {
             return Ok(false);
         }
-        self.freeze_all().map(|()| true)
-    }
-
-    /// Freezes the mount. The caller holds `s_umount`.
-    fn freeze_all(&self) -> Result<()> {
-        if !self.lifecycle.go(Transition::Shut) {
-            return Err(Error::ReadOnly);
-        }
-        let frozen = if self.is_read_only() {
-            self.lifecycle.acknowledge().inspect(|()| _ = self.lifecycle.go(Transition::Freeze))
-        } else {
-            // After an error the superblock on the device does not change: the one in memory may belong to a
-            // transaction.
-            let written = self.write_all_home().inspect_err(|_| self.resume());
-            written.and_then(|()| self.mark_unused().inspect_err(|_| self.thaw_device()))
-        };
-        if frozen.is_err() {
-            self.lifecycle.go(Transition::Reopen);
-        }
-        frozen
-    }
-
-    /// Writes everything home and empties the log.
-    fn write_all_home(&self) -> Result<()> {
-        let cursor = self.writeback.losses.open();
-        self.drain_evictions();
-        self.wait_for(|done| self.barrier(Barrier::ALL, done))?;
-        // This reports data that was lost meanwhile, and earlier losses that no party has seen.
-        self.writeback.losses.check(&cursor)?;
-        self.hold_evictions();
-        Ok(self.journal.freeze()?)
-    }
-
-    /// Marks the device as unmounted. Everything must be home.
-    fn mark_unused(&self) -> Result<()> {
-        let mut sb = self.note_totals();
-        sb.set_needs_recovery(false);
-        write_super(&*self.dev, &sb, self.sb_place)
+        Freeze::of(self).begin().map(|()| true)
     }
 
     /// Ends [`Filesystem::freeze`]. Returns false if the mount is not frozen.
@@ -102,33 +163,8 @@ impl Filesystem {
         if !self.is_frozen() {
             return false;
         }
-        self.thaw_device();
+        Freeze::of(self).thaw_device();
         self.lifecycle.go(Transition::Reopen)
-    }
-
-    /// Marks the device as in use again, unless the mount is read-only. The gate remains shut. The caller holds
-    /// `s_umount`.
-    pub(crate) fn thaw_device(&self) {
-        if !self.is_read_only() {
-            let marked = self.mark_in_use(&mut self.sb.lock());
-            if let Err(e) = marked {
-                // Without the mark, the next mount would discard everything that is logged from here on.
-                self.abort(&format!("cannot be marked as in use: {e}"));
-            }
-        }
-        self.resume();
-    }
-
-    /// Allows handles and evictions again, and writes errors that have occurred meanwhile to the device.
-    fn resume(&self) {
-        // While the mount is read-only, the journal stays frozen.
-        if !self.is_read_only() {
-            self.journal.thaw();
-        }
-        self.lifecycle.go(Transition::Resume);
-        self.write_errors();
-        self.abort_if_failed();
-        self.evictions.resume();
     }
 
     /// Makes the mount read-only, with the device in the state of an unmounted file system, or makes it writable again.
@@ -149,30 +185,18 @@ impl Filesystem {
             return self.lifecycle.acknowledge();
         }
         if !read_only {
-            return self.make_writable();
+            return Freeze::of(self).make_writable();
         }
         if !self.is_frozen() {
-            self.freeze_all()?;
+            Freeze::of(self).begin()?;
         }
         self.write_kept_errors();
         // The journal remains frozen. If the mount has failed meanwhile, it does not become read-only in this way.
         if !self.lifecycle.go(Transition::RemountReadOnly) {
-            self.resume();
+            Freeze::of(self).resume();
         }
         self.lifecycle.go(Transition::Reopen);
         self.lifecycle.acknowledge()
-    }
-
-    /// Ends a remount to read-only. The caller holds `s_umount`.
-    pub(crate) fn make_writable(&self) -> Result<()> {
-        if self.lifecycle.now().access != Access::Remounted || self.journal.is_aborted() {
-            return Err(Error::ReadOnly);
-        }
-        self.mark_in_use(&mut self.sb.lock())?;
-        self.lifecycle.go(Transition::RemountWritable);
-        self.journal.thaw();
-        self.queue_unused();
-        Ok(())
     }
 
     /// Tells the device which blocks are free, among the `len` bytes from `start` on, in runs of at least `min_len`
@@ -225,20 +249,7 @@ impl Filesystem {
             // Everything has been written already, or nothing more will be.
             return self.lifecycle.acknowledge();
         }
-        self.empty_log()
-    }
-
-    /// Writes all changes home and empties the log. This is a momentary freeze that reports no lost data and does not
-    /// mark the image as unmounted. The caller holds `s_umount`.
-    fn empty_log(&self) -> Result<()> {
-        self.lifecycle.go(Transition::Shut);
-        let emptied = self.wait_for(|done| self.barrier(Barrier::ALL, done)).and_then(|()| {
-            self.hold_evictions();
-            Ok(self.journal.freeze()?)
-        });
-        self.resume();
-        self.lifecycle.go(Transition::Reopen);
-        emptied
+        Freeze::of(self).empty_log()
     }
 }
 
