@@ -68,7 +68,7 @@ impl Filesystem {
         let mut at = if path.starts_with(b"/") { self.root()? } else { start };
         let mut parts = path.split(|b| *b == b'/').filter(|p| !p.is_empty() && *p != b".").peekable();
         while let Some(part) = parts.next() {
-            self.check_dir(&at)?;
+            at.check_dir()?;
             if part == b".." {
                 at = self.parent(&at)?;
                 continue;
@@ -98,7 +98,7 @@ impl Filesystem {
                 Err(Error::NotFound) => self.create(&at, part, NewNode::directory(permissions), cred)?,
                 other => other?,
             };
-            self.check_dir(&next)?;
+            next.check_dir()?;
             at = next;
         }
         Ok(at)
@@ -114,7 +114,7 @@ impl Filesystem {
         let cut = path.iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
         let (dir, name) = path.split_at(cut);
         let dir = self.walk(dir, true)?;
-        self.check_dir(&dir)?;
+        dir.check_dir()?;
         Ok((dir, name))
     }
 }

@@ -59,7 +59,7 @@ impl Filesystem {
     /// for a policy that cannot be used.
     pub fn set_encryption_policy(&self, dir: &InodeRef, policy: Policy) -> Result<()> {
         let op = Operation::begin(self)?;
-        self.check_dir(dir)?;
+        dir.check_dir()?;
         if !self.sb.lock().incompat().contains(Incompat::ENCRYPT) {
             return Err(Error::NotSupported(
                 "encryption without the feature 'encrypt' ('extant tune -O encrypt' adds it)",
@@ -76,7 +76,7 @@ impl Filesystem {
             if dir.ino == InodeNr::ROOT {
                 return Err(Error::NotPermitted);
             }
-            self.may_change(dir, Change::Attributes)?;
+            dir.may_change(Change::Attributes)?;
             let is_folded = dir.meta.read().desc.flags.contains(InodeFlags::CASEFOLD);
             if is_folded {
                 return Err(Error::NotSupported("encryption of a directory that ignores case"));

@@ -111,7 +111,7 @@ impl Filesystem {
     fn setattr_once(&self, op: &Operation<'_>, inode: &InodeRef, set: &SetAttr) -> Result<()> {
         let _exclusive = inode.rw.write();
         for change in set.changes() {
-            self.may_change(inode, change)?;
+            inode.may_change(change)?;
         }
         let now = self.now();
         if let SetAttr { mode: None, uid: None, gid: None, size: None, .. } = *set {

@@ -155,7 +155,7 @@ impl Filesystem {
     /// [`Error::ReadOnly`].
     pub fn create(&self, dir: &InodeRef, name: &[u8], node: NewNode<'_>, cred: Cred) -> Result<InodeRef> {
         let op = Operation::begin(self)?;
-        self.check_dir(dir)?;
+        dir.check_dir()?;
         check_name(name)?;
         self.check_target(node.target)?;
         let made = op.retry_no_space(|| op.create_once(dir, name, node, cred));
@@ -172,10 +172,10 @@ impl Filesystem {
     /// As [`Filesystem::create`], except for errors that concern the name.
     pub fn tmpfile(&self, dir: &InodeRef, mode: u16, cred: Cred) -> Result<InodeRef> {
         let op = Operation::begin(self)?;
-        self.check_dir(dir)?;
+        dir.check_dir()?;
         op.retry_no_space(|| {
             let _shared = dir.rw.read();
-            self.may_change(dir, Change::AddEntry)?;
+            dir.may_change(Change::AddEntry)?;
             self.encryption(dir).may_name()?;
             let _new = op.admit_new(dir, NewNode::file(mode), cred)?;
             let values = op.inherited_values(dir, NewNode::file(mode), cred)?;
@@ -199,10 +199,10 @@ impl Operation<'_> {
                 return Err(Error::NotFound);
             }
         }
-        self.fs.may_change(dir, Change::AddEntry)?;
+        dir.may_change(Change::AddEntry)?;
         self.fs.encryption(dir).may_name()?;
         let view = DirView::new(self.fs, dir);
-        if is_dir && !self.fs.may_link_dir(dir, &view) {
+        if is_dir && !dir.may_link_dir(&view) {
             return Err(Error::TooManyLinks);
         }
         if view.lookup(name)?.is_some() {

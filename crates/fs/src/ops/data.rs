@@ -314,7 +314,7 @@ impl Filesystem {
     fn write_once(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
         let _exclusive = inode.rw.write();
         let appends = flags.from_cache || pos >= inode.size();
-        self.may_change(inode, if appends { Change::Append } else { Change::Write })?;
+        inode.may_change(if appends { Change::Append } else { Change::Write })?;
         self.encryption(inode).file_key()?;
         if flags.kill_privileges {
             self.kill_privileges(inode)?;

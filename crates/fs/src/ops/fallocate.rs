@@ -193,7 +193,7 @@ impl Filesystem {
         let carve = || {
             let _exclusive = inode.rw.write();
             let preallocates = matches!(mode, FallocateMode::Allocate { .. });
-            self.may_change(inode, if preallocates { Change::Preallocate } else { Change::Carve })?;
+            inode.may_change(if preallocates { Change::Preallocate } else { Change::Carve })?;
             self.encryption(inode).file_key()?;
             let _table = self.hold_slots([inode])?;
             self.inline(inode).move_out()?;

@@ -1,7 +1,7 @@
 //! Inode flags: the changes that they forbid, the durability that they demand, and the rules for setting them
 //! (chattr(1), FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR).
 //!
-//! [`Filesystem::may_change`] alone decides which changes immutable and append-only allow. Every operation passes its
+//! [`Inode::may_change`] alone decides which changes immutable and append-only allow. Every operation passes its
 //! kind to it as a [`Change`]. The rules are those of Linux, where the checks are spread over the VFS (`may_delete`,
 //! `may_create`, `may_setattr`, `vfs_fallocate`, `xattr_permission`, `may_open`) and ext4.
 //!
@@ -115,10 +115,10 @@ impl Filesystem {
     }
 }
 
-impl Filesystem {
+impl Inode {
     /// Checks that the inode's flags allow the change; [`Error::NotPermitted`] if not.
-    pub(crate) fn may_change(&self, inode: &Inode, change: Change) -> Result<()> {
-        let flags = inode.meta.read().desc.flags;
+    pub(crate) fn may_change(&self, change: Change) -> Result<()> {
+        let flags = self.meta.read().desc.flags;
         if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !change.appends()) {
             return Err(Error::NotPermitted);
         }
@@ -128,6 +128,21 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Checks that an inode may be moved into this directory. A directory whose files inherit its project accepts no
+    /// other project (Linux: `ext4_link`, `ext4_rename`).
+    pub(crate) fn check_project(&self, inode: &Inode) -> Result<()> {
+        let (flags, project) = {
+            let m = self.meta.read();
+            (m.desc.flags, m.desc.projid)
+        };
+        if flags.contains(InodeFlags::PROJINHERIT) && inode.meta.read().desc.projid != project {
+            return Err(Error::OtherProject);
+        }
+        Ok(())
+    }
+}
+
+impl Filesystem {
     /// Checks that the flags of a file allow this kind of open.
     ///
     /// # Errors
@@ -139,10 +154,10 @@ impl Filesystem {
             self.watch(self.encryption(inode).file_key())?;
         }
         if how.truncate {
-            self.may_change(inode, Change::Truncate)?;
+            inode.may_change(Change::Truncate)?;
         }
         if how.write {
-            self.may_change(inode, if how.append { Change::Append } else { Change::Write })?;
+            inode.may_change(if how.append { Change::Append } else { Change::Write })?;
         }
         Ok(())
     }
@@ -213,19 +228,6 @@ impl Filesystem {
             })?;
         }
         self.honour_sync(&[inode])
-    }
-
-    /// Checks that an inode may be moved into this directory. A directory whose files inherit its project accepts no
-    /// other project (Linux: `ext4_link`, `ext4_rename`).
-    pub(crate) fn check_project(&self, dir: &Inode, inode: &Inode) -> Result<()> {
-        let (flags, project) = {
-            let m = dir.meta.read();
-            (m.desc.flags, m.desc.projid)
-        };
-        if flags.contains(InodeFlags::PROJINHERIT) && inode.meta.read().desc.projid != project {
-            return Err(Error::OtherProject);
-        }
-        Ok(())
     }
 
     /// Ends an operation that changed files or directories. If the flags of one of them require it, makes the operation

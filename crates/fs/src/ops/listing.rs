@@ -36,7 +36,7 @@ impl Filesystem {
     /// names fails, after all readable names, whatever its cookie. The damage is counted once, when a listing finds it
     /// ([`crate::FsStats::errors`]). A call fails immediately if the listing cannot continue after the damage.
     pub fn read_dir(&self, dir: &InodeRef, cookie: u64, mut f: impl FnMut(DirItem<'_>) -> bool) -> Result<u64> {
-        self.check_dir(dir)?;
+        dir.check_dir()?;
         let mut given = false;
         let note = |item: DirItem<'_>| {
             given = true;

@@ -21,10 +21,13 @@ use crate::fast_commit::{NameChange, describe_name};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::MapState;
+use crate::maps::Maps;
 use crate::operation::Operation;
 use crate::ops::credits;
 use crate::ops::flags::Change;
+use crate::ops::pages::ContentView;
 use crate::orphan::Over;
+use crate::volume::Volume;
 use crate::xattr;
 use crate::xattr_store::Values;
 use crate::xattr_view::XattrView;
@@ -42,18 +45,127 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-impl Filesystem {
-    pub(crate) fn check_dir(&self, dir: &Inode) -> Result<()> {
-        if dir.is_dir() { Ok(()) } else { Err(Error::NotDirectory) }
+impl Inode {
+    pub(crate) fn check_dir(&self) -> Result<()> {
+        if self.is_dir() { Ok(()) } else { Err(Error::NotDirectory) }
     }
 
+    /// Whether a directory may get another subdirectory. More than 65000 links need an index and `dir_nlink`.
+    pub(crate) fn may_link_dir(&self, view: &DirView<'_>) -> bool {
+        self.links() < LINK_MAX || (view.params.is_indexed && view.params.has_dir_index)
+    }
+}
+
+impl Maps {
+    /// Updates the times of an inode whose content has changed.
+    pub(crate) fn stamp(&self, handle: &mut Handle, inode: &Arc<Inode>, now: Timestamp) -> Result<()> {
+        {
+            let mut m = inode.meta.write();
+            m.desc.mtime = now;
+            m.desc.ctime = now;
+        }
+        self.write_inode(handle, inode)
+    }
+}
+
+impl Volume {
+    /// Whether two names refer to one entry of a directory, which need not exist. They do if they are equal, or if the
+    /// directory is case-insensitive and they fold to the same text.
+    pub fn is_one_name(&self, dir: &InodeRef, one: &[u8], other: &[u8]) -> bool {
+        LookupName::new(one, self.dir_params(dir).folds).is(other)
+    }
+
+    /// Sets the `dir_nlink` feature for the first directory with more links than the field can count.
+    pub(crate) fn note_many_links(&self, handle: &mut Handle, dir: &Inode) -> Result<()> {
+        if dir.links() == 1 && !self.sb.lock().ro_compat().contains(RoCompat::DIR_NLINK) {
+            self.modify_superblock(handle, |sb| {
+                sb.set_dir_nlink();
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Operation<'_> {
+    /// Drops one link. At zero, the inode becomes an orphan until its last user releases it.
+    pub(crate) fn drop_link(&self, handle: &mut Handle, inode: &InodeRef, now: Timestamp) -> Result<()> {
+        let last = {
+            let mut m = inode.meta.write();
+            m.desc.links = m.desc.links.saturating_sub(1);
+            m.desc.ctime = now;
+            m.desc.links == 0
+        };
+        if last { self.lost_last_name(handle, inode) } else { self.fs.write_inode(handle, inode) }
+    }
+
+    /// Drops all links of an empty directory whose name has been removed.
+    pub(crate) fn kill_dir(&self, handle: &mut Handle, inode: &InodeRef, now: Timestamp) -> Result<()> {
+        {
+            let mut m = inode.meta.write();
+            m.desc.links = 0;
+            m.desc.ctime = now;
+        }
+        self.lost_last_name(handle, inode)
+    }
+
+    fn lost_last_name(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
+        self.fs.evictions.lost_last_name(inode, self.fs.options.clock.now_ns());
+        self.fs.orphans.add(handle, inode)?;
+        self.fs.write_inode(handle, inode)
+    }
+}
+
+impl ContentView<'_> {
+    fn symlink_target(&self) -> Result<Vec<u8>> {
+        let whole = |target: Vec<u8>, size: usize| {
+            let end = target.iter().position(|b| *b == 0).unwrap_or(target.len());
+            if end == 0 || end != size {
+                let detail = format!("a target of {end} bytes, {size} expected");
+                return Err(Error::corrupt(Damage::Symlink, detail).of(self.inode.ino));
+            }
+            Ok(target)
+        };
+        let (fast, size, is_encrypted) = {
+            let m = self.inode.meta.read();
+            if !m.desc.is_symlink() {
+                return Err(Error::Invalid("not a symbolic link"));
+            }
+            (m.desc.fast_symlink_target(&self.fs.geo).map(<[u8]>::to_vec), m.desc.size as usize, is_encrypted(&m.desc))
+        };
+        if let Some(target) = fast {
+            let size = target.len();
+            return if is_encrypted {
+                self.fs.encryption(self.inode).open_target(&target)
+            } else {
+                whole(target, size)
+            };
+        }
+        if let Some(target) = self.fs.inline(self.inode).content()? {
+            return whole(target, size);
+        }
+        let MapState::Written(block) = self.fs.map_lookup(self.inode, LogicalBlock(0))? else {
+            return Err(Error::corrupt(Damage::Symlink, "no block").of(self.inode.ino));
+        };
+        if size > self.fs.geo.block_size as usize || block == BlockNr(0) {
+            return Err(Error::corrupt(Damage::Symlink, format!("{size} bytes")).of(self.inode.ino));
+        }
+        let buffer = self.fs.cache.get(block)?;
+        let target = buffer.read(|b| b[..size].to_vec());
+        if is_encrypted {
+            return self.fs.encryption(self.inode).open_target(&target);
+        }
+        whole(target, size)
+    }
+}
+
+impl Filesystem {
     /// The inode called `name` in `dir`.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::NotDirectory`]; [`Error::NameTooLong`]; [`Error::NotPermitted`] for a directory or
     /// link whose encryption differs from that of `dir`; [`Error::Corrupt`] if the directory or the inode is damaged.
     pub fn lookup(&self, dir: &InodeRef, name: &[u8]) -> Result<InodeRef> {
-        self.check_dir(dir)?;
+        dir.check_dir()?;
         if name.len() > 255 {
             return Err(Error::NameTooLong);
         }
@@ -61,12 +173,6 @@ impl Filesystem {
             Some(rescue) => rescue.lookup(self, dir, name),
             None => self.lookup_own(dir, name),
         }
-    }
-
-    /// Whether two names refer to one entry of a directory, which need not exist. They do if they are equal, or if the
-    /// directory is case-insensitive and they fold to the same text.
-    pub fn is_one_name(&self, dir: &InodeRef, one: &[u8], other: &[u8]) -> bool {
-        LookupName::new(one, self.dir_params(dir).folds).is(other)
     }
 
     /// As [`Filesystem::lookup`], but only among the entries on disk.
@@ -98,7 +204,7 @@ impl Filesystem {
     /// [`Error::NotFound`] if the directory was removed: the inode in its `..` may be free as well, or belong to
     /// another file.
     pub fn parent(&self, dir: &InodeRef) -> Result<InodeRef> {
-        self.check_dir(dir)?;
+        dir.check_dir()?;
         match &self.rescue {
             Some(rescue) => rescue.parent(self, dir),
             None => self.parent_own(dir),
@@ -116,21 +222,6 @@ impl Filesystem {
         self.watch(view.dotdot().and_then(|ino| self.iget_named(dir, ino)))
     }
 
-    /// Whether a directory may get another subdirectory. More than 65000 links need an index and `dir_nlink`.
-    pub(crate) fn may_link_dir(&self, dir: &Inode, view: &DirView<'_>) -> bool {
-        dir.links() < LINK_MAX || (view.params.is_indexed && view.params.has_dir_index)
-    }
-
-    /// Sets the `dir_nlink` feature for the first directory with more links than the field can count.
-    pub(crate) fn note_many_links(&self, handle: &mut Handle, dir: &Inode) -> Result<()> {
-        if dir.links() == 1 && !self.sb.lock().ro_compat().contains(RoCompat::DIR_NLINK) {
-            self.modify_superblock(handle, |sb| {
-                sb.set_dir_nlink();
-            })?;
-        }
-        Ok(())
-    }
-
     /// Adds a name to a file.
     ///
     /// # Errors
@@ -140,7 +231,7 @@ impl Filesystem {
     /// [`Error::NoSpace`]; [`Error::ReadOnly`].
     pub fn link(&self, inode: &InodeRef, dir: &InodeRef, name: &[u8]) -> Result<()> {
         let op = Operation::begin(self)?;
-        self.check_dir(dir)?;
+        dir.check_dir()?;
         check_name(name)?;
         if inode.is_dir() {
             return Err(Error::NotPermitted);
@@ -151,14 +242,14 @@ impl Filesystem {
             if dir.links() == 0 {
                 return Err(Error::NotFound);
             }
-            self.may_change(dir, Change::AddEntry)?;
+            dir.may_change(Change::AddEntry)?;
             if view.lookup(name)?.is_some() {
                 return Err(Error::Exists);
             }
             self.encryption(dir).may_name()?;
             self.encryption(dir).check_policies(inode)?;
-            self.check_project(dir, inode)?;
-            self.may_change(inode, Change::Link)?;
+            dir.check_project(inode)?;
+            inode.may_change(Change::Link)?;
             let _tables = self.hold_slots([inode, dir])?;
             self.transact_whole(credits::link(view.add_credits()), |handle| {
                 let now = self.now();
@@ -183,7 +274,7 @@ impl Filesystem {
                     // elsewhere may have added the first name without seeing it as the first; the inode is then no
                     // longer an orphan.
                     let known = if from_nothing { self.orphans.remove(handle, inode, Over::Nameless) } else { Ok(()) };
-                    let undone = known.and_then(|()| self.drop_link(handle, inode, now));
+                    let undone = known.and_then(|()| op.drop_link(handle, inode, now));
                     self.whole(handle, undone)?;
                     return Err(e);
                 }
@@ -201,16 +292,6 @@ impl Filesystem {
         self.honour_sync(&[dir])
     }
 
-    /// Updates the times of an inode whose content has changed.
-    pub(crate) fn stamp(&self, handle: &mut Handle, inode: &Arc<Inode>, now: Timestamp) -> Result<()> {
-        {
-            let mut m = inode.meta.write();
-            m.desc.mtime = now;
-            m.desc.ctime = now;
-        }
-        self.write_inode(handle, inode)
-    }
-
     /// Removes a name of a file.
     ///
     /// # Errors
@@ -218,7 +299,7 @@ impl Filesystem {
     /// [`Error::Invalid`] for the name; [`Error::NotPermitted`] because of the flags of either; [`Error::ReadOnly`].
     pub fn unlink(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
         let op = Operation::begin(self)?;
-        self.check_dir(dir)?;
+        dir.check_dir()?;
         check_name(name)?;
         op.retry_no_space(|| {
             let _exclusive = dir.rw.write();
@@ -228,13 +309,13 @@ impl Filesystem {
             if inode.is_dir() {
                 return Err(Error::IsDirectory);
             }
-            self.may_change(dir, Change::RemoveEntry)?;
-            self.may_change(&inode, Change::Unlink)?;
+            dir.may_change(Change::RemoveEntry)?;
+            inode.may_change(Change::Unlink)?;
             let _tables = self.hold_slots([dir, &inode])?;
             self.transact_whole(credits::REMOVE_NAME, |handle| {
                 view.remove(handle, name, Some(&found))?;
                 let now = self.now();
-                let done = self.stamp(handle, dir, now).and_then(|()| self.drop_link(handle, &inode, now));
+                let done = self.stamp(handle, dir, now).and_then(|()| op.drop_link(handle, &inode, now));
                 // The last name goes with an orphan's record, which no fast commit has.
                 describe_name(handle, NameChange::Unlink, dir, &inode, name);
                 handle.set_described();
@@ -245,17 +326,6 @@ impl Filesystem {
         self.honour_sync(&[dir])
     }
 
-    /// Drops one link. At zero, the inode becomes an orphan until its last user releases it.
-    pub(crate) fn drop_link(&self, handle: &mut Handle, inode: &InodeRef, now: Timestamp) -> Result<()> {
-        let last = {
-            let mut m = inode.meta.write();
-            m.desc.links = m.desc.links.saturating_sub(1);
-            m.desc.ctime = now;
-            m.desc.links == 0
-        };
-        if last { self.lost_last_name(handle, inode) } else { self.write_inode(handle, inode) }
-    }
-
     /// Removes an empty directory.
     ///
     /// # Errors
@@ -263,7 +333,7 @@ impl Filesystem {
     /// to a file; otherwise as [`Filesystem::unlink`].
     pub fn rmdir(&self, dir: &InodeRef, name: &[u8]) -> Result<()> {
         let op = Operation::begin(self)?;
-        self.check_dir(dir)?;
+        dir.check_dir()?;
         check_name(name)?;
         if name == b"." {
             return Err(Error::Invalid("removing '.'"));
@@ -276,8 +346,8 @@ impl Filesystem {
             let view = DirView::new(self, dir);
             let found = view.lookup(name)?.ok_or(Error::NotFound)?;
             let inode = self.iget_named(dir, found.ino)?;
-            self.may_change(dir, Change::RemoveEntry)?;
-            self.may_change(&inode, Change::Unlink)?;
+            dir.may_change(Change::RemoveEntry)?;
+            inode.may_change(Change::Unlink)?;
             if !inode.is_dir() {
                 return Err(Error::NotDirectory);
             }
@@ -293,7 +363,7 @@ impl Filesystem {
             self.transact_whole(credits::REMOVE_NAME, |handle| {
                 view.remove(handle, name, Some(&found))?;
                 let now = self.now();
-                let done = self.kill_dir(handle, &inode, now).and_then(|()| {
+                let done = op.kill_dir(handle, &inode, now).and_then(|()| {
                     drop_dir_link(&mut dir.meta.write().desc);
                     self.stamp(handle, dir, now)
                 });
@@ -304,66 +374,13 @@ impl Filesystem {
         self.honour_sync(&[dir])
     }
 
-    /// Drops all links of an empty directory whose name has been removed.
-    pub(crate) fn kill_dir(&self, handle: &mut Handle, inode: &InodeRef, now: Timestamp) -> Result<()> {
-        {
-            let mut m = inode.meta.write();
-            m.desc.links = 0;
-            m.desc.ctime = now;
-        }
-        self.lost_last_name(handle, inode)
-    }
-
-    fn lost_last_name(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
-        self.evictions.lost_last_name(inode, self.options.clock.now_ns());
-        self.orphans.add(handle, inode)?;
-        self.write_inode(handle, inode)
-    }
-
     /// The target of a symbolic link.
     ///
     /// # Errors
     /// [`Error::Corrupt`], also for a target that is shorter than the size, because the rest of it is lost (Linux
     /// checks this in `ext4_iget` for targets in the inode, e2fsck for all).
     pub fn read_link(&self, inode: &InodeRef) -> Result<Vec<u8>> {
-        self.watch(self.symlink_target(inode))
-    }
-
-    fn symlink_target(&self, inode: &InodeRef) -> Result<Vec<u8>> {
-        let whole = |target: Vec<u8>, size: usize| {
-            let end = target.iter().position(|b| *b == 0).unwrap_or(target.len());
-            if end == 0 || end != size {
-                let detail = format!("a target of {end} bytes, {size} expected");
-                return Err(Error::corrupt(Damage::Symlink, detail).of(inode.ino));
-            }
-            Ok(target)
-        };
-        let (fast, size, is_encrypted) = {
-            let m = inode.meta.read();
-            if !m.desc.is_symlink() {
-                return Err(Error::Invalid("not a symbolic link"));
-            }
-            (m.desc.fast_symlink_target(&self.geo).map(<[u8]>::to_vec), m.desc.size as usize, is_encrypted(&m.desc))
-        };
-        if let Some(target) = fast {
-            let size = target.len();
-            return if is_encrypted { self.encryption(inode).open_target(&target) } else { whole(target, size) };
-        }
-        if let Some(target) = self.inline(inode).content()? {
-            return whole(target, size);
-        }
-        let MapState::Written(block) = self.map_lookup(inode, LogicalBlock(0))? else {
-            return Err(Error::corrupt(Damage::Symlink, "no block").of(inode.ino));
-        };
-        if size > self.geo.block_size as usize || block == BlockNr(0) {
-            return Err(Error::corrupt(Damage::Symlink, format!("{size} bytes")).of(inode.ino));
-        }
-        let buffer = self.cache.get(block)?;
-        let target = buffer.read(|b| b[..size].to_vec());
-        if is_encrypted {
-            return self.encryption(inode).open_target(&target);
-        }
-        whole(target, size)
+        self.watch(self.content(inode).symlink_target())
     }
 
     /// Removes set-id bits and file capabilities, as after a change of content by a process without CAP_FSETID.
@@ -378,7 +395,7 @@ impl Filesystem {
         {
             let _exclusive = inode.rw.write();
             // If the change itself is refused, the bits must remain.
-            self.may_change(inode, Change::Preallocate)?;
+            inode.may_change(Change::Preallocate)?;
             let others = if member { 0 } else { S_ISGID };
             self.kill_bits(inode, privileges(inode.mode()) | inode.mode() & others)?;
         }

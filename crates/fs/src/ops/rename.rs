@@ -53,8 +53,8 @@ impl Filesystem {
         flags: RenameFlags,
     ) -> Result<()> {
         let op = Operation::begin(self)?;
-        self.check_dir(old_dir)?;
-        self.check_dir(new_dir)?;
+        old_dir.check_dir()?;
+        new_dir.check_dir()?;
         check_name(old_name)?;
         check_name(new_name)?;
         if flags.exchange && (flags.no_replace || flags.whiteout.is_some()) {
@@ -122,14 +122,14 @@ impl Operation<'_> {
             Some(t) if t.ino == source.ino => return Ok(None),
             _ => {}
         }
-        self.fs.may_change(old_dir, Change::RemoveEntry)?;
-        self.fs.may_change(&source, Change::Unlink)?;
+        old_dir.may_change(Change::RemoveEntry)?;
+        source.may_change(Change::Unlink)?;
         match &target {
             Some(target) => {
-                self.fs.may_change(new_dir, Change::RemoveEntry)?;
-                self.fs.may_change(target, Change::Unlink)?;
+                new_dir.may_change(Change::RemoveEntry)?;
+                target.may_change(Change::Unlink)?;
             }
-            None => self.fs.may_change(new_dir, Change::AddEntry)?,
+            None => new_dir.may_change(Change::AddEntry)?,
         }
         let replaces = target.is_some() && !flags.exchange;
         if replaces && written != Some(source.ino) && (!source.pages.is_empty() || source.losses.is_unseen()) {
@@ -190,8 +190,8 @@ impl Operation<'_> {
         if flags.exchange || flags.whiteout.is_some() || view.stored_name(place)? == name {
             return Ok(());
         }
-        self.fs.may_change(dir, Change::RemoveEntry)?;
-        self.fs.may_change(inode, Change::Unlink)?;
+        dir.may_change(Change::RemoveEntry)?;
+        inode.may_change(Change::Unlink)?;
         let _tables = self.fs.hold_slots([dir, inode])?;
         let _entry = view.hold_found(place)?;
         self.fs.transact_whole(credits::rename(view.add_credits(), false), |handle| {
@@ -219,7 +219,7 @@ impl Operation<'_> {
             if old_dir.ino != new_dir.ino {
                 self.fs.encryption(dir).check_policies(inode)?;
             }
-            self.fs.check_project(dir, inode)?;
+            dir.check_project(inode)?;
         }
         Ok(())
     }
@@ -264,7 +264,7 @@ impl Operation<'_> {
                 return Err(Error::NotFound);
             }
             let up = up?;
-            self.fs.check_dir(&up)?;
+            up.check_dir()?;
             at = up;
             if at.ino == mark {
                 return Err(Error::corrupt(Damage::Tree, "a loop of directories").of(dir.ino));
@@ -302,7 +302,7 @@ impl Operation<'_> {
                 (false, false) => {}
             }
         }
-        if source.is_dir() && !same_dir && target.is_none() && !self.fs.may_link_dir(new_dir, new_view) {
+        if source.is_dir() && !same_dir && target.is_none() && !new_dir.may_link_dir(new_view) {
             return Err(Error::TooManyLinks);
         }
         let _dots = self.check_moves(source, same_dir)?;
@@ -356,13 +356,13 @@ impl Operation<'_> {
                 self.fs.write_inode(handle, source)?;
                 if let Some(target) = target {
                     if target.is_dir() {
-                        self.fs.kill_dir(handle, target, now)?;
+                        self.kill_dir(handle, target, now)?;
                         if same_dir {
                             // The parent has lost one of its two directories.
                             drop_dir_link(&mut old_dir.meta.write().desc);
                         }
                     } else {
-                        self.fs.drop_link(handle, target, now)?;
+                        self.drop_link(handle, target, now)?;
                     }
                 }
                 self.stamp_both(handle, old_dir, new_dir, now)
@@ -399,7 +399,7 @@ impl Operation<'_> {
             (false, true) if !same_dir => (Some(new_view), Some(old_view)),
             _ => (None, None),
         };
-        if gains.is_some_and(|view| !self.fs.may_link_dir(view.dir, view)) {
+        if gains.is_some_and(|view| !view.dir.may_link_dir(view)) {
             return Err(Error::TooManyLinks);
         }
         let _dots = (self.check_moves(source, same_dir)?, self.check_moves(target, same_dir)?);

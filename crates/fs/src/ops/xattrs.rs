@@ -89,7 +89,7 @@ impl Filesystem {
         let op = Operation::begin(self)?;
         op.retry_no_space(|| {
             let _exclusive = inode.rw.write();
-            self.may_change(inode, Change::Xattr)?;
+            inode.may_change(Change::Xattr)?;
             let _table = self.hold_slots([inode])?;
             let stored = match value {
                 Some(value) if self.geo.ea_inode => xattr::stored_value(&self.xattrs(inode), name, value)?,
