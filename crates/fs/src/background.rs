@@ -14,6 +14,7 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::lifecycle::Right;
+use crate::writeback::ask_step;
 
 /// How long a thread waits for work before it checks whether the file system still exists.
 const STEP: Duration = Duration::from_millis(100);
@@ -44,7 +45,7 @@ impl Filesystem {
         let retire = move || while weak.upgrade().is_some_and(|fs| fs.retirement().step(STEP)) {};
         start("extant-retire", Box::new(retire))?;
         let weak = Arc::downgrade(self);
-        let ask = move || while weak.upgrade().is_some_and(|fs| fs.ask_step(STEP)) {};
+        let ask = move || while weak.upgrade().is_some_and(|fs| ask_step::step(&fs, STEP)) {};
         start("extant-fsync", Box::new(ask))?;
         let weak = Arc::downgrade(self);
         let evict = move || while weak.upgrade().is_some_and(|fs| fs.eviction_step(STEP)) {};

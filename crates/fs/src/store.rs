@@ -539,8 +539,6 @@ impl MapView<'_> {
     }
 }
 
-impl Filesystem {}
-
 impl Volume {
     /// The largest size that a map of this form and the block count field allow.
     pub(crate) fn size_limit(&self, extents: bool) -> u64 {

@@ -130,7 +130,7 @@ impl Ending<'_> {
 
     fn write_everything(&self) -> Result<()> {
         self.fs.drain_evictions();
-        let written = self.fs.wait_for(|done| self.fs.barrier(Barrier::ALL, done));
+        let written = Barrier::ALL.wait(self.fs);
         for inode in self.fs.inodes.all() {
             self.fs.placement.alloc.discard_preallocations(&inode.prealloc);
         }

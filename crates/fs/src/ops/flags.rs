@@ -234,7 +234,7 @@ impl Filesystem {
     /// durable before it returns (Linux: `IS_SYNC`, `IS_DIRSYNC`). The caller holds no lock.
     pub(crate) fn honour_sync(&self, changed: &[&InodeRef]) -> Result<()> {
         for inode in changed.iter().filter(|inode| is_synchronous(inode)) {
-            self.wait_for(|done| self.barrier(Barrier::of(inode, false), done))?;
+            Barrier::of(inode, false).wait(self)?;
         }
         Ok(())
     }

@@ -156,7 +156,7 @@ impl Filesystem {
         if inode.file_type() != Some(FileType::Regular) || lblk > u64::from(LAST_BLOCK.0) || is_encrypted {
             return Ok(None);
         }
-        self.settle(inode)?;
+        self.content(inode).settle()?;
         let _shared = inode.rw.read();
         if self.is_inline(inode) || lblk >= inode.size().div_ceil(u64::from(self.geo.block_size)) {
             return Ok(None);

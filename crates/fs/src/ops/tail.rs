@@ -17,6 +17,7 @@ use crate::ops::pages::ContentView;
 use crate::volume::Volume;
 use crate::writeback::batch::WritebackReason;
 use crate::writeback::patience::Patience;
+use crate::writeback::plug::WritebackPlug;
 
 impl Volume {
     /// Whether the size on disk remains behind: data there was lost, and no pending write will move the size to the end
@@ -86,7 +87,7 @@ impl ContentView<'_> {
         {
             {
                 let _wb = self.inode.wb.lock();
-                self.fs.writeback_plug(WritebackReason::Background, Patience::Sends).write_dirty(
+                WritebackPlug::new(self.fs, WritebackReason::Background, Patience::Sends).write_dirty(
                     self.inode,
                     block,
                     block + 1,

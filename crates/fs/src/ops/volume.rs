@@ -75,7 +75,7 @@ impl<'fs> Freeze<'fs> {
     fn write_all_home(&self) -> Result<()> {
         let cursor = self.fs.writeback.losses.open();
         self.fs.drain_evictions();
-        self.fs.wait_for(|done| self.fs.barrier(Barrier::ALL, done))?;
+        Barrier::ALL.wait(self.fs)?;
         // This reports data that was lost meanwhile, and earlier losses that no party has seen.
         self.fs.writeback.losses.check(&cursor)?;
         self.fs.hold_evictions();
@@ -130,7 +130,7 @@ impl<'fs> Freeze<'fs> {
     /// mark the image as unmounted. The caller holds `s_umount`.
     fn empty_log(&self) -> Result<()> {
         self.fs.lifecycle.go(Transition::Shut);
-        let emptied = self.fs.wait_for(|done| self.fs.barrier(Barrier::ALL, done)).and_then(|()| {
+        let emptied = Barrier::ALL.wait(self.fs).and_then(|()| {
             self.fs.hold_evictions();
             Ok(self.fs.journal.freeze()?)
         });

@@ -24,11 +24,11 @@
 //! an open handle. No thread waits for that lock, or for tokens, while its plug contains requests, because the holder
 //! may be waiting for those. `batches` (202) and `completed batches` (203) are leaves.
 
-mod ask_step;
+pub(crate) mod ask_step;
 pub(crate) mod asks;
 pub(crate) mod batch;
 pub(crate) mod patience;
-mod plug;
+pub(crate) mod plug;
 pub(crate) mod state;
 mod together;
 pub(crate) mod work;
@@ -56,12 +56,13 @@ use crate::volume::Volume;
 use crate::writeback::asks::Ask;
 use crate::writeback::batch::{Batch, Completed, Piece, Retirer, Then, WritebackReason};
 use crate::writeback::patience::Patience;
+use crate::writeback::plug::WritebackPlug;
 use crate::writeback::state::Writeback;
 
 impl AddressSpaceOps for Inode {
     fn write_pages(inodes: &[Arc<Inode>]) {
         let Some(fs) = inodes.first().and_then(|inode| inode.fs.upgrade()) else { return };
-        fs.write_inodes(inodes, WritebackReason::Background);
+        plug::write_inodes(&fs, inodes, WritebackReason::Background);
     }
 
     fn dirty_bytes(&self) -> u64 {
@@ -393,7 +394,7 @@ impl ContentView<'_> {
     /// holds no handle.
     pub(crate) fn write_and_wait(&self) {
         if !self.inode.pages.is_empty() {
-            self.fs.writeback_plug(WritebackReason::Background, Patience::Finishes).write_pages(self.inode);
+            WritebackPlug::new(self.fs, WritebackReason::Background, Patience::Finishes).write_pages(self.inode);
         }
         self.inode.writes.wait();
     }

@@ -501,13 +501,13 @@ impl Drop for WritebackPlug<'_> {
     }
 }
 
-impl Filesystem {
+impl<'f> WritebackPlug<'f> {
     /// Begins to write inodes together. In a mount without threads the plug always waits.
-    pub(crate) fn writeback_plug(&self, why: WritebackReason, patience: Patience) -> WritebackPlug<'_> {
+    pub(crate) fn new(fs: &'f Filesystem, why: WritebackReason, patience: Patience) -> WritebackPlug<'f> {
         WritebackPlug {
-            fs: self,
+            fs,
             why,
-            patience: if self.options.threads { patience } else { Patience::Inline },
+            patience: if fs.options.threads { patience } else { Patience::Inline },
             background: false,
             bios: Vec::new(),
             batches: Vec::new(),
@@ -517,36 +517,36 @@ impl Filesystem {
             together: Together::default(),
         }
     }
+}
 
-    /// Writes the data of the inodes that is dirty now, in this order, and large inodes in turns. Returns when all of
-    /// it is in flight, which takes as long as the device needs for all but the last part. Errors are recorded with the
-    /// inodes, for their fsyncs.
-    pub(crate) fn write_inodes(&self, inodes: &[Arc<Inode>], why: WritebackReason) {
-        let mut plug = self.writeback_plug(why, Patience::Sends);
-        let mut turns: VecDeque<Turn<'_>> = VecDeque::new();
-        for (at, inode) in inodes.iter().enumerate() {
-            plug.together.expect(&inodes[at + 1..]);
-            let turn = Turn { inode, from: 0, left: inode.pages.dirty_bytes().max(1), after: None, blocked: false };
-            // If another thread is writing the inode, it gets a later turn, so that two threads share the work instead
-            // of following each other.
-            turns.extend(match inode.wb.try_lock() {
-                Some(held) => plug.write_turn(turn, Some(held)),
-                None => Some(turn),
-            });
+/// Writes the data of the inodes that is dirty now, in this order, and large inodes in turns. Returns when all of
+/// it is in flight, which takes as long as the device needs for all but the last part. Errors are recorded with the
+/// inodes, for their fsyncs.
+pub(crate) fn write_inodes(fs: &Filesystem, inodes: &[Arc<Inode>], why: WritebackReason) {
+    let mut plug = WritebackPlug::new(fs, why, Patience::Sends);
+    let mut turns: VecDeque<Turn<'_>> = VecDeque::new();
+    for (at, inode) in inodes.iter().enumerate() {
+        plug.together.expect(&inodes[at + 1..]);
+        let turn = Turn { inode, from: 0, left: inode.pages.dirty_bytes().max(1), after: None, blocked: false };
+        // If another thread is writing the inode, it gets a later turn, so that two threads share the work instead
+        // of following each other.
+        turns.extend(match inode.wb.try_lock() {
+            Some(held) => plug.write_turn(turn, Some(held)),
+            None => Some(turn),
+        });
+    }
+    plug.together.expect(&[]);
+    let mut blocked = None;
+    while let Some(turn) = turns.pop_front() {
+        match plug.write_turn(turn, None) {
+            Some(turn) if turn.blocked => blocked = blocked.or(Some(turn.inode)),
+            turn => turns.extend(turn),
         }
-        plug.together.expect(&[]);
-        let mut blocked = None;
-        while let Some(turn) = turns.pop_front() {
-            match plug.write_turn(turn, None) {
-                Some(turn) if turn.blocked => blocked = blocked.or(Some(turn.inode)),
-                turn => turns.extend(turn),
-            }
-        }
-        plug.send();
-        // The rest is written in a later round. Without this wait, that round would immediately find the same block
-        // again.
-        if let Some(inode) = blocked.filter(|_| !plug.has_sent) {
-            inode.writes.wait();
-        }
+    }
+    plug.send();
+    // The rest is written in a later round. Without this wait, that round would immediately find the same block
+    // again.
+    if let Some(inode) = blocked.filter(|_| !plug.has_sent) {
+        inode.writes.wait();
     }
 }

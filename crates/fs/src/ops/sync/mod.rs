@@ -33,9 +33,12 @@ use extant_ondisk::jbd2::Tid;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
+use crate::ops::pages::ContentView;
+use crate::volume::Volume;
 use crate::writeback::asks::Countdown;
 use crate::writeback::batch::WritebackReason;
 use crate::writeback::patience::Patience;
+use crate::writeback::{ask_step as ask, plug::WritebackPlug};
 
 /// Called once with the result of a barrier, possibly on another thread, and possibly before the call returns. The
 /// thread that calls it may hold locks, so it must only pass the result on and must not use the file system.
@@ -59,6 +62,11 @@ impl<'a> Barrier<'a> {
     pub(crate) fn of(inode: &'a Arc<Inode>, datasync: bool) -> Barrier<'a> {
         Barrier { inodes: Some(std::slice::from_ref(inode)), datasync, waits: false }
     }
+
+    /// A barrier for which the calling thread waits, and does the work. It holds nothing.
+    fn here(inode: &'a Arc<Inode>, datasync: bool) -> Barrier<'a> {
+        Barrier { waits: true, ..Barrier::of(inode, datasync) }
+    }
 }
 
 impl Inode {
@@ -80,57 +88,69 @@ fn is_new(inode: &Inode) -> bool {
     inode.pages.dirty_bytes() > 0 && inode.meta.read().desc.size == 0
 }
 
-impl Filesystem {
+impl Volume {
+    pub(crate) fn wait_for(&self, ask: impl FnOnce(Done)) -> Result<()> {
+        let waiter = Waiter::new();
+        let tell = waiter.clone();
+        ask(Box::new(move |r| tell.set(r)));
+        while !self.options.threads && !waiter.is_set() {
+            self.journal.step();
+        }
+        waiter.wait()
+    }
+}
+
+impl Barrier<'_> {
     /// Makes everything durable that was written in the scope before the call, then calls `done`. It gets an error if
     /// the journal or the mount has stopped. The caller checks the ledger of lost writes.
-    pub(crate) fn barrier(&self, barrier: Barrier<'_>, done: Done) {
-        match self.lifecycle.writes() {
+    pub(crate) fn begin(&self, fs: &Filesystem, done: Done) {
+        match fs.lifecycle.writes() {
             Ok(true) => {}
             nothing => return done(nothing.map(drop)),
         }
-        let Barrier { inodes, datasync, waits } = barrier;
-        let (fs, synced) = (self.arc(), inodes.unwrap_or_default().to_vec());
+        let &Barrier { inodes, datasync, waits } = self;
+        let (me, synced) = (fs.arc(), inodes.unwrap_or_default().to_vec());
         let ino = if let [inode] = &synced[..] { Some(inode.ino) } else { None };
         let durable = move |committed: extant_journal::Result<()>| {
             let committed = committed.map_err(|e| Error::lost(ino, e.into()));
-            done(committed.and_then(|()| fs.lifecycle.acknowledge()));
+            done(committed.and_then(|()| me.lifecycle.acknowledge()));
         };
         // As Linux: syncfs commits fully (`ext4_sync_fs`).
         let how = if inodes.is_some() { Durability::Fast } else { Durability::Full };
-        let fs = self.arc();
+        let me = fs.arc();
         let newest = move || {
             let later = |a: Tid, b: Tid| if b.is_after(a) { b } else { a };
             let tids = synced.iter().map(|inode| inode.synced_by(datasync));
-            Some(tids.reduce(later).unwrap_or_else(|| fs.journal.running_tid()))
+            Some(tids.reduce(later).unwrap_or_else(|| me.journal.running_tid()))
         };
         if waits {
             let written = Waiter::new();
             let tell = written.clone();
-            self.write_scope(&barrier, &Countdown::new(move || tell.set(())));
+            self.write_scope(fs, &Countdown::new(move || tell.set(())));
             written.wait();
-            return durable(self.journal.commit_here(newest(), how));
+            return durable(fs.journal.commit_here(newest(), how));
         }
-        let fs = self.arc();
-        let written = Countdown::new(move || fs.journal.commit_async(newest(), how, Box::new(durable)));
-        self.write_scope(&barrier, &written);
+        let me = fs.arc();
+        let written = Countdown::new(move || me.journal.commit_async(newest(), how, Box::new(durable)));
+        self.write_scope(fs, &written);
     }
 
     /// Starts writing all dirty data in the scope, and data of other files that the policy adds and that can be written
     /// immediately. `written` waits for these writes, and for pending ones of the same inodes. A barrier that does not
     /// wait leaves the rest to the thread that serves asks.
-    fn write_scope(&self, barrier: &Barrier<'_>, written: &Arc<Countdown>) {
-        let &Barrier { inodes, datasync, waits } = barrier;
+    fn write_scope(&self, fs: &Filesystem, written: &Arc<Countdown>) {
+        let &Barrier { inodes, datasync, waits } = self;
         let needs_writing = |inode: &&Arc<Inode>| needs_writing(inode, datasync);
         let (dirty, why): (Vec<_>, _) = match inodes {
             Some(inodes) => (inodes.iter().filter(needs_writing).cloned().collect(), WritebackReason::Fsync),
-            None => (self.writeback.flusher.listed(), WritebackReason::Background),
+            None => (fs.writeback.flusher.listed(), WritebackReason::Background),
         };
         let others = match (inodes, &dirty[..]) {
-            (Some([_]), [inode]) => self.carried(inode),
+            (Some([_]), [inode]) => carried(fs, inode),
             _ => Vec::new(),
         };
         let mut busy = Vec::new();
-        let mut plug = self.writeback_plug(why, if waits { Patience::Finishes } else { Patience::Leaves });
+        let mut plug = WritebackPlug::new(fs, why, if waits { Patience::Finishes } else { Patience::Leaves });
         for (inode, tried) in plug.try_write_all(&dirty) {
             match tried {
                 Err(obstacle) if plug.leaves() => busy.push((inode, obstacle)),
@@ -147,45 +167,50 @@ impl Filesystem {
         all.into_iter().for_each(|inode| written.add_inode(inode));
         drop(plug);
         for (inode, obstacle) in busy {
-            self.ask(inode, why, obstacle, written);
+            ask::defer(fs, inode, why, obstacle, written);
         }
         written.one_less();
     }
 
+    /// Waits for the result.
+    pub(crate) fn wait(&self, fs: &Filesystem) -> Result<()> {
+        fs.wait_for(|done| self.begin(fs, done))
+    }
+}
+
+/// New files that are written together with an fsync of this one. Only closed files qualify: a program that has a
+/// file open may still write to it, and call fsync at the end.
+fn carried(fs: &Filesystem, inode: &Arc<Inode>) -> Vec<Arc<Inode>> {
+    let mut left = if is_new(inode) { fs.writeback.sync_policy.carry(inode.ino) } else { 0 };
+    if left == 0 {
+        return Vec::new();
+    }
+    let beside = fs.placement.inodes_beside(inode.ino);
+    let mut others = fs.writeback.flusher.dirty_after(u64::from(inode.ino.0), beside, policy::FILES_MAX);
+    others.retain(|other| {
+        // Read the size only once, because it may be growing.
+        let size = other.size();
+        let fits = other.is_closed() && is_new(other) && size <= policy::FILE_BYTES_MAX.min(left);
+        left -= if fits { size } else { 0 };
+        fits
+    });
+    others
+}
+
+impl ContentView<'_> {
     /// Waits until the file's data is in its blocks. No cursor moves, so a later check still reports lost data.
-    pub(crate) fn settle(&self, inode: &Arc<Inode>) -> Result<()> {
-        if needs_writing(inode, true) { self.barrier_here(inode, true) } else { Ok(()) }
+    pub(crate) fn settle(&self) -> Result<()> {
+        if needs_writing(self.inode, true) { Barrier::here(self.inode, true).wait(self.fs) } else { Ok(()) }
     }
+}
 
-    fn barrier_here(&self, inode: &Arc<Inode>, datasync: bool) -> Result<()> {
-        self.wait_for(|done| self.barrier(Barrier { waits: true, ..Barrier::of(inode, datasync) }, done))
-    }
-
-    /// New files that are written together with an fsync of this one. Only closed files qualify: a program that has a
-    /// file open may still write to it, and call fsync at the end.
-    fn carried(&self, inode: &Arc<Inode>) -> Vec<Arc<Inode>> {
-        let mut left = if is_new(inode) { self.writeback.sync_policy.carry(inode.ino) } else { 0 };
-        if left == 0 {
-            return Vec::new();
-        }
-        let beside = self.placement.inodes_beside(inode.ino);
-        let mut others = self.writeback.flusher.dirty_after(u64::from(inode.ino.0), beside, policy::FILES_MAX);
-        others.retain(|other| {
-            // Read the size only once, because it may be growing.
-            let size = other.size();
-            let fits = other.is_closed() && is_new(other) && size <= policy::FILE_BYTES_MAX.min(left);
-            left -= if fits { size } else { 0 };
-            fits
-        });
-        others
-    }
-
+impl Filesystem {
     /// Starts an fsync. Its result also reports the file's lost writes that `cursor` has not reported yet; see
-    /// `Filesystem::barrier`.
+    /// `Barrier::begin`.
     pub fn fsync_async_for(&self, inode: &InodeRef, cursor: LossCursor, datasync: bool, done: Done) {
         let synced: Arc<Inode> = Arc::clone(inode);
         let report = move |r| done(synced.losses.check(&cursor).map_err(Error::from).and(r));
-        self.barrier(Barrier::of(inode, datasync), Box::new(report));
+        Barrier::of(inode, datasync).begin(self, Box::new(report));
     }
 
     /// A cursor for a file that is being opened. An fsync with it does not consume the errors of another open file
@@ -228,7 +253,7 @@ impl Filesystem {
                 places.iter().for_each(|&at| done(at, r.clone()));
             }
         };
-        self.barrier(Barrier { inodes: Some(&unique), datasync, waits: false }, Box::new(report));
+        Barrier { inodes: Some(&unique), datasync, waits: false }.begin(self, Box::new(report));
     }
 
     /// Performs fsync(2) or fdatasync(2), and waits for it.
@@ -237,7 +262,7 @@ impl Filesystem {
     /// [`Error::Lost`] if data or changes of the inode, now or since the last report, did not become durable.
     pub fn fsync(&self, inode: &InodeRef, datasync: bool) -> Result<()> {
         let asked: Arc<Inode> = Arc::clone(inode);
-        let done = self.barrier_here(&asked, datasync);
+        let done = Barrier::here(&asked, datasync).wait(self);
         asked.losses.check(&LossCursor::thread()).map_err(Error::from).and(done)
     }
 
@@ -254,7 +279,7 @@ impl Filesystem {
     pub fn sync_async(&self, done: Done) {
         let (fs, cursor) = (self.arc(), LossCursor::thread());
         let report = move |r| done(fs.writeback.losses.check(&cursor).map_err(Error::from).and(r));
-        self.barrier(Barrier::ALL, Box::new(report));
+        Barrier::ALL.begin(self, Box::new(report));
     }
 
     /// As [`Filesystem::sync_async`], for a caller whose result may reach no program. A loss does not count as seen, so
@@ -262,17 +287,7 @@ impl Filesystem {
     pub fn sync_async_hinting(&self, cursor: LossCursor, done: Done) {
         let fs = self.arc();
         let report = move |r| done(fs.writeback.losses.hint(&cursor).map_err(Error::from).and(r));
-        self.barrier(Barrier::ALL, Box::new(report));
-    }
-
-    pub(crate) fn wait_for(&self, ask: impl FnOnce(Done)) -> Result<()> {
-        let waiter = Waiter::new();
-        let tell = waiter.clone();
-        ask(Box::new(move |r| tell.set(r)));
-        while !self.options.threads && !waiter.is_set() {
-            self.journal.step();
-        }
-        waiter.wait()
+        Barrier::ALL.begin(self, Box::new(report));
     }
 
     /// Reports the newest loss if no party has seen it.
