@@ -4,7 +4,6 @@
 //!
 //! # Locking
 //! `heart` (9), held while the MMP block is written.
-//! `heart` (9) while a sign is given.
 
 use extant_base::sync::{Condvar, LockClass, Mutex};
 use extant_ondisk::BlockNr;

@@ -266,7 +266,7 @@ impl Operation<'_> {
             let d = &inode.meta.read().desc;
             [d.uid, d.gid, d.projid]
         };
-        self.fs.prepare_owners(owners)?;
+        self.fs.quotas.prepare(self.fs, owners)?;
         let _admitted = self.fs.quotas.promise_inode(owners)?;
         let blocks = value.len().div_ceil(self.fs.geo.block_size as usize) as u32;
         if self.fs.quotas.blocks_within(inode, blocks)? < blocks {

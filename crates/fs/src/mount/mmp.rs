@@ -23,10 +23,10 @@ use extant_ondisk::mmp::{CHECK_MAX, INTERVAL, Mmp, SEQ_CLEAN, SEQ_FSCK, SEQ_MAX}
 use extant_ondisk::superblock::SuperBlock;
 
 use crate::error::{Damage, Error, Result};
-use crate::filesystem::Filesystem;
 use crate::heart::{Heart, Last};
 use crate::lifecycle::Right;
 use crate::options::MountOptions;
+use crate::volume::Volume;
 
 /// The name of the heartbeat thread.
 pub(crate) const THREAD: &str = "extant-mmp";
@@ -132,44 +132,44 @@ impl Protected {
     }
 }
 
-impl Filesystem {
+impl Heart {
     /// Starts the heartbeat of the mount.
-    pub(crate) fn start_heart(self: &Arc<Self>, protected: Protected) -> Result<()> {
+    pub(crate) fn start(volume: &Arc<Volume>, protected: Protected) -> Result<()> {
         let Protected { block, interval_ns, last } = protected;
-        let _ = self.heart.set(Heart::new(block, interval_ns, last));
-        let weak = Arc::downgrade(self);
-        self.threads.start(THREAD, move || while weak.upgrade().is_some_and(|fs| fs.heart_step()) {})
+        let _ = volume.heart.set(Heart::new(block, interval_ns, last));
+        let weak = Arc::downgrade(volume);
+        let step = |volume: &Volume| volume.heart.get().is_some_and(|heart| heart.step(volume));
+        volume.threads.start(THREAD, move || while weak.upgrade().is_some_and(|volume| step(&volume)) {})
     }
 
-    fn write_sign(&self, block: BlockNr, sign: &Mmp) -> Result<()> {
-        let sb = self.superblock();
-        write_sign(&*self.dev, &sb, block, sign)
+    fn write(&self, volume: &Volume, sign: &Mmp) -> Result<()> {
+        write_sign(&*volume.dev, &volume.superblock(), self.block, sign)
     }
 
     /// One round of the thread. Returns false if the thread must end.
-    fn heart_step(&self) -> bool {
-        let Some(heart) = self.heart.get() else { return false };
-        let mut last = heart.last.lock();
+    fn step(&self, volume: &Volume) -> bool {
+        let mut last = self.last.lock();
         if !last.stopped {
-            heart.wake.wait_for(&mut last, STEP);
+            self.wake.wait_for(&mut last, STEP);
         }
-        if last.stopped || !self.lifecycle.allows(Right::Work) {
+        if last.stopped || !volume.lifecycle.allows(Right::Work) {
             return false;
         }
-        let now_ns = self.options.clock.now_ns();
+        let now_ns = volume.options.clock.now_ns();
         let late_ns = now_ns.saturating_sub(last.at_ns);
-        if late_ns < heart.interval_ns {
+        if late_ns < self.interval_ns {
             return true;
         }
         // After such a delay, another host may have concluded that this one is dead.
         let most_ns = u64::from(last.sign.check_interval) * SECOND_NS;
-        let found = || read_sign(&*self.dev, &self.superblock(), heart.block);
+        let found = || read_sign(&*volume.dev, &volume.superblock(), self.block);
         let mine = late_ns <= most_ns || found().is_ok_and(|found| found.seq == last.sign.seq);
-        let sign = Mmp { seq: next(last.sign.seq), time: self.now().seconds.max(0) as u64, ..last.sign.clone() };
-        if !mine || self.write_sign(heart.block, &sign).is_err() {
+        let sign = Mmp { seq: next(last.sign.seq), time: volume.now().seconds.max(0) as u64, ..last.sign.clone() };
+        if !mine || self.write(volume, &sign).is_err() {
             last.stopped = true;
             drop(last);
-            self.abort("no sign of life could be given in time (feature 'mmp'): another host may have the file system");
+            volume
+                .abort("no sign of life could be given in time (feature 'mmp'): another host may have the file system");
             return false;
         }
         (last.sign, last.at_ns) = (sign, now_ns);
@@ -177,20 +177,19 @@ impl Filesystem {
     }
 
     /// Stops the heartbeat and marks the image as unused.
-    pub(crate) fn stop_heart(&self) -> Result<()> {
-        let Some(heart) = self.heart.get() else { return Ok(()) };
+    pub(crate) fn stop(&self, volume: &Volume) -> Result<()> {
         let sign = {
-            let mut last = heart.last.lock();
+            let mut last = self.last.lock();
             if last.stopped {
                 // The block may belong to another host now.
                 return Ok(());
             }
             last.stopped = true;
-            Mmp { seq: SEQ_CLEAN, time: self.now().seconds.max(0) as u64, ..last.sign.clone() }
+            Mmp { seq: SEQ_CLEAN, time: volume.now().seconds.max(0) as u64, ..last.sign.clone() }
         };
-        heart.wake.notify_all();
-        self.threads.end(THREAD);
-        self.write_sign(heart.block, &sign)
+        self.wake.notify_all();
+        volume.threads.end(THREAD);
+        self.write(volume, &sign)
     }
 }
 

@@ -44,6 +44,7 @@ use crate::fast_commit::suits;
 use crate::filesystem::{self, Filesystem};
 use crate::groups::{Groups, journal_zones};
 use crate::hash_settings::HashSettings;
+use crate::heart::Heart;
 use crate::inode::InodeRef;
 use crate::inode_table::InodeTable;
 use crate::journal_hooks::JournalHooks;
@@ -122,7 +123,7 @@ fn open_for_writing(
     let protected = mmp::protect(&*dev, &copies.sb, &options)?;
     let opened = open_protected(copies, dev.clone(), options, borrowed);
     match (opened, protected) {
-        (Ok(fs), Some(protected)) => fs.start_heart(protected).map(|()| fs),
+        (Ok(fs), Some(protected)) => Heart::start(&fs.volume, protected).map(|()| fs),
         (Err(e), Some(protected)) => {
             protected.give_up(&*dev, &copies.sb);
             Err(e)
@@ -236,7 +237,7 @@ fn begin(fs: &Arc<Filesystem>, read_only: bool) -> Result<()> {
         let orphan_file = fs.read_orphan_file().map_err(|e| {
             e.advised("mount read-only (-o ro) to read the image, or let e2fsck make the orphan file anew")
         })?;
-        fs.load_quotas()?;
+        fs.quotas.load(&**fs)?;
         fs.mark_mounted()?;
         fs.start_threads()?;
         clean_orphans(fs, orphan_file)?;

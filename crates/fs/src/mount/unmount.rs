@@ -114,7 +114,8 @@ impl Ending<'_> {
             result = result.and_then(|()| self.close_clean());
         }
         if self.fs.lifecycle.allows(Right::Superblock) {
-            result = result.and(self.fs.stop_heart());
+            let heart = self.fs.heart.get();
+            result = result.and(heart.map_or(Ok(()), |heart| heart.stop(self.fs)));
         }
         // Write the last errors to the device, even if the mount has failed. Afterwards another mount may use it.
         if self.fs.lifecycle.allows(Right::Superblock) {
@@ -135,7 +136,7 @@ impl Ending<'_> {
             self.fs.placement.alloc.discard_preallocations(&inode.prealloc);
         }
         self.fs.drain_evictions();
-        written.and(self.fs.drop_idle_owners())
+        written.and(self.fs.quotas.drop_idle())
     }
 
     fn end_flusher(&self) {

@@ -162,7 +162,7 @@ impl Filesystem {
                 let d = &inode.meta.read().desc;
                 [set.uid.unwrap_or(d.uid), set.gid.unwrap_or(d.gid), d.projid]
             };
-            self.prepare_owners(owners)?;
+            self.quotas.prepare(self, owners)?;
             self.quotas.may_pass_on(inode, owners)?;
         }
         self.transact_whole(if chmod { credits::CHMOD + values.credits } else { credits::SETATTR }, |handle| {

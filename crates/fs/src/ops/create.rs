@@ -244,7 +244,7 @@ impl Operation<'_> {
             inherit(&self.parent(&m.desc, None), node.mode, cred)
         };
         let owners = [cred.uid, gid, projid];
-        self.fs.prepare_owners(owners)?;
+        self.fs.quotas.prepare(self.fs, owners)?;
         self.fs.quotas.promise_inode(owners)
     }
 

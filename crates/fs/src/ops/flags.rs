@@ -214,7 +214,7 @@ impl Filesystem {
                     let d = &inode.meta.read().desc;
                     [d.uid, d.gid, project]
                 };
-                self.prepare_owners(owners)?;
+                self.quotas.prepare(self, owners)?;
                 self.quotas.may_pass_on(inode, owners)?;
             }
             self.transact_whole(credits::INODE, |handle| {

@@ -40,7 +40,7 @@ use extant_ondisk::inode::InodeDesc;
 use extant_ondisk::quota::pack::Owner;
 use extant_ondisk::quota::tree::Tree;
 use extant_ondisk::quota::{BLOCK_BYTES, QuotaDamage, QuotaKind};
-use extant_ondisk::{BlockNr, InodeNr};
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::error::{Damage, Error, Result};
 use crate::volume::Volume;
@@ -131,6 +131,15 @@ pub(crate) struct Quotas {
     /// asks for usage.
     files: OnceLock<Vec<File>>,
     promises: Mutex<HashMap<(QuotaKind, u32), Promise>>,
+}
+
+/// What quotas need of the inodes of their files.
+pub(crate) trait QuotaInodes {
+    /// The size of a quota file, and its blocks in order.
+    fn content_of(&self, ino: InodeNr) -> Result<(u64, Vec<BlockNr>)>;
+
+    /// Appends a block of zeros as block `lblk` of the file, near the block `before`.
+    fn append_zeros(&self, ino: InodeNr, lblk: LogicalBlock, before: Option<BlockNr>) -> Result<BlockNr>;
 }
 
 /// The limits of an owner; 0 means no limit.

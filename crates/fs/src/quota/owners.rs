@@ -10,10 +10,10 @@ use extant_journal::Handle;
 use extant_ondisk::quota::pack::Owner;
 use extant_ondisk::quota::tree::{self, CHANGED_BLOCKS, Patch};
 use extant_ondisk::quota::{BLOCK_BYTES, Limits, QuotaKind, Usage};
-use extant_ondisk::{BlockNr, LogicalBlock};
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
-use super::{Content, Fault, File, QuotaLimits, Quotas, judge_times, locate};
-use crate::error::{Error, Result};
+use super::{Content, Fault, File, QuotaInodes, QuotaLimits, Quotas, judge_times, locate};
+use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 use crate::map::MapStore;
@@ -37,26 +37,26 @@ impl Quotas {
     }
 }
 
-impl Filesystem {
+impl Quotas {
     /// Adds entries for owners that have none. The caller holds no handle, and no locks except inodes' locks.
     ///
     /// # Errors
     /// [`Error::NoSpace`] for a quota file that cannot grow; damage.
-    pub(crate) fn prepare_owners(&self, owners: [u32; 3]) -> Result<()> {
-        for file in self.quotas.files() {
+    pub(crate) fn prepare(&self, inodes: &impl QuotaInodes, owners: [u32; 3]) -> Result<()> {
+        for file in self.files() {
             let id = owners[file.kind as usize];
             if !file.content.read().tree.places.contains_key(&id) {
-                self.add_quota_entry(file, id)?;
+                self.add_entry(inodes, file, id)?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn add_quota_entry(&self, file: &File, id: u32) -> Result<()> {
+    fn add_entry(&self, inodes: &impl QuotaInodes, file: &File, id: u32) -> Result<()> {
         let _growth = file.growth.lock();
         // The quota file belongs to the file system, so its growth may use root's reserve for any caller.
         Caller::ROOT.run(|| {
-            let per_block = u64::from(self.geo.block_size) / BLOCK_BYTES as u64;
+            let per_block = u64::from(self.volume.geo.block_size) / BLOCK_BYTES as u64;
             loop {
                 let content = file.content.read();
                 let needed = u64::from(content.tree.blocks + content.tree.missing_blocks()).div_ceil(per_block);
@@ -64,28 +64,80 @@ impl Filesystem {
                     break;
                 }
                 drop(content);
-                self.append_to_quota(file)?;
+                self.append(inodes, file)?;
             }
-            self.transact(CHANGED_BLOCKS, |handle| {
+            self.volume.transact(CHANGED_BLOCKS, |handle| {
                 let mut content = file.content.write();
                 let Content { tree, blocks, .. } = &mut *content;
-                let patches = tree.insert(id, |number| self.quotas.block(blocks, number));
+                let patches = tree.insert(id, |number| self.block(blocks, number));
                 let patches = patches.map_err(|fault: Fault| fault.in_file(file.ino))?.unwrap_or_default();
-                self.quotas.patch(handle, blocks, patches)
+                self.patch(handle, blocks, patches)
             })
         })
     }
 
-    /// Appends a block of zeros to the quota file.
-    pub(super) fn append_to_quota(&self, file: &File) -> Result<()> {
-        let inode: InodeRef = self.iget_own(file.ino)?;
+    /// Removes the entries of owners without usage and limits. No operation may be in progress.
+    pub(crate) fn drop_idle(&self) -> Result<()> {
+        for file in self.files() {
+            let _growth = file.growth.lock();
+            let idle = std::mem::take(&mut file.content.write().idle);
+            for id in idle {
+                if self.read(file, id)?.is_none_or(|owner| !tree::is_empty(&owner)) {
+                    continue;
+                }
+                self.volume.transact(CHANGED_BLOCKS, |handle| {
+                    let mut content = file.content.write();
+                    let Content { tree, blocks, .. } = &mut *content;
+                    let patches = tree.remove(id, |number| self.block(blocks, number));
+                    let patches = patches.map_err(|fault: Fault| fault.in_file(file.ino))?.unwrap_or_default();
+                    self.patch(handle, blocks, patches)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends a block of zeros to the quota file. The caller holds the file's growth.
+    fn append(&self, inodes: &impl QuotaInodes, file: &File) -> Result<()> {
         let (lblk, before) = {
             let content = file.content.read();
             (LogicalBlock(content.blocks.len() as u32), content.blocks.last().copied())
         };
+        let block = inodes.append_zeros(file.ino, lblk, before)?;
+        file.content.write().blocks.push(block);
+        Ok(())
+    }
+}
+
+impl QuotaInodes for Filesystem {
+    fn content_of(&self, ino: InodeNr) -> Result<(u64, Vec<BlockNr>)> {
+        let inode = self.iget_own(ino).map_err(|e| match e {
+            Error::Stale(ino) => Error::corrupt(Damage::Quota, "its inode is not in use").of(ino),
+            e => e,
+        })?;
+        if !inode.meta.read().desc.is_regular() {
+            return Err(Error::corrupt(Damage::Quota, "not a regular file"));
+        }
+        let size = inode.size();
+        let mut blocks: Vec<BlockNr> = Vec::new();
+        let wanted = size.div_ceil(u64::from(self.geo.block_size));
+        while (blocks.len() as u64) < wanted {
+            let lblk = blocks.len() as u32;
+            match self.status(&inode, LogicalBlock(lblk), (wanted - u64::from(lblk)).min(1 << 20) as u32)? {
+                (len, EsState::Written(start)) if self.placement.may_be_owned(start, len.into()) => {
+                    blocks.extend((0..u64::from(len)).map(|i| BlockNr(start.0 + i)));
+                }
+                _ => return Err(Error::corrupt(Damage::Quota, format!("no block {lblk} that could be its own"))),
+            }
+        }
+        Ok((size, blocks))
+    }
+
+    fn append_zeros(&self, ino: InodeNr, lblk: LogicalBlock, before: Option<BlockNr>) -> Result<BlockNr> {
+        let inode: InodeRef = self.iget_own(ino)?;
         let credits = inode.map.read().credits_for_insert(self.geo.block_size, 1) + credits::GROUP + 1 + credits::INODE;
         let view = self.map_view(&inode);
-        let block = self.transact_whole(credits, |handle| {
+        self.transact_whole(credits, |handle| {
             let block = self.append_meta_block(handle, &view, &inode, lblk, before)?;
             {
                 let _map = inode.map.write();
@@ -99,32 +151,11 @@ impl Filesystem {
             });
             self.whole(handle, done)?;
             Ok(block)
-        })?;
-        file.content.write().blocks.push(block);
-        Ok(())
+        })
     }
+}
 
-    /// Removes the entries of owners without usage and limits. No operation may be in progress.
-    pub(crate) fn drop_idle_owners(&self) -> Result<()> {
-        for file in self.quotas.files() {
-            let _growth = file.growth.lock();
-            let idle = std::mem::take(&mut file.content.write().idle);
-            for id in idle {
-                if self.quotas.read(file, id)?.is_none_or(|owner| !tree::is_empty(&owner)) {
-                    continue;
-                }
-                self.transact(CHANGED_BLOCKS, |handle| {
-                    let mut content = file.content.write();
-                    let Content { tree, blocks, .. } = &mut *content;
-                    let patches = tree.remove(id, |number| self.quotas.block(blocks, number));
-                    let patches = patches.map_err(|fault: Fault| fault.in_file(file.ino))?.unwrap_or_default();
-                    self.quotas.patch(handle, blocks, patches)
-                })?;
-            }
-        }
-        Ok(())
-    }
-
+impl Filesystem {
     /// The kinds of owners whose usage is counted.
     ///
     /// # Errors
@@ -136,7 +167,7 @@ impl Filesystem {
     /// The quota files, if the image has any. A read-only mount loads them here, when they are first needed.
     fn known_quotas(&self) -> Result<&[File]> {
         if !self.quotas.is_counting() && self.is_read_only() {
-            self.load_quotas()?;
+            self.quotas.load(self)?;
         }
         Ok(self.quotas.files())
     }
@@ -178,7 +209,7 @@ impl Filesystem {
         let file = self.counted(kind)?;
         let _change = self.begin_change()?;
         if !file.content.read().tree.places.contains_key(&id) {
-            self.add_quota_entry(file, id)?;
+            self.quotas.add_entry(self, file, id)?;
         }
         self.transact(credits::INODE, |handle| {
             let set = |owner: &mut Owner, grace, now| {
