@@ -48,7 +48,7 @@ impl Filesystem {
         let ask = move || while weak.upgrade().is_some_and(|fs| ask_step::step(&fs, STEP)) {};
         start("extant-fsync", Box::new(ask))?;
         let weak = Arc::downgrade(self);
-        let evict = move || while weak.upgrade().is_some_and(|fs| fs.eviction_step(STEP)) {};
+        let evict = move || while weak.upgrade().is_some_and(|fs| fs.evictor().step(STEP)) {};
         start("extant-evict", Box::new(evict))?;
         let weak = Arc::downgrade(self);
         let reclaimer = self.budget.begin_thread();

@@ -550,7 +550,7 @@ mod tests {
                 let d = fs.lookup(&root, format!("d{i}").as_bytes()).expect("there");
                 fs.rmdir(&d, format!("d{i}").as_bytes()).expect("rmdir");
             }
-            fs.drain_evictions();
+            fs.evictor().drain();
             assert!(fs.placement.groups.sums_agree(), "{args:?}: after removing");
             assert_eq!(fs.placement.groups.dirs(), made - 100);
             drop(root);

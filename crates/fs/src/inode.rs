@@ -385,7 +385,7 @@ impl Drop for InodeRef {
             && let Some(fs) = self.0.fs.upgrade()
         {
             if unlinked {
-                fs.queue_eviction(self.0.clone());
+                fs.evictor().push(self.0.clone());
             } else {
                 fs.release_preallocations(&self.0);
             }

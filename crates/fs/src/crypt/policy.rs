@@ -13,6 +13,7 @@ use extant_ondisk::features::Incompat;
 use extant_ondisk::inode::InodeFlags;
 
 use super::CONTEXT;
+use crate::crypt::CryptView;
 use crate::dir_store::DirView;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
@@ -36,6 +37,31 @@ impl Volume {
         let keys = &self.options.keys;
         let (identifier, descriptor) = (keys.identifiers().next()?, keys.descriptors().next()?);
         Some([KeyName::Identifier(identifier), KeyName::Descriptor(descriptor)])
+    }
+}
+
+impl CryptView<'_> {
+    fn encrypt_empty(&self, context: Context) -> Result<()> {
+        let _table = self.fs.inode_slot(self.inode.ino)?;
+        let credits = credits::create(DirView::new(self.fs, self.inode).add_credits());
+        self.fs.transact_whole(credits, |handle| {
+            // Names stored in the inode are never encrypted.
+            if self.fs.is_inline(self.inode) {
+                self.fs.inline(self.inode).move_directory_out(handle)?;
+            }
+            self.fs
+                .xattrs(self.inode)
+                .edit(handle, &Values::default(), |edit| xattr::set_stored(edit, CONTEXT, &context.encode()))?;
+            {
+                let mut m = self.inode.meta.write();
+                m.desc.flags.insert(InodeFlags::ENCRYPT);
+                m.desc.ctime = self.fs.now();
+            }
+            self.inode.fresh.store(false, Ordering::Release);
+            self.fs.begin_crypt(self.inode, context);
+            let written = self.fs.write_inode(handle, self.inode);
+            self.fs.whole(handle, written)
+        })
     }
 }
 
@@ -89,30 +115,8 @@ impl Filesystem {
             for is_contents in [false, true] {
                 self.crypt_as(dir, context, is_contents).key(dir.ino)?;
             }
-            self.encrypt_empty(dir, context)
+            self.encryption(dir).encrypt_empty(context)
         })?;
         self.honour_sync(&[dir])
-    }
-
-    fn encrypt_empty(&self, dir: &InodeRef, context: Context) -> Result<()> {
-        let _table = self.hold_slots([dir])?;
-        let credits = credits::create(DirView::new(self, dir).add_credits());
-        self.transact_whole(credits, |handle| {
-            // Names stored in the inode are never encrypted.
-            if self.is_inline(dir) {
-                self.inline(dir).move_directory_out(handle)?;
-            }
-            self.xattrs(dir)
-                .edit(handle, &Values::default(), |edit| xattr::set_stored(edit, CONTEXT, &context.encode()))?;
-            {
-                let mut m = dir.meta.write();
-                m.desc.flags.insert(InodeFlags::ENCRYPT);
-                m.desc.ctime = self.now();
-            }
-            dir.fresh.store(false, Ordering::Release);
-            self.begin_crypt(dir, context);
-            let written = self.write_inode(handle, dir);
-            self.whole(handle, written)
-        })
     }
 }

@@ -101,7 +101,7 @@ fn each(commits: &[FastCommit], mut f: impl FnMut(&FastCommitRecord) -> Result<(
 
 /// Ends a mount of [`mount_unlogged`] and writes everything to its device.
 fn close(fs: &Filesystem) -> Result<()> {
-    fs.drain_evictions();
+    fs.evictor().drain();
     fs.journal.close()?;
     fs.cut_off();
     Ok(())
@@ -374,7 +374,7 @@ impl<'a> Applier<'a> {
         fs.transact(1, |handle| fs.write_inode(handle, &inode))?;
         self.unlinked.remove(&ino);
         drop(inode);
-        fs.drain_evictions();
+        fs.evictor().drain();
         if fs.inodes.find(ino).is_some() || fs.placement.is_inode_marked(ino)? {
             return Err(Error::corrupt(Damage::Inode, "it cannot be freed").of(ino));
         }

@@ -319,7 +319,7 @@ fn end_orphans(fs: &Arc<Filesystem>, file: Option<OrphanFile>, portion: &mut Vec
                 unless_damaged(fs, fs.content(&inode).finish_truncate())?;
             }
         }
-        fs.drain_evictions();
+        fs.evictor().drain();
     }
 }
 

@@ -130,12 +130,12 @@ impl Ending<'_> {
     }
 
     fn write_everything(&self) -> Result<()> {
-        self.fs.drain_evictions();
+        self.fs.evictor().drain();
         let written = Barrier::ALL.wait(self.fs);
         for inode in self.fs.inodes.all() {
             self.fs.placement.alloc.discard_preallocations(&inode.prealloc);
         }
-        self.fs.drain_evictions();
+        self.fs.evictor().drain();
         written.and(self.fs.quotas.drop_idle())
     }
 

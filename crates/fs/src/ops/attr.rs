@@ -138,7 +138,7 @@ impl Filesystem {
                     _ => return Err(Error::Invalid("size of a special file")),
                 }
                 if set.kill_privileges {
-                    self.kill_privileges(inode)?;
+                    self.content(inode).kill_privileges()?;
                 }
                 // Setting the same size still frees blocks that were preallocated past the end.
                 let cluster_bits = self.geo.block_bits + self.geo.cluster_bits;

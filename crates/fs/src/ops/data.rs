@@ -152,7 +152,7 @@ impl Maps {
 }
 
 impl ContentView<'_> {
-    /// As [`Filesystem::write_once`]. The caller holds the inode's lock exclusively, and the range is within the
+    /// As [`ContentView::write_once`]. The caller holds the inode's lock exclusively, and the range is within the
     /// format's limits.
     fn write_locked(&self, pos: u64, data: &[u8]) -> Result<(usize, u64)> {
         if self.fs.inline(self.inode).write(pos, data)? {
@@ -187,6 +187,63 @@ impl ContentView<'_> {
             self.fs.stats.writes_delayed.inc();
             self.write_delayed(pos, data)
         }
+    }
+}
+
+impl ContentView<'_> {
+    /// Returns the number of bytes written, and the bytes of blocks that became dirty.
+    fn write(&self, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
+        let op = Operation::begin(self.fs)?;
+        if self.inode.file_type() != Some(FileType::Regular) {
+            return Err(if self.inode.is_dir() { Error::IsDirectory } else { Error::Invalid("not a regular file") });
+        }
+        let max = self.fs.max_size(self.inode);
+        if pos >= max && !data.is_empty() {
+            return Err(Error::FileTooBig);
+        }
+        let data = &data[..(data.len() as u64).min(max.saturating_sub(pos)) as usize];
+        if data.is_empty() {
+            return Ok((0, 0));
+        }
+        self.inode.set_closed(false);
+        self.fs.change_data(self.inode, || {
+            let (mut done, mut dirtied) = (0, 0);
+            while done < data.len() {
+                match op.retry_no_space(|| self.write_once(pos + done as u64, &data[done..], flags)) {
+                    Ok((n, newly)) => (done, dirtied) = (done + n, dirtied + newly),
+                    // The write of the remaining data reports the error.
+                    Err(e) if done > 0 && e.is_no_space() => break,
+                    Err(e) => return Err(e),
+                }
+            }
+            self.fs.budget.relieve();
+            Ok((done, dirtied))
+        })
+    }
+
+    /// Writes as much as there is space for at once, at least one byte. Returns the number of bytes written, and the
+    /// bytes of blocks that became dirty.
+    fn write_once(&self, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
+        let _exclusive = self.inode.rw.write();
+        let appends = flags.from_cache || pos >= self.inode.size();
+        self.inode.may_change(if appends { Change::Append } else { Change::Write })?;
+        self.fs.encryption(self.inode).file_key()?;
+        if flags.kill_privileges {
+            self.kill_privileges()?;
+        } else if flags.kill_capabilities {
+            self.kill_bits(0)?;
+        }
+        let written = self.write_locked(pos, data)?;
+        if !flags.keep_times {
+            let now = self.fs.now();
+            let mut m = self.inode.meta.write();
+            m.desc.mtime = now;
+            m.desc.ctime = now;
+            m.lazy_times = true;
+            drop(m);
+            self.fs.writeback.note_dirty(self.inode.ino, self.inode, 0);
+        }
+        Ok(written)
     }
 }
 
@@ -250,7 +307,7 @@ impl Filesystem {
     /// if the inode is synchronous and the data did not become durable.
     pub fn write(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
         self.writeback.await_memory(data.len() as u64);
-        let (done, dirtied) = self.write_data(inode, pos, data, flags)?;
+        let (done, dirtied) = self.content(inode).write(pos, data, flags)?;
         self.writeback.pause_writer(inode, dirtied);
         Ok(done)
     }
@@ -270,67 +327,12 @@ impl Filesystem {
         if !self.options.threads {
             return Ok((self.write(inode, pos, data, flags)?, Duration::ZERO));
         }
-        let (done, dirtied) = self.write_data(inode, pos, data, flags)?;
+        let (done, dirtied) = self.content(inode).write(pos, data, flags)?;
         Ok((done, self.writeback.pause_of(inode, dirtied)))
     }
 
     /// Whether so much data is dirty that a writer must wait, regardless of how long it has already waited.
     pub fn is_full_of_dirty(&self) -> bool {
         self.writeback.flusher.is_full()
-    }
-
-    /// Returns the number of bytes written, and the bytes of blocks that became dirty.
-    fn write_data(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
-        let op = Operation::begin(self)?;
-        if inode.file_type() != Some(FileType::Regular) {
-            return Err(if inode.is_dir() { Error::IsDirectory } else { Error::Invalid("not a regular file") });
-        }
-        let max = self.max_size(inode);
-        if pos >= max && !data.is_empty() {
-            return Err(Error::FileTooBig);
-        }
-        let data = &data[..(data.len() as u64).min(max.saturating_sub(pos)) as usize];
-        if data.is_empty() {
-            return Ok((0, 0));
-        }
-        inode.set_closed(false);
-        self.change_data(inode, || {
-            let (mut done, mut dirtied) = (0, 0);
-            while done < data.len() {
-                match op.retry_no_space(|| self.write_once(inode, pos + done as u64, &data[done..], flags)) {
-                    Ok((n, newly)) => (done, dirtied) = (done + n, dirtied + newly),
-                    // The write of the remaining data reports the error.
-                    Err(e) if done > 0 && e.is_no_space() => break,
-                    Err(e) => return Err(e),
-                }
-            }
-            self.budget.relieve();
-            Ok((done, dirtied))
-        })
-    }
-
-    /// Writes as much as there is space for at once, at least one byte. Returns the number of bytes written, and the
-    /// bytes of blocks that became dirty.
-    fn write_once(&self, inode: &InodeRef, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
-        let _exclusive = inode.rw.write();
-        let appends = flags.from_cache || pos >= inode.size();
-        inode.may_change(if appends { Change::Append } else { Change::Write })?;
-        self.encryption(inode).file_key()?;
-        if flags.kill_privileges {
-            self.kill_privileges(inode)?;
-        } else if flags.kill_capabilities {
-            self.kill_bits(inode, 0)?;
-        }
-        let written = self.content(inode).write_locked(pos, data)?;
-        if !flags.keep_times {
-            let now = self.now();
-            let mut m = inode.meta.write();
-            m.desc.mtime = now;
-            m.desc.ctime = now;
-            m.lazy_times = true;
-            drop(m);
-            self.writeback.note_dirty(inode.ino, inode, 0);
-        }
-        Ok(written)
     }
 }

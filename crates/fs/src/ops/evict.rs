@@ -67,7 +67,7 @@ impl Eviction<'_> {
             self.fs.inodes.put_back(self.inode.clone());
             // A remount may have made the mount writable meanwhile, and may already have looked for such inodes.
             if matches!(e, Error::ReadOnly) {
-                self.fs.queue_eviction(self.inode.clone());
+                self.fs.evictor().push(self.inode.clone());
             }
         }
     }
@@ -137,55 +137,70 @@ impl Eviction<'_> {
     }
 }
 
-impl Filesystem {
+/// Frees the queued inodes of a mount.
+#[derive(Clone, Copy)]
+pub(crate) struct Evictor<'fs> {
+    fs: &'fs Filesystem,
+}
+
+impl Evictor<'_> {
     /// Queues an inode without links after its last user is gone.
-    pub(crate) fn queue_eviction(&self, inode: Arc<Inode>) {
-        if !self.is_read_only() {
-            self.evictions.push(inode);
+    pub(crate) fn push(&self, inode: Arc<Inode>) {
+        if !self.fs.is_read_only() {
+            self.fs.evictions.push(inode);
         }
     }
 
     /// Queues the inodes that lost their last user while the mount was read-only.
-    pub(crate) fn queue_unused(&self) {
+    pub(crate) fn push_unused(&self) {
         let unused = |inode: &Arc<Inode>| inode.links() == 0 && inode.users() == 0;
-        for inode in self.inodes.all().into_iter().filter(unused) {
-            self.queue_eviction(inode);
+        for inode in self.fs.inodes.all().into_iter().filter(unused) {
+            self.push(inode);
         }
     }
 
     /// Freezes the mount. No eviction is in progress when this returns, and none begins before the thaw, because it
     /// would have to wait for a handle.
-    pub(crate) fn hold_evictions(&self) {
-        self.drain_evictions();
-        self.evictions.freeze(&self.lifecycle);
-        self.drain_evictions();
+    pub(crate) fn hold(&self) {
+        self.drain();
+        self.fs.evictions.freeze(&self.fs.lifecycle);
+        self.drain();
     }
 
+    fn run_queued(&self) {
+        self.fs.evictions.run(&self.fs.lifecycle, u32::MAX, false, |inode| Eviction { fs: self.fs, inode }.run());
+    }
+
+    /// One round of the eviction thread. Returns false if the thread must end.
+    pub(crate) fn step(&self, wait: Duration) -> bool {
+        if !self.fs.evictions.wait_for_work(&self.fs.lifecycle, wait) {
+            return false;
+        }
+        self.run_queued();
+        // Write errors that were not due when they occurred.
+        self.fs.write_errors();
+        self.fs.lifecycle.allows(Right::Work)
+    }
+
+    /// Frees all queued inodes, together with the eviction thread, and waits for those that it is freeing.
+    pub(crate) fn drain(&self) {
+        self.run_queued();
+        self.fs.evictions.wait_until_idle(&self.fs.lifecycle);
+    }
+}
+
+impl Filesystem {
+    /// Frees the queued inodes.
+    pub(crate) fn evictor(&self) -> Evictor<'_> {
+        Evictor { fs: self }
+    }
+}
+
+impl Filesystem {
     /// Frees a few queued inodes on the caller's thread, which holds no lock and no handle. So small files are freed
     /// without a switch to the eviction thread, at the cost of the thread that unlinks. Large ones are left to the
     /// eviction thread.
     pub fn reap(&self) {
         self.evictions.run(&self.lifecycle, REAP_MAX, true, |inode| Eviction { fs: self, inode }.run());
-    }
-
-    fn evict_queued(&self) {
-        self.evictions.run(&self.lifecycle, u32::MAX, false, |inode| Eviction { fs: self, inode }.run());
-    }
-
-    /// One round of the eviction thread. Returns false if the thread must end.
-    pub(crate) fn eviction_step(&self, wait: Duration) -> bool {
-        if !self.evictions.wait_for_work(&self.lifecycle, wait) {
-            return false;
-        }
-        self.evict_queued();
-        // Write errors that were not due when they occurred.
-        self.write_errors();
-        self.lifecycle.allows(Right::Work)
-    }
-
-    /// Frees all queued inodes, together with the eviction thread, and waits for those that it is freeing.
-    pub(crate) fn drain_evictions(&self) {
-        self.evict_queued();
-        self.evictions.wait_until_idle(&self.lifecycle);
     }
 }

@@ -11,6 +11,8 @@
 //! Flags change under `inode`, exclusively. A caller that reads them holds that lock, shared or exclusively, unless it
 //! only adds or removes a name of the inode.
 
+use std::sync::Arc;
+
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::inode::{FileType, InodeFlags};
 
@@ -232,7 +234,7 @@ impl Filesystem {
 
     /// Ends an operation that changed files or directories. If the flags of one of them require it, makes the operation
     /// durable before it returns (Linux: `IS_SYNC`, `IS_DIRSYNC`). The caller holds no lock.
-    pub(crate) fn honour_sync(&self, changed: &[&InodeRef]) -> Result<()> {
+    pub(crate) fn honour_sync(&self, changed: &[&Arc<Inode>]) -> Result<()> {
         for inode in changed.iter().filter(|inode| is_synchronous(inode)) {
             Barrier::of(inode, false).wait(self)?;
         }
@@ -241,7 +243,7 @@ impl Filesystem {
 
     /// Runs an operation that changes data, and ends it as [`Filesystem::honour_sync`] does. If the data must be
     /// durable, this also reports data of the file that was lost since the operation began.
-    pub(crate) fn change_data<T>(&self, inode: &InodeRef, change: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn change_data<T>(&self, inode: &Arc<Inode>, change: impl FnOnce() -> Result<T>) -> Result<T> {
         let before = inode.losses.position();
         let done = change()?;
         if is_synchronous(inode) {

@@ -158,6 +158,37 @@ impl ContentView<'_> {
     }
 }
 
+impl ContentView<'_> {
+    /// Called before a change of content: removes the set-user-id bit, file capabilities, and, if the group may execute
+    /// the file, the set-group-id bit.
+    pub(crate) fn kill_privileges(&self) -> Result<()> {
+        self.kill_bits(privileges(self.inode.mode()))
+    }
+
+    /// Removes these bits of the mode, as well as file capabilities.
+    pub(crate) fn kill_bits(&self, kill: u16) -> Result<()> {
+        let has_caps = {
+            let view = XattrView { fs: self.fs, inode: self.inode };
+            use crate::xattr::XattrSource;
+            let may = view.block_nr().is_some() || !view.inode_area()?.iter().all(|b| *b == 0);
+            may && xattr::get(&view, b"security.capability").is_ok()
+        };
+        if kill == 0 && !has_caps {
+            return Ok(());
+        }
+        let _table = self.fs.inode_slot(self.inode.ino)?;
+        let values = if has_caps { self.fs.xattrs(self.inode).hold_values()? } else { Values::default() };
+        self.fs.transact_whole(credits::CHMOD + values.credits, |handle| {
+            if has_caps {
+                self.fs.xattrs(self.inode).edit(handle, &values, |edit| xattr::remove(edit, b"security.capability"))?;
+            }
+            self.inode.meta.write().desc.mode &= !kill;
+            let written = self.fs.write_inode(handle, self.inode);
+            self.fs.whole(handle, written)
+        })
+    }
+}
+
 impl Filesystem {
     /// The inode called `name` in `dir`.
     ///
@@ -397,38 +428,9 @@ impl Filesystem {
             // If the change itself is refused, the bits must remain.
             inode.may_change(Change::Preallocate)?;
             let others = if member { 0 } else { S_ISGID };
-            self.kill_bits(inode, privileges(inode.mode()) | inode.mode() & others)?;
+            self.content(inode).kill_bits(privileges(inode.mode()) | inode.mode() & others)?;
         }
         self.honour_sync(&[inode])
-    }
-
-    /// Called before a change of content: removes the set-user-id bit, file capabilities, and, if the group may execute
-    /// the file, the set-group-id bit.
-    pub(crate) fn kill_privileges(&self, inode: &InodeRef) -> Result<()> {
-        self.kill_bits(inode, privileges(inode.mode()))
-    }
-
-    /// Removes these bits of the mode, as well as file capabilities.
-    pub(crate) fn kill_bits(&self, inode: &InodeRef, kill: u16) -> Result<()> {
-        let has_caps = {
-            let view = XattrView { fs: self, inode };
-            use crate::xattr::XattrSource;
-            let may = view.block_nr().is_some() || !view.inode_area()?.iter().all(|b| *b == 0);
-            may && xattr::get(&view, b"security.capability").is_ok()
-        };
-        if kill == 0 && !has_caps {
-            return Ok(());
-        }
-        let _table = self.hold_slots([inode])?;
-        let values = if has_caps { self.xattrs(inode).hold_values()? } else { Values::default() };
-        self.transact_whole(credits::CHMOD + values.credits, |handle| {
-            if has_caps {
-                self.xattrs(inode).edit(handle, &values, |edit| xattr::remove(edit, b"security.capability"))?;
-            }
-            inode.meta.write().desc.mode &= !kill;
-            let written = self.write_inode(handle, inode);
-            self.whole(handle, written)
-        })
     }
 }
 

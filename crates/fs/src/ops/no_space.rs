@@ -101,11 +101,11 @@ impl Operation<'_> {
                     if own > 0 {
                         // Its blocks become free with the same commit. If it were evicted later, the next try would
                         // find them unavailable.
-                        self.fs.drain_evictions();
+                        self.fs.evictor().drain();
                     }
                     self.fs.journal.commit_running()?;
                 }
-                Some(Remedy::Evictions) => self.fs.drain_evictions(),
+                Some(Remedy::Evictions) => self.fs.evictor().drain(),
                 Some(Remedy::Release) => {
                     hope = self.fs.evictions.wait_for_another(&self.fs.options.clock, evicted, own, RELEASE_WAIT);
                 }

@@ -102,7 +102,7 @@ fn data_in_preallocated_blocks_waits_for_the_commit_that_frees_space() {
     take_all(&fs);
     fs.sync().expect("sync");
     fs.unlink(&root, b"g").expect("unlink");
-    fs.drain_evictions();
+    fs.evictor().drain();
     for start in [20, 60, 100, 140, 180] {
         put(&fs, &f, start..start + 5, NEW);
     }

@@ -74,11 +74,11 @@ impl<'fs> Freeze<'fs> {
     /// Writes everything home and empties the log.
     fn write_all_home(&self) -> Result<()> {
         let cursor = self.fs.writeback.losses.open();
-        self.fs.drain_evictions();
+        self.fs.evictor().drain();
         Barrier::ALL.wait(self.fs)?;
         // This reports data that was lost meanwhile, and earlier losses that no party has seen.
         self.fs.writeback.losses.check(&cursor)?;
-        self.fs.hold_evictions();
+        self.fs.evictor().hold();
         Ok(self.fs.journal.freeze()?)
     }
 
@@ -122,7 +122,7 @@ impl<'fs> Freeze<'fs> {
         self.fs.mark_in_use(&mut self.fs.sb.lock())?;
         self.fs.lifecycle.go(Transition::RemountWritable);
         self.fs.journal.thaw();
-        self.fs.queue_unused();
+        self.fs.evictor().push_unused();
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl<'fs> Freeze<'fs> {
     fn empty_log(&self) -> Result<()> {
         self.fs.lifecycle.go(Transition::Shut);
         let emptied = Barrier::ALL.wait(self.fs).and_then(|()| {
-            self.fs.hold_evictions();
+            self.fs.evictor().hold();
             Ok(self.fs.journal.freeze()?)
         });
         self.resume();
@@ -214,7 +214,7 @@ impl Filesystem {
         }
         let _change = self.begin_change()?;
         // Blocks that were deleted a moment ago count as free.
-        self.drain_evictions();
+        self.evictor().drain();
         self.journal.commit_running()?;
         let block = u64::from(self.geo.block_size);
         let first = start.div_ceil(block).max(self.geo.first_data_block);

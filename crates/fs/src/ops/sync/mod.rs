@@ -298,7 +298,7 @@ impl Filesystem {
     /// Without background threads: performs one round of their work (tests, tools, simulated time).
     pub fn step(&self) {
         self.writeback.flusher.step();
-        self.drain_evictions();
+        self.evictor().drain();
         self.journal.step();
         self.write_errors();
     }

@@ -175,7 +175,7 @@ fn not_for_space() {
     take_all(&fs);
     fs.sync().expect("sync");
     fs.unlink(&fs.root().expect("root"), b"g").expect("unlink");
-    fs.drain_evictions();
+    fs.evictor().drain();
     put(&fs, &f, 1);
     // The commit that frees the space cannot begin before this handle ends.
     let open = fs.start(credits::INODE).expect("handle");
