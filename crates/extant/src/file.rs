@@ -58,7 +58,7 @@ impl fmt::Debug for File {
 
 impl File {
     pub(crate) fn new(fs: Fs, inode: InodeRef, path: &Path, reads: bool, writes: bool, appends: bool) -> File {
-        let cursor = Some(fs.shared().mounted.open_cursor(&inode));
+        let cursor = Some(fs.shared().mounted.serving().open_cursor(&inode));
         File { inode, cursor, fs, path: path.to_path_buf(), position: 0, reads, writes: writes || appends, appends }
     }
 
@@ -117,7 +117,7 @@ impl File {
             let waiter = Waiter::new();
             let answer = waiter.clone();
             let cursor = self.cursor.clone().unwrap_or_else(LossCursor::thread);
-            fs.fsync_async_for(inode, cursor, data_only, Box::new(move |result| answer.set(result)));
+            fs.serving().fsync_async(inode, cursor, data_only, Box::new(move |result| answer.set(result)));
             waiter.wait()
         })
     }

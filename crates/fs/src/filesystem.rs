@@ -54,37 +54,10 @@ impl std::ops::Deref for Filesystem {
 }
 
 impl Filesystem {
-    /// From now on `tell` is called with each inode that loses its last name, while the operation still holds the inode
-    /// and its locks. A server may take a reference for clients that continue to use the inode. Only the first call of
-    /// this function has an effect.
-    pub fn when_nameless(&self, tell: impl Fn(&InodeRef) + Send + Sync + 'static) {
-        self.evictions.when_nameless(Box::new(tell));
-    }
-
     /// Under rescue: the number of inodes that no name leads to, where a directory counts once with everything below
     /// it. `None` before the first listing of the root or lookup in `lost+found`.
     pub fn nameless(&self) -> Option<u64> {
         Some(self.rescue.as_ref()?.surveyed()?.count)
-    }
-
-    /// How often an inode began to share another's attribute block.
-    pub fn attribute_blocks_joined(&self) -> u64 {
-        self.shared_xattr.joined.get()
-    }
-
-    /// How often an attribute began to share the inode of a value.
-    pub fn values_shared(&self) -> u64 {
-        self.shared_values.shared.get()
-    }
-
-    /// Pending writes: bytes of data that are not on the device, and blocks that are reserved for data without a place.
-    pub fn delayed(&self) -> (u64, u64) {
-        (self.writeback.flusher.dirty_bytes(), self.placement.alloc.reserved_blocks())
-    }
-
-    /// The number of inodes in memory, and the number of orphans among them.
-    pub fn inode_counts(&self) -> (usize, usize) {
-        (self.inodes.len(), self.orphans.len())
     }
 
     pub(crate) fn arc(&self) -> Arc<Filesystem> {

@@ -679,7 +679,7 @@ mod tests {
             }
         };
         two_at_once(take, |fs, (), ()| {
-            assert_eq!(fs.alloc_stats().groups_bad, 0);
+            assert_eq!(fs.statistics().allocator().groups_bad, 0);
             assert_eq!(fs.placement.groups.take_damage().len(), 0);
         });
     }
@@ -692,7 +692,7 @@ mod tests {
             let options =
                 MountOptions { threads: false, seed: Some(1), alloc_policy: policy, ..MountOptions::default() };
             let fs = Filesystem::mount(dev, options).expect("mounted");
-            let (fixed, groups) = (fs.fixed_bytes(), u64::from(fs.placement.groups.count()));
+            let (fixed, groups) = (fs.placement.fixed_bytes(), u64::from(fs.placement.groups.count()));
             let linux = matches!(policy.name(), "optimize-scan" | "goal-first");
             assert!(fixed <= groups * if linux { 300 } else { 200 }, "{}: {}", policy.name(), fixed / groups);
             besides.push(fs.budget.used().checked_sub(fixed).expect("charged"));

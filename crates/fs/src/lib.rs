@@ -70,6 +70,8 @@ mod quota;
 mod reports;
 mod rescue;
 mod reserve;
+mod serving;
+mod statistics;
 mod store;
 mod threads;
 mod values;
@@ -114,6 +116,8 @@ pub use options::{
 pub use placement::StatFs;
 pub use quota::QuotaLimits;
 pub use reserve::Caller;
+pub use serving::Serving;
+pub use statistics::Statistics;
 pub use volume::{FsStats, Volume};
 pub use xattr::SetMode;
 

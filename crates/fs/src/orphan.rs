@@ -504,7 +504,7 @@ mod tests {
         faulty.clear();
         assert_eq!((recorded(&fs).0, recorded(&fs).2), (1, 1));
         drop(f);
-        fs.reap();
+        fs.evictor().reap();
         assert_eq!((recorded(&fs).0, recorded(&fs).2), (0, 0));
         drop(root);
         fs.unmount().expect("unmount");
@@ -529,7 +529,7 @@ mod tests {
             fs.sync().expect("sync");
             let (_, _, _, free) = recorded(&fs);
             fs.unlink(&root, b"gone").expect("unlinked");
-            fs.reap();
+            fs.evictor().reap();
             fs.sync().expect("sync");
             assert_eq!(recorded(&fs), (0, 0, 0, free), "{features}: freed in its transaction");
             for n in 0..open.len() {
@@ -545,7 +545,7 @@ mod tests {
             assert_eq!(again.stats.evictions.get(), 5, "{features}: all are found");
             again.unmount().expect("unmount");
             drop(open);
-            fs.reap();
+            fs.evictor().reap();
             assert_eq!(recorded(&fs), (0, 0, 0, free), "{features}");
             drop(root);
             fs.unmount().expect("unmount");

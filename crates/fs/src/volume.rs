@@ -19,7 +19,7 @@ use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{LockClass, Mutex};
 use extant_block::BlockDevice;
 use extant_cache::{Budget, BufferCache};
-use extant_es::{EsCache, EsStats};
+use extant_es::EsCache;
 use extant_journal::Journal;
 use extant_ondisk::features::RoCompat;
 use extant_ondisk::superblock::{Geometry, SuperBlock};
@@ -139,11 +139,6 @@ impl Volume {
         &self.budget
     }
 
-    /// Counts of the journal.
-    pub fn journal_stats(&self) -> &extant_journal::JournalStats {
-        &self.journal.stats
-    }
-
     /// Whether directories may ignore the case of names (`casefold`). Different names may then refer to one entry.
     pub fn may_ignore_case(&self) -> bool {
         self.geo.casefold
@@ -152,21 +147,6 @@ impl Volume {
     /// Whether the image has its journal only while it is mounted.
     pub fn has_borrowed_journal(&self) -> bool {
         self.borrowed
-    }
-
-    /// The memory for block groups, in bytes, which does not depend on the contents of the caches.
-    pub fn fixed_bytes(&self) -> u64 {
-        self.placement.fixed_bytes()
-    }
-
-    /// Counts of the extent-status cache.
-    pub fn es_stats(&self) -> EsStats {
-        self.es.stats()
-    }
-
-    /// Counts of the block allocator.
-    pub fn alloc_stats(&self) -> extant_mballoc::Statistics {
-        self.placement.alloc.statistics()
     }
 
     /// The current time, rounded to the precision of new inodes. Small inodes have no nanoseconds, and a time must not

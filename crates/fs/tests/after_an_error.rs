@@ -210,7 +210,7 @@ fn by_number(fs: &Filesystem, f: InodeRef) -> extant_ondisk::InodeNr {
     let ino = f.ino;
     drop(f);
     fs.unlink(&fs.root().expect("root"), b"gone").expect("unlink");
-    fs.reap();
+    fs.serving().reap();
     ino
 }
 
@@ -232,7 +232,7 @@ fn a_handle_of_a_deleted_inode_is_stale_and_does_no_harm() {
             }
             let answer = scene.iget(ino).map(|_| ());
             assert!(matches!(answer, Err(Error::Stale(_))), "{answer:?}");
-            scene.reap();
+            scene.serving().reap();
             // The eviction thread may hold it.
             let f = create_or_say(&scene, remount);
             scene.fsync(&f, false).expect("fsync");

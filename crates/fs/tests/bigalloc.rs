@@ -170,7 +170,7 @@ impl Bench {
         self.files.values_mut().for_each(|file| file.inode = None);
         let fs = self.fs.take().expect("mounted");
         fs.sync().expect("sync");
-        assert_eq!(fs.delayed().1, 0, "promises without data");
+        assert_eq!(fs.statistics().delayed().1, 0, "promises without data");
         fs.unmount().expect("unmount");
         drop(fs);
         tools::assert_clean(&self.dev);
@@ -315,7 +315,7 @@ fn blocks_that_left_a_cluster_are_written_after_the_next_commit() {
         let f = file(&fs, "f");
         assert_eq!(fs.write(&f, 0, &[1; 4096], WriteFlags::default()).expect("written"), 4096);
         fs.sync().expect("sync");
-        let commits = || fs.journal_stats().commits.get();
+        let commits = || fs.statistics().journal().commits.get();
         let commits_of_a_write = |from: usize| {
             let before = commits();
             let data = vec![2; 4096 - from];
@@ -355,7 +355,7 @@ fn delayed_blocks_keep_their_space_when_the_rest_of_the_cluster_leaves() {
         let other = fs.write(&filler, 60 << 20, &[3; 1024], WriteFlags::default());
         assert!(matches!(other, Err(Error::NoSpace)), "{cut}: {other:?}");
         fs.fsync(&f, false).expect("written to the device");
-        assert_eq!((byte_at(&fs, &f, delayed), fs.delayed().1), (2, 0), "{cut}");
+        assert_eq!((byte_at(&fs, &f, delayed), fs.statistics().delayed().1), (2, 0), "{cut}");
         drop((f, filler));
         fs.unmount().expect("unmount");
         tools::assert_clean(&dev);

@@ -416,7 +416,7 @@ fn a_bad_bitmap_costs_only_the_inode_that_it_prevents_from_being_freed() {
             let f = fs.lookup(&root, b"f").expect("there");
             fs.unlink(&root, b"f").expect("the name goes");
             drop(f);
-            fs.reap();
+            fs.serving().reap();
             assert!(!fs.is_read_only(), "{what}");
             let d = fs.lookup(&root, b"d").expect("there");
             let mut g = fs.create(&d, b"g", NewNode::file(0o644), cred);
@@ -482,7 +482,7 @@ fn attributes_that_are_shared_need_no_bitmap_at_an_eviction() {
     for (name, in_order) in [("f", true), ("g", false)] {
         let (fs, root) = mount(&dev);
         fs.unlink(&root, name.as_bytes()).expect("unlinked");
-        fs.reap();
+        fs.serving().reap();
         drop(root);
         let _ = fs.unmount();
         assert_eq!(super_of(&dev).state().contains(FsState::ERROR), !in_order, "{name}");
@@ -572,7 +572,7 @@ fn a_handle_of_a_deleted_inode_is_stale() {
         let fs = Filesystem::mount(crashed.clone(), options).expect("mounted");
         fs.step();
         assert!(matches!(fs.iget(orphan), Err(Error::Stale(_))), "{kind:?}");
-        assert!(!fs.is_read_only() && fs.inode_counts().1 == 0, "{kind:?}");
+        assert!(!fs.is_read_only() && fs.statistics().inodes().1 == 0, "{kind:?}");
         fs.unmount().expect("unmount");
         for dev in [&dev, &crashed] {
             tools::assert_clean(dev);
@@ -637,7 +637,7 @@ fn a_link_that_finds_no_space_leaves_a_recorded_orphan() {
     }
     unlinker.join().expect("ended");
     // All are unlinked and open: each must be recorded, or a crash would leak it.
-    let recorded = fs.inode_counts().1;
+    let recorded = fs.statistics().inodes().1;
     assert!(many.iter().all(|inode| fs.getattr(inode).nlink == 0));
     assert_eq!(recorded, ROUNDS);
     drop((many, hog, full, root));

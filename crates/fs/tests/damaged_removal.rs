@@ -112,7 +112,7 @@ fn remove(dev: &Arc<MemDevice>, what: &str) -> u64 {
     let before = other();
     fs.unlink(&root, b"f").unwrap_or_else(|e| panic!("{what}: {e}"));
     fs.step();
-    assert_eq!((fs.inode_counts().1, fs.statfs().inodes_free), (0, free + 1), "{what}");
+    assert_eq!((fs.statistics().inodes().1, fs.statfs().inodes_free), (0, free + 1), "{what}");
     assert!(!fs.is_read_only(), "{what}");
     let noted = fs.stats.errors.get();
     // The mount can still be used.
@@ -272,7 +272,7 @@ fn a_file_in_a_group_without_a_bitmap_can_be_removed_and_truncated() {
             let f = fs.lookup(&root, b"f").expect("there");
             let cut = fs.setattr(&f, &SetAttr { size: Some(10), ..SetAttr::default() });
             assert!(cut.is_ok(), "{what}: {cut:?}");
-            assert_eq!(fs.inode_counts().1, 0, "{what}");
+            assert_eq!(fs.statistics().inodes().1, 0, "{what}");
             drop((f, root));
             fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
             let after_cut = Arc::new(dev.snapshot());
@@ -283,7 +283,7 @@ fn a_file_in_a_group_without_a_bitmap_can_be_removed_and_truncated() {
                 let (fs, root) = mount(&dev);
                 fs.unlink(&root, b"f").unwrap_or_else(|e| panic!("{what}: {e}"));
                 fs.step();
-                assert_eq!(fs.inode_counts().1, 0, "{what}");
+                assert_eq!(fs.statistics().inodes().1, 0, "{what}");
                 drop(root);
                 fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
             }

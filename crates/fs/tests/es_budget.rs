@@ -50,13 +50,13 @@ fn a_leaf_of_the_map_is_read_once() {
     let misses = |policy: EsPolicyKind, in_use: u64| {
         let fs = mount(&dev, policy);
         let f = fs.lookup(&fs.root().expect("root"), b"f").expect("there");
-        let before = fs.es_stats();
+        let before = fs.statistics().extent_status();
         fs.budget().charge(in_use);
         for n in 0..READS {
             assert_eq!(get(&fs, &f, n * STEP, 8), n.to_le_bytes(), "{policy:?}");
         }
         fs.budget().uncharge(in_use);
-        fs.es_stats().misses - before.misses
+        fs.statistics().extent_status().misses - before.misses
     };
     for policy in EsPolicyKind::ALL {
         let (roomy, short) = (misses(policy, 0), misses(policy, CACHE / 4 * 3));

@@ -35,7 +35,7 @@ fn run(image: &Path, threads: usize, count: usize, fast_commits: bool, new_files
     let files: Vec<_> = (0..threads).map(|n| create(&format!("file{n}"))).collect();
     fs.sync().expect("sync");
     let counts = || {
-        let s = fs.journal_stats();
+        let s = fs.statistics().journal();
         [s.blocks.get(), s.commits.get(), s.fast_blocks.get(), s.fast_commits.get(), dev.stats().flushes]
     };
     let (before, start) = (counts(), Instant::now());

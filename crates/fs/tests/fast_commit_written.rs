@@ -117,7 +117,7 @@ impl Rig {
     /// Fast and full commits of the fsync, and the blocks of the log that the former take.
     fn fsync(&self, file: &InodeRef) -> [u64; 3] {
         let counts = || {
-            let s = self.fs.journal_stats();
+            let s = self.fs.statistics().journal();
             [s.fast_commits.get(), s.commits.get(), s.fast_blocks.get()]
         };
         let before = counts();
@@ -579,9 +579,9 @@ fn sync_commits_fully_and_the_area_begins_anew() {
                 i as usize + 1
             );
         }
-        let before = rig.fs.journal_stats().commits.get();
+        let before = rig.fs.statistics().journal().commits.get();
         rig.fs.sync().expect("sync");
-        assert_eq!(rig.fs.journal_stats().commits.get(), before + 1);
+        assert_eq!(rig.fs.statistics().journal().commits.get(), before + 1);
         assert!(records(rig.cut()).is_empty(), "stale");
     }
 }
@@ -703,7 +703,7 @@ fn a_failed_request_of_a_fast_commit_ends_the_mount() {
             let found = tree(Arc::new(dev.durable().expect("state")));
             if faulty.injected() == 0 {
                 synced.expect("no request failed");
-                assert_eq!(fs.journal_stats().fast_commits.get(), 1);
+                assert_eq!(fs.statistics().journal().fast_commits.get(), 1);
                 assert_eq!(found.len(), before.len() + 41);
                 break;
             }

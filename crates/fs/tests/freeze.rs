@@ -543,7 +543,7 @@ fn an_inode_that_loses_its_last_user_while_read_only_is_freed_once_writable() {
             fs.unmount().expect("unmount");
             if again || borrowed {
                 common::tools::assert_clean(&dev);
-                assert_eq!(fs.inode_counts().1, 0, "{args:?}");
+                assert_eq!(fs.statistics().inodes().1, 0, "{args:?}");
             }
             let has_journal = probe_superblock(&*dev).expect("superblock").0.compat().contains(Compat::HAS_JOURNAL);
             assert_eq!(has_journal, args == EXT4, "{args:?}, {again}: a borrowed journal was not given back");
@@ -598,7 +598,7 @@ fn an_unlinked_file_keeps_nobody_at_a_frozen_mount() {
                     let mut byte = [0];
                     fs.read(&f, 0, &mut byte).expect("read");
                     drop(g);
-                    fs.reap();
+                    fs.serving().reap();
                     if !threads {
                         fs.step();
                     }
@@ -610,7 +610,7 @@ fn an_unlinked_file_keeps_nobody_at_a_frozen_mount() {
             assert!(fs.thaw());
             drop(f);
             fs.unmount().expect("unmount");
-            assert_eq!(fs.inode_counts().1, 0, "freed after the thaw");
+            assert_eq!(fs.statistics().inodes().1, 0, "freed after the thaw");
             common::tools::assert_clean(&dev);
         }
     });

@@ -26,7 +26,7 @@ fn fsync_many(fs: &Filesystem, files: &[InodeRef]) -> Vec<Result<()>> {
             tell.set(());
         }
     };
-    fs.fsync_many(files, LossCursor::process(1), false, Arc::new(done));
+    fs.serving().fsync_many(files, LossCursor::process(1), false, Arc::new(done));
     if !files.is_empty() {
         all.wait();
     }
@@ -255,10 +255,10 @@ fn an_fsync_carries_small_new_closed_files_along() {
 fn a_lone_fsync_commits_without_the_journals_thread() {
     bounded(|| {
         let scene = Disk::new(64, EXT4).mount(production());
-        let alone = || scene.journal_stats().commits_alone.get();
+        let alone = || scene.statistics().journal().commits_alone.get();
         let files = new_files(&scene, 0..6);
         scene.fsync(&files[0], false).expect("fsync");
-        assert_eq!((alone(), scene.journal_stats().commits.get()), (1, 1));
+        assert_eq!((alone(), scene.statistics().journal().commits.get()), (1, 1));
         let held = &scene.disk.held;
         held.catch(Catch::hold().writes().meta().once());
         let fsync = |at: usize, f: &InodeRef| {
@@ -274,7 +274,7 @@ fn a_lone_fsync_commits_without_the_journals_thread() {
         first.join().expect("fsync");
         others.into_iter().for_each(|o| o.join().expect("fsync"));
         assert_eq!(alone(), 2, "the first alone, the others by the journal's thread");
-        assert!(scene.journal_stats().commits.get() <= 4);
+        assert!(scene.statistics().journal().commits.get() <= 4);
         let after = scene.disk.after_cut();
         for at in 1..4 {
             let found = content_of(&after, &format!("f{at}")).expect("there");

@@ -131,8 +131,8 @@ fn data_goes_elsewhere_when_a_bitmap_cannot_be_read_again() {
         put(&scene, &f, 0, &[7; 8000]);
         scene.fsync(&f, false).expect("fsync");
         // Until the log needs the bitmap no more.
-        let before = scene.journal_stats().checkpoints.get();
-        while scene.journal_stats().checkpoints.get() == before {
+        let before = scene.statistics().journal().checkpoints.get();
+        while scene.statistics().journal().checkpoints.get() == before {
             chmod(&scene, &f, 0o600).expect("chmod");
             scene.fsync(&f, false).expect("fsync");
         }
@@ -202,13 +202,13 @@ fn every_fsync_with_the_shared_cursor_reports_a_loss_until_data_is_written() {
             let waiter = Waiter::new();
             let answer = waiter.clone();
             let done = Box::new(move |r: extant_fs::Result<()>| answer.set(r));
-            scene.fsync_async_for(&f, cursor, false, done);
+            scene.serving().fsync_async(&f, cursor, false, done);
             waiter.wait()
         };
         let sync = || {
             let waiter = Waiter::new();
             let answer = waiter.clone();
-            scene.sync_async_hinting(LossCursor::Shared, Box::new(move |r| answer.set(r)));
+            scene.serving().sync_async(LossCursor::Shared, Box::new(move |r| answer.set(r)));
             waiter.wait()
         };
         let (shared, of) = (LossCursor::Shared, LossCursor::process);
@@ -247,7 +247,7 @@ fn a_file_with_an_unseen_loss_stays_in_memory_until_an_fsync_reports_it() {
         // Then it may leave like any other, once no thread uses it.
         drop(f);
         let clock = Clock::real();
-        while scene.inode_counts().0 > 0 {
+        while scene.statistics().inodes().0 > 0 {
             scene.budget().shrink_all();
             assert!(clock.now_ns() < LONG.as_nanos() as u64, "the file stays in memory");
             clock.sleep(Duration::from_millis(1));
@@ -272,7 +272,7 @@ fn the_end_of_a_mount_reports_a_loss_that_a_sync_has_hinted() {
                 scene.disk.held.catch(Catch::fail(EIO).writes().data().once());
                 let waiter = Waiter::new();
                 let answer = waiter.clone();
-                scene.sync_async_hinting(cursor, Box::new(move |r| answer.set(r)));
+                scene.serving().sync_async(cursor, Box::new(move |r| answer.set(r)));
                 waiter.wait().expect_err("lost");
                 end(&scene).expect_err(what);
             }

@@ -119,7 +119,7 @@ fn map_blocks_are_in_zones() {
             fs.write(&f, i * 20 * block as u64, &vec![1; block], WriteFlags::default()).expect("write");
         }
         fs.sync().expect("sync");
-        let s = fs.alloc_stats();
+        let s = fs.statistics().allocator();
         assert_eq!((s.zone_hits > 0, s.zone_overflows), (served, 0), "{kind} {}", policy.name());
         drop(f);
         fs.unmount().expect("unmount");
@@ -158,7 +158,7 @@ fn a_power_cut_while_data_borrows_zones_leaves_no_trace() {
                 again.unmount().expect("unmount");
                 tools::assert_clean(&after);
             }
-            lent += fs.alloc_stats().zone_areas_lent;
+            lent += fs.statistics().allocator().zone_areas_lent;
             drop(files);
             fs.unmount().expect("unmount");
             tools::assert_clean(&dev);

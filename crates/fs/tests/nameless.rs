@@ -244,7 +244,7 @@ fn lost_and_found_is_a_directory_like_any_other() {
         assert_eq!(names.iter().filter(|name| name.name == b"lost+found").count(), 1, "{names:?}");
         let found = fs.lookup(&root, b"lost+found").expect("there");
         assert_eq!((found.is_dir(), fs.parent(&found).expect("root").ino), (true, InodeNr::ROOT));
-        assert_eq!(fs.iget_again(found.ino, found.generation).expect("by number").ino, found.ino);
+        assert_eq!(fs.serving().iget_again(found.ino, found.generation).expect("by number").ino, found.ino);
         assert!(fs.list_xattrs(&found).expect("none").is_empty());
         let mut names: Vec<String> =
             fs.list(&found).expect("listed").iter().map(|n| String::from_utf8_lossy(&n.name).into_owned()).collect();

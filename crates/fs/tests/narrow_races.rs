@@ -158,7 +158,7 @@ fn a_lookup_by_number_does_not_find_an_inode_freed_meanwhile() {
             let other = shared.clone();
             let delete = move || {
                 other.unlink(&other.root().expect("root"), b"f").expect("unlink");
-                other.reap();
+                other.serving().reap();
             };
             let deletes = task::spawn("unlink", delete).expect("thread");
             let found = shared.iget(ino);
@@ -166,7 +166,7 @@ fn a_lookup_by_number_does_not_find_an_inode_freed_meanwhile() {
             found.map_or(0, |f| shared.getattr(&f).nlink)
         });
         let links = outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        fs.reap();
+        fs.serving().reap();
         let again = fs.iget(ino).is_ok();
         fs.unmount().expect("unmount");
         match (links, again) {
@@ -201,7 +201,7 @@ fn times_of_a_freed_inode_are_not_written_over_the_next_one() {
             let flusher = task::spawn("flusher", move || other.step()).expect("thread");
             for i in 0..10 {
                 fs.unlink(&root, format!("f{i}").as_bytes()).expect("unlink");
-                fs.reap();
+                fs.serving().reap();
                 let g = create(&fs, &format!("g{i}"));
                 fs.fsync(&g, false).expect("fsync");
             }
@@ -247,7 +247,7 @@ fn cut_while(tmpfile: bool, other: fn(&Filesystem, &InodeRef)) {
         });
         let middle = outcome.result.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         fs.sync().expect("sync");
-        let (recorded, nameless) = (fs.inode_counts().1, fs.getattr(&f).nlink == 0);
+        let (recorded, nameless) = (fs.statistics().inodes().1, fs.getattr(&f).nlink == 0);
         drop(f);
         let after = dev.snapshot();
         fs.abandon();

@@ -103,7 +103,7 @@ fn an_unreadable_orphan_fails_the_mount() {
             assert!(code <= 1, "{who}: {said}");
             faulty.clear();
             let fs = Filesystem::mount(faulty, options).expect("mounted");
-            assert_eq!(fs.inode_counts().1, 0, "{who}");
+            assert_eq!(fs.statistics().inodes().1, 0, "{who}");
             fs.unmount().expect("unmount");
             tools::assert_clean(&dev);
         }
@@ -189,7 +189,7 @@ fn a_mount_that_fails_after_the_clean_up_leaves_nothing_running() {
     assert_eq!(Arc::strong_count(&shared), 1, "it still has another owner");
     turn();
     let fs = Filesystem::mount(shared, options(true)).expect("mounted");
-    assert_eq!(fs.inode_counts().1, 0);
+    assert_eq!(fs.statistics().inodes().1, 0);
     fs.unmount().expect("unmount");
     tools::assert_clean(&dev);
 }
@@ -205,7 +205,7 @@ fn a_damaged_orphan_does_not_prevent_freeing_the_others() {
         let free = u64::from(super_of(&*dev).raw().s_free_inodes_count.get());
         let fs = Filesystem::mount(dev.clone(), options(false)).expect("mounted");
         assert_eq!(fs.statfs().inodes_free, free + 1, "{kind:?}: {whole} is freed");
-        assert_eq!(fs.inode_counts().1, usize::from(in_file), "{kind:?}");
+        assert_eq!(fs.statistics().inodes().1, usize::from(in_file), "{kind:?}");
         fs.unmount().expect("unmount");
         let sb = super_of(&*dev);
         assert_eq!(sb.raw().s_first_error_ino.get(), damaged.0, "{kind:?}");
@@ -242,7 +242,7 @@ fn more_orphans_than_the_cache_holds_are_freed() {
             assert!(Filesystem::mount(faulty, options.clone()).is_err(), "{kind:?}, {threads}: unreadable");
             let fs = Filesystem::mount(crashed.clone(), options).expect("mounted");
             assert_eq!(fs.statfs().inodes_free, free, "{kind:?}, {threads}");
-            assert_eq!(fs.inode_counts().1, 0, "{kind:?}, {threads}");
+            assert_eq!(fs.statistics().inodes().1, 0, "{kind:?}, {threads}");
             fs.unmount().expect("unmount");
             tools::assert_clean(&crashed);
         }
@@ -330,7 +330,7 @@ fn a_truncated_file_without_a_name_remains_recorded() {
             }
             for size in [10_000, 0, 5000] {
                 fs.setattr(&f, &SetAttr { size: Some(size), ..SetAttr::default() }).expect("truncate");
-                assert_eq!(fs.inode_counts().1, 1, "{kind:?}, named: {named}");
+                assert_eq!(fs.statistics().inodes().1, 1, "{kind:?}, named: {named}");
             }
             fs.sync().expect("sync");
             let crashed = Arc::new(dev.snapshot());

@@ -181,7 +181,7 @@ fn a_removed_directory_has_no_place_in_the_tree() {
         let number = p.ino;
         drop(p);
         b.fs.rmdir(&root, b"p").expect("rmdir");
-        b.fs.reap();
+        b.fs.serving().reap();
         if reused {
             let other = b.fs.create(&root, b"other", NewNode::file(0o644), Cred::default()).expect("create");
             assert_eq!(other.ino, number);
@@ -228,7 +228,7 @@ fn a_first_name_that_finds_no_space_does_not_remove_the_second() {
             assert!(own.as_ref().is_err_and(Error::is_no_space), "{own:?}");
             other.join().expect("joined").expect("room for a short name");
             assert_eq!(b.fs.getattr(&tmp).nlink, 1);
-            assert_eq!(b.fs.inode_counts().1, 0, "it has a name");
+            assert_eq!(b.fs.statistics().inodes().1, 0, "it has a name");
             drop((root, full, roomy, file, tmp));
             b.finish("ls");
         });

@@ -303,7 +303,7 @@ fn groups_that_only_the_superblock_claims_cost_nothing() {
     let (fs, said) = rescued(&dev);
     let fs = fs.expect("mounted");
     assert!(fs.geometry().group_count < 100_000, "{} groups; {said}", fs.geometry().group_count);
-    assert!(fs.fixed_bytes() < 64 << 20, "{} bytes", fs.fixed_bytes());
+    assert!(fs.statistics().fixed_bytes() < 64 << 20, "{} bytes", fs.statistics().fixed_bytes());
     let plain = Filesystem::mount(dev, MountOptions { read_only: true, ..options() });
     assert!(plain.is_err(), "no copy of the descriptors is intact");
 }

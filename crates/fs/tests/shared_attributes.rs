@@ -136,12 +136,12 @@ fn setting_one_acl_logs_the_inodes_and_two_blocks() {
     let fs = mount(&dev);
     let root = fs.root().expect("root");
     fs.sync().expect("sync");
-    let before = fs.journal_stats().blocks.get();
+    let before = fs.statistics().journal().blocks.get();
     for i in 0..2000 {
         set(&fs, &fs.lookup(&root, &name(i)).expect("there"), ACCESS, &naming(1000));
     }
     fs.sync().expect("sync");
-    let logged = fs.journal_stats().blocks.get() - before;
+    let logged = fs.statistics().journal().blocks.get() - before;
     let tables = 2000 * 128 / 4096 + 2;
     assert!(logged <= tables + 2 + 4, "{logged} blocks in the log; the inodes take {tables}");
     drop(root);

@@ -234,7 +234,7 @@ fn blocks_being_freed_count_as_space() {
                 task::spawn("evicts", move || {
                     drop(f);
                     gone.store(true, Ordering::Release);
-                    fs.reap();
+                    fs.serving().reap();
                 })
             };
             while !gone.load(Ordering::Acquire) {
@@ -406,18 +406,18 @@ fn the_preallocation_of_a_file_is_released_with_its_last_user() {
     };
     let f = grow(b"f");
     let second = b.fs.walk(b"f", true).expect("there");
-    let open = b.fs.alloc_stats();
+    let open = b.fs.statistics().allocator();
     assert!(open.inode_pa_new > 0, "a growing file has a preallocation");
     drop(f);
-    assert_eq!(b.fs.alloc_stats().pa_discarded_blocks, open.pa_discarded_blocks, "it still has a user");
+    assert_eq!(b.fs.statistics().allocator().pa_discarded_blocks, open.pa_discarded_blocks, "it still has a user");
     drop(second);
-    let closed = b.fs.alloc_stats();
+    let closed = b.fs.statistics().allocator();
     assert!(closed.pa_discarded_blocks > open.pa_discarded_blocks);
     // A user that keeps a reference although no process has the file open can release it explicitly.
     let g = grow(b"g");
-    let before = b.fs.alloc_stats().pa_discarded_blocks;
+    let before = b.fs.statistics().allocator().pa_discarded_blocks;
     b.fs.release(&g);
-    assert!(b.fs.alloc_stats().pa_discarded_blocks > before);
+    assert!(b.fs.statistics().allocator().pa_discarded_blocks > before);
     drop(g);
     b.finish();
 }
@@ -442,14 +442,14 @@ fn preallocated_blocks_count_as_free() {
             })
             .collect();
         let used: u64 = open.iter().map(|f| b.fs.getattr(f).blocks / 2).sum();
-        let stats = b.fs.alloc_stats();
+        let stats = b.fs.statistics().allocator();
         assert!(stats.inode_pa_new > 0, "{through:?}: there is a preallocation");
         let before = b.fs.statfs();
         // All but the pool, for data and then for metadata.
         let big = b.file(b"big");
         let took = fill(&b.fs, &big) / 1024;
         b.fs.sync().expect("all accepted data fits");
-        assert!(b.fs.alloc_stats().pa_discarded_blocks > stats.pa_discarded_blocks, "{through:?}");
+        assert!(b.fs.statistics().allocator().pa_discarded_blocks > stats.pa_discarded_blocks, "{through:?}");
         let pool = before.blocks_free - before.blocks_available;
         let nodes = 80;
         assert!(took + nodes >= before.blocks_available, "{through:?}: {took} of {before:?}, {used} in files");
@@ -490,7 +490,7 @@ fn space_that_an_operation_itself_frees_causes_no_retry() {
     // Fills the rest of the directories' blocks, then fails.
     for (dir, node) in dirs.iter().zip([NewNode::file(0o644), NewNode::symlink(b"short")]) {
         let evictions = || {
-            b.fs.reap();
+            b.fs.serving().reap();
             b.fs.stats.evictions.get()
         };
         let mut failed = 0;
@@ -511,12 +511,12 @@ fn space_that_an_operation_itself_frees_causes_no_retry() {
     b.fs.sync().expect("sync");
     // The second time it waits for the commit after the first.
     for _ in 0..2 {
-        let before = (b.fs.stats.evictions.get(), b.fs.journal_stats().commits.get());
+        let before = (b.fs.stats.evictions.get(), b.fs.statistics().journal().commits.get());
         let made = b.fs.create(&dirs[0], &[b's'; 200], NewNode::directory(0o755), Cred::default());
         assert!(matches!(made, Err(Error::NoSpace)), "{made:?}");
-        b.fs.reap();
+        b.fs.serving().reap();
         assert_eq!(b.fs.stats.evictions.get() - before.0, 1);
-        assert_eq!(b.fs.journal_stats().commits.get() - before.1, 0);
+        assert_eq!(b.fs.statistics().journal().commits.get() - before.1, 0);
     }
     drop((big, dirs, root));
     b.finish();

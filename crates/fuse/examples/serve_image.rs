@@ -53,7 +53,7 @@ fn main() {
     let session = Session::mount(server.clone(), Path::new(dir), &mount).unwrap_or_else(|e| panic!("{e}"));
     server.set_notifier(session.notifier());
     let served = session.run();
-    let journal = server.filesystem().journal_stats();
+    let journal = server.filesystem().statistics().journal();
     eprintln!("commits {} blocks {} handles {}", journal.commits.get(), journal.blocks.get(), journal.handles.get());
     eprintln!("served: {served:?}, unmounted: {:?}", server.unmount_result());
 }

@@ -515,7 +515,7 @@ fn many_fsyncs_share_commits_and_unmount_waits_for_them() {
             });
         }
     });
-    let commits = m.server().filesystem().journal_stats().commits.get();
+    let commits = m.server().filesystem().statistics().journal().commits.get();
     assert!(commits < u64::from(threads) * rounds / 2, "{commits} commits");
     m.end().expect("unmounted");
     expect_clean(&b.image).expect("clean");

@@ -74,7 +74,7 @@ fn a_mount_serves_others_while_more_writers_wait_than_it_has_workers() {
             task::spawn("writer", write).expect("a thread")
         })
         .collect();
-    until("too much is dirty", || m.server().filesystem().is_full_of_dirty());
+    until("too much is dirty", || m.server().filesystem().serving().is_full_of_dirty());
     let waiting = || begun.load(Ordering::SeqCst) - written.load(Ordering::SeqCst);
     until("every writer waits", || waiting() == WRITERS);
     let (done, served) = channel();

@@ -416,7 +416,7 @@ fn run(device: MemDevice, setting: Setting) -> Figures {
     loop {
         let now = scene.clock.now_ns() - since;
         if now >= SETTLED.as_nanos() as u64 && settled.is_none() {
-            settled = Some((now, moved(&scene), scene.fs.delayed().0));
+            settled = Some((now, moved(&scene), scene.fs.statistics().delayed().0));
         }
         if now >= setting.time.as_nanos() as u64 {
             break;
@@ -426,7 +426,7 @@ fn run(device: MemDevice, setting: Setting) -> Figures {
     let (begin, (moved_then, streamed_then), dirty_then) = settled.expect("a run is longer than that");
     let took = scene.clock.now_ns() - since - begin;
     let (moved_now, streamed_now) = moved(&scene);
-    let dirty_now = scene.fs.delayed().0;
+    let dirty_now = scene.fs.statistics().delayed().0;
     let peak = scene.fs.budget().peak();
     let waiting_bytes_max = rated.take_waiting_max();
     scene.stop.store(true, Ordering::Relaxed);

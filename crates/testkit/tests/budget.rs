@@ -51,7 +51,7 @@ fn create_and_unlink(count: usize) {
         fs.rmdir(&root, format!("d{d}").as_bytes()).expect("rmdir");
         fs.step();
     }
-    let s = fs.journal_stats();
+    let s = fs.statistics().journal();
     let pinned = s.pinned_bytes_peak.load(Ordering::Relaxed);
     eprintln!(
         "{count} files: at most {} KiB in use, {} KiB pinned by the journal, {} commits, {} checkpoints, {} blocks logged",

@@ -20,7 +20,7 @@ fn the_commit_interval_passes() {
         let options = MountOptions { threads: false, seed: Some(3), clock: clock.clone(), ..MountOptions::default() };
         let fs = Filesystem::mount(device.clone(), options.clone()).expect("mounted");
         fs.step();
-        let commits = || fs.journal_stats().commits.get();
+        let commits = || fs.statistics().journal().commits.get();
         let before = commits();
         let root = fs.root().expect("root");
         let file = fs.create(&root, b"file", NewNode::file(0o644), Cred::default()).expect("created");

@@ -11,9 +11,7 @@
 //! (50); the extent-status cache changes only under that lock.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use extant_base::sync::atomic::Ordering;
 use extant_ondisk::LogicalBlock;
 use extant_ondisk::inode::{FileType, InodeFlags};
 
@@ -46,15 +44,6 @@ pub struct WriteFlags {
 }
 
 impl Volume {
-    /// Reports the reason of an error that the caller of a read cannot see. Under rescue, a message names it, once for
-    /// each file. Damage has already been reported.
-    pub fn report_hurt(&self, inode: &InodeRef, e: &Error) {
-        let unread = matches!(e, Error::Device(_)) && self.options.rescue;
-        if unread && !inode.hurt.swap(true, Ordering::Relaxed) {
-            self.options.messages.say(format_args!("{}: {}: {e}", self.image(), inode.ino));
-        }
-    }
-
     /// Whether a read would update the access time now, by the mount's rule and the inode's flag. A server whose client
     /// caches reads calls this at open.
     pub fn atime_is_due(&self, inode: &InodeRef) -> bool {
@@ -192,7 +181,7 @@ impl ContentView<'_> {
 
 impl ContentView<'_> {
     /// Returns the number of bytes written, and the bytes of blocks that became dirty.
-    fn write(&self, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
+    pub(crate) fn write(&self, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
         let op = Operation::begin(self.fs)?;
         if self.inode.file_type() != Some(FileType::Regular) {
             return Err(if self.inode.is_dir() { Error::IsDirectory } else { Error::Invalid("not a regular file") });
@@ -310,29 +299,5 @@ impl Filesystem {
         let (done, dirtied) = self.content(inode).write(pos, data, flags)?;
         self.writeback.pause_writer(inode, dirtied);
         Ok(done)
-    }
-
-    /// As [`Filesystem::write`], for a server with few threads: it does not wait, but also returns how long to delay
-    /// the reply to the writer. See [`Filesystem::is_full_of_dirty`].
-    ///
-    /// # Errors
-    /// As [`Filesystem::write`].
-    pub fn write_unpaced(
-        &self,
-        inode: &InodeRef,
-        pos: u64,
-        data: &[u8],
-        flags: WriteFlags,
-    ) -> Result<(usize, Duration)> {
-        if !self.options.threads {
-            return Ok((self.write(inode, pos, data, flags)?, Duration::ZERO));
-        }
-        let (done, dirtied) = self.content(inode).write(pos, data, flags)?;
-        Ok((done, self.writeback.pause_of(inode, dirtied)))
-    }
-
-    /// Whether so much data is dirty that a writer must wait, regardless of how long it has already waited.
-    pub fn is_full_of_dirty(&self) -> bool {
-        self.writeback.flusher.is_full()
     }
 }

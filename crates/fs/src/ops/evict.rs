@@ -1,7 +1,7 @@
 //! Evictions: freeing an unlinked inode when its last user is gone (Linux: `ext4_evict_inode`).
 //!
 //! Dropping the last reference only queues the inode ([`crate::evictions`]). The eviction thread, or an earlier call of
-//! [`Filesystem::reap`], frees its blocks, attributes, orphan record and number. Without threads, the next operation
+//! [`Evictor::reap`], frees its blocks, attributes, orphan record and number. Without threads, the next operation
 //! that waits does so. Until the last handle of the eviction is durable, the orphan record allows a cleanup after a
 //! crash.
 //!
@@ -28,7 +28,7 @@ use crate::xattr::XattrSource;
 use crate::xattr_store::Values;
 use crate::xattr_view::XattrView;
 
-/// The maximum number of inodes that one call of [`Filesystem::reap`] frees.
+/// The maximum number of inodes that one call of [`Evictor::reap`] frees.
 const REAP_MAX: u32 = 8;
 /// Only the eviction thread frees inodes with more 512-byte units than this (64 MiB).
 const LARGE_UNITS: u64 = 128 << 10;
@@ -144,6 +144,13 @@ pub(crate) struct Evictor<'fs> {
 }
 
 impl Evictor<'_> {
+    /// Frees a few queued inodes on the caller's thread, which holds no lock and no handle. So small files are freed
+    /// without a switch to the eviction thread, at the cost of the thread that unlinks. Large ones are left to the
+    /// eviction thread.
+    pub(crate) fn reap(&self) {
+        self.fs.evictions.run(&self.fs.lifecycle, REAP_MAX, true, |inode| Eviction { fs: self.fs, inode }.run());
+    }
+
     /// Queues an inode without links after its last user is gone.
     pub(crate) fn push(&self, inode: Arc<Inode>) {
         if !self.fs.is_read_only() {
@@ -196,11 +203,4 @@ impl Filesystem {
     }
 }
 
-impl Filesystem {
-    /// Frees a few queued inodes on the caller's thread, which holds no lock and no handle. So small files are freed
-    /// without a switch to the eviction thread, at the cost of the thread that unlinks. Large ones are left to the
-    /// eviction thread.
-    pub fn reap(&self) {
-        self.evictions.run(&self.lifecycle, REAP_MAX, true, |inode| Eviction { fs: self, inode }.run());
-    }
-}
+impl Filesystem {}

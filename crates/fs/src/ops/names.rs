@@ -353,7 +353,7 @@ impl Filesystem {
                 self.whole(handle, done)
             })
         })?;
-        self.reap();
+        self.evictor().reap();
         self.honour_sync(&[dir])
     }
 
@@ -401,7 +401,7 @@ impl Filesystem {
                 self.whole(handle, done)
             })
         })?;
-        self.reap();
+        self.evictor().reap();
         self.honour_sync(&[dir])
     }
 
@@ -459,14 +459,4 @@ pub(crate) fn drop_dir_link(desc: &mut InodeDesc) {
     }
 }
 
-impl Filesystem {
-    /// As [`Filesystem::iget`], for a caller that has seen the inode before: `generation` distinguishes it from other
-    /// inodes with its number.
-    ///
-    /// # Errors
-    /// [`Error::Stale`], also if the number now belongs to another inode.
-    pub fn iget_again(&self, ino: InodeNr, generation: u32) -> Result<InodeRef> {
-        let inode = self.watch(self.iget(ino))?;
-        if inode.generation == generation { Ok(inode) } else { Err(Error::Stale(ino)) }
-    }
-}
+impl Filesystem {}

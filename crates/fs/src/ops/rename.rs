@@ -78,7 +78,7 @@ impl Filesystem {
             source.losses.check(&cursor)?;
             written = Some(source.ino);
         }
-        self.reap();
+        self.evictor().reap();
         self.honour_sync(&[old_dir, new_dir])
     }
 }

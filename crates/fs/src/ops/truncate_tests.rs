@@ -106,9 +106,9 @@ fn data_in_preallocated_blocks_waits_for_the_commit_that_frees_space() {
     for start in [20, 60, 100, 140, 180] {
         put(&fs, &f, start..start + 5, NEW);
     }
-    let commits = fs.journal_stats().commits.get();
+    let commits = fs.statistics().journal().commits.get();
     fs.fsync(&f, false).expect("nothing is lost");
-    assert!(fs.journal_stats().commits.get() > commits + 1, "it had to wait for space");
+    assert!(fs.statistics().journal().commits.get() > commits + 1, "it had to wait for space");
     let all = content(&fs, &f);
     let written = all.iter().filter(|b| **b == NEW).count() as u64;
     assert_eq!(written, 25 * BLOCK);

@@ -185,7 +185,7 @@ fn joining_a_block_excludes_freeing_it() {
                     fs.set_xattr(&f, ACCESS, &naming(1), SetMode::Any).expect("set");
                     drop(f);
                     fs.unlink(&root, b"f").expect("unlink");
-                    fs.reap();
+                    fs.evictor().reap();
                 })
                 .expect("thread")
             };

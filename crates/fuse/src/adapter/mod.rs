@@ -109,7 +109,7 @@ impl FsServer {
         }
         let nodes = Arc::new(Nodes::new(&root));
         let nameless = nodes.clone();
-        fs.when_nameless(move |inode| nameless.keep_nameless(inode));
+        fs.serving().when_nameless(move |inode| nameless.keep_nameless(inode));
         let pauses = Pauses::new(&fs);
         Ok(FsServer {
             fs,
@@ -191,7 +191,7 @@ impl FsServer {
         let inode = match (self.nodes.get(nodeid), self.nodes.ino_of(nodeid)) {
             (Some(Node::Held(inode)), _) => inode,
             (Some(Node::Known { generation }), Some(ino)) => {
-                self.fs.iget_again(ino, generation).map_err(|e| errno(&e))?
+                self.fs.serving().iget_again(ino, generation).map_err(|e| errno(&e))?
             }
             _ => return Ok(None),
         };

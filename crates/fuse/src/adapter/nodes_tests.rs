@@ -79,13 +79,13 @@ impl Scene {
     }
 
     fn in_memory(&self) -> usize {
-        self.fs().inode_counts().0
+        self.fs().statistics().inodes().0
     }
 
     /// Does the same as the request FORGET.
     fn forget(&self, nodeid: u64, count: u64) {
         self.server.nodes.forget(nodeid, count);
-        self.fs().reap();
+        self.fs().serving().reap();
     }
 
     /// Ends the mount and checks its image.
@@ -172,17 +172,17 @@ fn an_unlinked_inode_lives_until_the_kernel_forgets_it() {
         scene.server.nodes.look(victim as u32);
         scene.empty_caches();
         assert_eq!(scene.server.held_count(), 1, "{how}: the root");
-        let orphans = scene.fs().inode_counts().1;
+        let orphans = scene.fs().statistics().inodes().1;
         take(&scene);
         scene.empty_caches();
         assert_eq!(scene.server.held_count(), 2, "{how}");
-        assert_eq!(scene.fs().inode_counts().1, orphans + 1, "{how}");
+        assert_eq!(scene.fs().statistics().inodes().1, orphans + 1, "{how}");
         assert_eq!(scene.content(victim).expect("known"), vec![7; 100_000], "{how}");
         // No number of rounds drops it.
         (0..4).for_each(|_| scene.server.nodes.look(victim as u32));
         assert_eq!(scene.content(victim).expect("known"), vec![7; 100_000], "{how}");
         scene.forget(victim, 1);
-        assert_eq!((scene.server.held_count(), scene.fs().inode_counts().1), (1, orphans), "{how}");
+        assert_eq!((scene.server.held_count(), scene.fs().statistics().inodes().1), (1, orphans), "{how}");
         assert_eq!(scene.content(victim), Err(Errno::STALE), "{how}");
         scene.end();
     }
@@ -202,7 +202,7 @@ fn a_removed_directory_lives_until_the_kernel_forgets_it() {
     assert!(matches!(refused, Err(extant_fs::Error::NotFound)), "{refused:?}");
     drop(dir);
     scene.forget(nodeid, 1);
-    assert_eq!(scene.fs().inode_counts().1, 0);
+    assert_eq!(scene.fs().statistics().inodes().1, 0);
     scene.end();
 }
 
@@ -361,7 +361,7 @@ fn a_request_for_an_inode_that_is_being_unlinked_finds_it() {
         });
         assert!(scene.server.node(nodeid).is_ok(), "round {round}");
         scene.forget(nodeid, 1);
-        assert_eq!(scene.fs().inode_counts().1, 0, "round {round}");
+        assert_eq!(scene.fs().statistics().inodes().1, 0, "round {round}");
     }
     scene.end();
 }

@@ -2,7 +2,7 @@
 //!
 //! Main type: [`Pauses`]. Its thread starts with the first writer that waits and ends when none has come for a while.
 //!
-//! What it does not do: it chooses no pause; [`Filesystem::write_unpaced`] does.
+//! What it does not do: it chooses no pause; [`Serving::write_unpaced`] does.
 //!
 //! # Locking
 //! `fuse pauses` (3), a leaf: replies are sent outside of it.
@@ -86,7 +86,7 @@ impl Pauses {
             }
             // Released here, because a reply and the end of a mount both take this lock.
             drop(waiting);
-            let full = self.0.fs.upgrade().is_some_and(|fs| fs.is_full_of_dirty());
+            let full = self.0.fs.upgrade().is_some_and(|fs| fs.serving().is_full_of_dirty());
             waiting = self.0.waiting.lock();
             if full {
                 self.0.more.wait_for(&mut waiting, FULL);

@@ -138,7 +138,7 @@ impl FsServer {
 
     /// A handle for a client that opens the inode.
     fn opened(&self, inode: &InodeRef) -> u64 {
-        self.openers.add(self.fs.open_cursor(inode), Some(inode.clone()))
+        self.openers.add(self.fs.serving().open_cursor(inode), Some(inode.clone()))
     }
 
     fn answer_fsync(&self, req: &Request, ino: u64, handle: u64, datasync: bool, reply: ReplyEmpty) {
@@ -149,7 +149,7 @@ impl FsServer {
             drop(ticket);
         };
         let cursor = self.openers.cursor(handle, req.pid);
-        self.fs.fsync_async_for(&inode, cursor, datasync, Box::new(done));
+        self.fs.serving().fsync_async(&inode, cursor, datasync, Box::new(done));
     }
 
     /// Restricts a SETATTR if the owner shown overrides the owner stored.
@@ -419,7 +419,7 @@ impl Server for FsServer {
             self.nodes.forget(f.nodeid, f.nlookup);
         }
         // Inodes with no name and no user are freed here, because no caller waits for a FORGET.
-        self.fs.reap();
+        self.fs.serving().reap();
     }
 
     fn getattr(&self, _req: &Request, ino: u64, _fh: Option<u64>, reply: ReplyAttr) {
@@ -532,7 +532,7 @@ impl Server for FsServer {
         let inode = check!(reply, self.node(ino));
         reply.fill(|buffer| {
             let read = self.fs.read(&inode, args.offset, buffer);
-            read.inspect_err(|e| self.fs.report_hurt(&inode, e)).map_err(|e| errno(&e))
+            read.inspect_err(|e| self.fs.serving().report_hurt(&inode, e)).map_err(|e| errno(&e))
         });
     }
 
@@ -554,7 +554,7 @@ impl Server for FsServer {
         let caller = if args.cached { Caller::ROOT } else { caller(req) };
         let write = |at: usize| {
             let at_byte = args.offset + at as u64;
-            caller.run(|| self.fs.write_unpaced(&inode, at_byte, &data[at..], flags))
+            caller.run(|| self.fs.serving().write_unpaced(&inode, at_byte, &data[at..], flags))
         };
         let (mut n, mut pause) = check!(reply, self.taking_privileges(ino, &inode, args.kill_suidgid, || write(0)));
         // No caller sees a short write of a cached page. So the page is written whole, or fsync(2) and close(2) report
@@ -586,7 +586,7 @@ impl Server for FsServer {
         }
         self.openers.remove(args.fh);
         // The kernel may already have forgotten it.
-        self.fs.reap();
+        self.fs.serving().reap();
         reply.ok();
     }
 
@@ -606,7 +606,7 @@ impl Server for FsServer {
         };
         // The kernel also sends this for sync(2) and umount(8), and passes the answer on to neither (Linux:
         // `sync_filesystem`).
-        self.fs.sync_async_hinting(cursor_of_process(req.pid), Box::new(done));
+        self.fs.serving().sync_async(cursor_of_process(req.pid), Box::new(done));
     }
 
     fn setxattr(&self, req: &Request, ino: u64, name: &[u8], value: &[u8], args: &SetxattrArgs, reply: ReplyEmpty) {

@@ -135,11 +135,11 @@ impl Probe {
         put("device_write_bytes", io.write_bytes - before.write_bytes);
         put("device_flushes", io.flushes - before.flushes);
         put("device_discards", io.discards - before.discards);
-        let journal = fs.journal_stats();
+        let journal = fs.statistics().journal();
         put("journal_commits", journal.commits.get());
         put("journal_blocks", journal.blocks.get());
         put("journal_handles", journal.handles.get());
-        let es = fs.es_stats();
+        let es = fs.statistics().extent_status();
         put("es_hits", es.hits);
         put("es_misses", es.misses);
         put("es_shrinks", es.shrinks);
@@ -153,7 +153,7 @@ impl Probe {
         put("reclaim_in_use", reclaim.in_use);
         put("reclaim_busy", reclaim.busy);
         put("reclaim_refaulted", reclaim.refaulted);
-        let alloc = fs.alloc_stats();
+        let alloc = fs.statistics().allocator();
         put("mballoc_reqs", alloc.requests);
         put("mballoc_success", alloc.success);
         put("mballoc_groups_scanned", alloc.groups_scanned);

@@ -150,7 +150,7 @@ impl Vfs for EngineVfs {
                 tell.set(failed.get().map_or(Ok(()), |e: &Error| Err(e.clone())));
             }
         };
-        self.fs.fsync_many(&inodes, LossCursor::thread(), false, Arc::new(done));
+        self.fs.serving().fsync_many(&inodes, LossCursor::thread(), false, Arc::new(done));
         Ok(all.wait()?)
     }
 

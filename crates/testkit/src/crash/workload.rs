@@ -960,12 +960,12 @@ impl Workload {
     }
 
     fn count(&mut self) {
-        let s = self.fs.journal_stats();
+        let s = self.fs.statistics().journal();
         self.logged += s.blocks.get();
         self.commits += s.commits.get();
         self.fast_commits += s.fast_commits.get();
         self.checkpoints += s.checkpoints.get();
-        self.joined += self.fs.attribute_blocks_joined() + self.fs.values_shared();
+        self.joined += self.fs.statistics().attribute_blocks_joined() + self.fs.statistics().values_shared();
     }
 
     fn unmount(&mut self) -> Done {

@@ -166,7 +166,7 @@ pub fn try_plan(plan: &Plan, trick: Trick, whole_trace: bool) -> PlanResult {
         }
         shared.forget_files();
         let upto = shared.ended();
-        let journal = fs.journal_stats();
+        let journal = fs.statistics().journal();
         let homeward = journal.checkpoints.get() - journal.checkpoints_waited.get();
         // Not in every run, because an unmount must also find dirty data.
         if settles {
@@ -209,11 +209,11 @@ fn settle(fs: &Filesystem, shared: &Shared) {
     if settled.is_ok() {
         // A sync does not wait for the data of deleted files.
         for _ in 0..100 {
-            if fs.delayed() != (0, 0) {
+            if fs.statistics().delayed() != (0, 0) {
                 Clock::real().sleep(Duration::from_millis(50));
             }
         }
-        assert_eq!(fs.delayed(), (0, 0), "left over: bytes that are dirty, blocks that are promised");
+        assert_eq!(fs.statistics().delayed(), (0, 0), "left over: bytes that are dirty, blocks that are promised");
     }
 }
 

@@ -225,7 +225,7 @@ impl LocalSink<'_> {
         }
         // The destination may have the name of a private file: no other user may read it before it has its mode. But
         // if the user names another user's file, then, as with cp(1), it gets the content and keeps its mode.
-        if !named || stat.may_change() {
+        if !named || self.may_change(&stat) {
             fchmod(&file, nix_mode(mode)).map_err(errno)?;
         }
         rustix::fs::ftruncate(&file, 0)?;
@@ -351,7 +351,7 @@ impl Sink for LocalSink<'_> {
         // Restores a hole at the end.
         file.set_len(node.size)?;
         let stat = fstat(&file)?;
-        if stat.may_change() {
+        if self.may_change(&stat) {
             self.finish(&file, node, xattrs)?;
         }
         closed(file.into())?;

@@ -125,7 +125,7 @@ impl Volume {
 impl Growth<'_> {
     /// Charges the budget for the memory that each group always takes; their number has grown.
     fn charge_groups(&self) {
-        let fixed = self.volume.fixed_bytes().min(self.volume.budget.limit() / 2);
+        let fixed = self.volume.placement.fixed_bytes().min(self.volume.budget.limit() / 2);
         let before = self.volume.charged.fetch_max(fixed, Ordering::Relaxed);
         self.volume.budget.charge(fixed.saturating_sub(before));
     }

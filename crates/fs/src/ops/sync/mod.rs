@@ -20,14 +20,12 @@ pub(crate) mod policy;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use extant_base::sync::Waiter;
 use extant_base::sync::atomic::Ordering;
 use extant_cache::LossCursor;
 use extant_journal::Durability;
-use extant_ondisk::InodeNr;
 use extant_ondisk::jbd2::Tid;
 
 use crate::error::{Error, Result};
@@ -60,7 +58,11 @@ impl<'a> Barrier<'a> {
     pub(crate) const ALL: Barrier<'static> = Barrier { inodes: None, datasync: false, waits: false };
 
     pub(crate) fn of(inode: &'a Arc<Inode>, datasync: bool) -> Barrier<'a> {
-        Barrier { inodes: Some(std::slice::from_ref(inode)), datasync, waits: false }
+        Barrier::of_all(std::slice::from_ref(inode), datasync)
+    }
+
+    pub(crate) fn of_all(inodes: &'a [Arc<Inode>], datasync: bool) -> Barrier<'a> {
+        Barrier { inodes: Some(inodes), datasync, waits: false }
     }
 
     /// A barrier for which the calling thread waits, and does the work. It holds nothing.
@@ -205,55 +207,9 @@ impl ContentView<'_> {
 }
 
 impl Filesystem {
-    /// Starts an fsync. Its result also reports the file's lost writes that `cursor` has not reported yet; see
-    /// `Barrier::begin`.
-    pub fn fsync_async_for(&self, inode: &InodeRef, cursor: LossCursor, datasync: bool, done: Done) {
-        let synced: Arc<Inode> = Arc::clone(inode);
-        let report = move |r| done(synced.losses.check(&cursor).map_err(Error::from).and(r));
-        Barrier::of(inode, datasync).begin(self, Box::new(report));
-    }
-
-    /// A cursor for a file that is being opened. An fsync with it does not consume the errors of another open file
-    /// (Linux: `f_wb_err`).
-    pub fn open_cursor(&self, inode: &InodeRef) -> LossCursor {
-        inode.losses.open()
-    }
-
-    /// As [`Filesystem::fsync_async_for`], with the calling thread's cursor.
+    /// As [`Serving::fsync_async`], with the calling thread's cursor.
     pub fn fsync_async(&self, inode: &InodeRef, datasync: bool, done: Done) {
-        self.fsync_async_for(inode, LossCursor::thread(), datasync, done);
-    }
-
-    /// fsync(2) or fdatasync(2) of several files. They are written together, in the order of their inode numbers, and
-    /// share a commit. Calls `done` once for each, with its index in `inodes` and the result that a separate fsync
-    /// would have; an error concerns either one file or all of them. `done` may run on other threads, and before this
-    /// returns. `cursor` serves all files; the cursor of an open file is refused for more than one.
-    pub fn fsync_many(&self, inodes: &[InodeRef], cursor: LossCursor, datasync: bool, done: DoneEach) {
-        let mut asked: BTreeMap<InodeNr, (Arc<Inode>, Vec<usize>)> = BTreeMap::new();
-        for (at, inode) in inodes.iter().enumerate() {
-            if !std::ptr::eq(inode.fs.as_ptr(), self) {
-                done(at, Err(Error::Invalid("an inode of another mount")));
-                continue;
-            }
-            let entry = asked.entry(inode.ino).or_insert_with(|| (Arc::clone(inode), Vec::new()));
-            entry.1.push(at);
-        }
-        let (unique, places): (Vec<_>, Vec<_>) = asked.into_values().unzip();
-        if unique.is_empty() {
-            return;
-        }
-        if unique.len() > 1 && matches!(cursor, LossCursor::Open(_)) {
-            let refused = Error::Invalid("an open file asks for others");
-            return places.iter().flatten().for_each(|&at| done(at, Err(refused.clone())));
-        }
-        let all = unique.clone();
-        let report = move |r: Result<()>| {
-            for (inode, places) in all.iter().zip(&places) {
-                let r = inode.losses.check(&cursor).map_err(Error::from).and_then(|()| r.clone());
-                places.iter().for_each(|&at| done(at, r.clone()));
-            }
-        };
-        Barrier { inodes: Some(&unique), datasync, waits: false }.begin(self, Box::new(report));
+        self.serving().fsync_async(inode, LossCursor::thread(), datasync, done);
     }
 
     /// Performs fsync(2) or fdatasync(2), and waits for it.
@@ -279,14 +235,6 @@ impl Filesystem {
     pub fn sync_async(&self, done: Done) {
         let (fs, cursor) = (self.arc(), LossCursor::thread());
         let report = move |r| done(fs.writeback.losses.check(&cursor).map_err(Error::from).and(r));
-        Barrier::ALL.begin(self, Box::new(report));
-    }
-
-    /// As [`Filesystem::sync_async`], for a caller whose result may reach no program. A loss does not count as seen, so
-    /// a freeze and the end of the mount report it as well.
-    pub fn sync_async_hinting(&self, cursor: LossCursor, done: Done) {
-        let fs = self.arc();
-        let report = move |r| done(fs.writeback.losses.hint(&cursor).map_err(Error::from).and(r));
         Barrier::ALL.begin(self, Box::new(report));
     }
 

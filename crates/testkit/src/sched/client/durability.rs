@@ -103,7 +103,7 @@ impl Client {
         };
         // With a separate cursor, which reports every loss and takes none from the client's thread.
         let cursor = LossCursor::process((self.nr as u32 + 1) << 16 | self.asked.len() as u32);
-        self.fs.fsync_async_for(inode, cursor, data, Box::new(done));
+        self.fs.serving().fsync_async(inode, cursor, data, Box::new(done));
         self.asked.push((answer, client, node));
     }
 
@@ -139,7 +139,7 @@ impl Client {
                 tell.set(());
             }
         };
-        self.fs.fsync_many(&inodes, LossCursor::thread(), data, Arc::new(done));
+        self.fs.serving().fsync_many(&inodes, LossCursor::thread(), data, Arc::new(done));
         all.wait();
         let answers = std::mem::take(&mut answers.lock().0);
         for ((client, node, _), mut answer) in asked.into_iter().zip(answers) {
