@@ -1,12 +1,11 @@
 //! The mounted file system: its parts, in one struct.
 //!
 //! Main type: [`Filesystem`] (Linux: `struct super_block` and `struct ext4_sb_info`). [`Filesystem::mount`] (`mount/`)
-//! creates it; the operations are in `ops/`, one file each. A part such as [`Placement`] or [`Writeback`] owns its
-//! fields and methods, and does not know this type.
+//! creates it; the operations are in `ops/`, one file each. Below it are [`Maps`] and [`crate::Volume`], and parts such as
+//! [`Orphans`] and [`Writeback`] that own their fields and methods. None of them can call a method of this type.
 //!
 //! # Locking
-//! `growth` (3) lets one growth run at a time. `superblock` (75) guards the decoded superblock. `renames` (10)
-//! serializes cross-directory renames.
+//! `renames` (10) serializes cross-directory renames.
 
 use std::sync::{Arc, Weak};
 
@@ -28,8 +27,8 @@ pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
 
 /// A mounted file system.
 ///
-/// It dereferences to [`Maps`], and that to [`crate::Volume`], so a caller sees one set of methods. The compiler lets no
-/// method of a lower layer call one of a higher layer.
+/// It dereferences to [`Maps`], and that to [`crate::Volume`], so a caller sees one set of methods. No method of a lower
+/// layer can call one of a higher layer.
 pub struct Filesystem {
     pub(crate) me: Weak<Filesystem>,
     pub(crate) maps: Maps,

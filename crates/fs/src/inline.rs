@@ -18,7 +18,7 @@
 //!
 //! # Locking
 //! As for reading and changing attributes: the caller holds the inode's `inode` lock, shared for reading and exclusive
-//! for changes, unless no thread changes anything. [`Volume::inline_parent`] needs no lock. The flag and `i_block`
+//! for changes, unless no thread changes anything. [`InlineView::parent`] needs no lock. The flag and `i_block`
 //! change together under `inode meta` (60), at a time when the map (50), which is locked, already has the block.
 
 use std::sync::Arc;
@@ -173,18 +173,18 @@ fn broken_names(dir: &Inode, e: DirDamage) -> Error {
 }
 
 /// Writing.
-impl Volume {
-    fn empty_map(&self, inode: &Inode) -> MapRoot {
-        MapRoot::empty(inode.ino, self.new_extents, self.inode_seed(inode.ino, inode.generation))
+impl InlineView<'_> {
+    fn empty_map(&self) -> MapRoot {
+        MapRoot::empty(self.inode.ino, self.fs.new_extents, self.fs.inode_seed(self.inode.ino, self.inode.generation))
     }
 
     /// Replaces the inline content by the map `root` and its blocks. The caller writes the inode.
-    fn show_map(&self, inode: &Inode, mut root: MapRoot) {
-        let mut map = inode.map.write();
-        inode.es.remove(LogicalBlock(0), u32::MAX);
-        let units = root.blocks_delta * i64::from(self.geo.block_size / 512);
+    fn show_map(&self, mut root: MapRoot) {
+        let mut map = self.inode.map.write();
+        self.inode.es.remove(LogicalBlock(0), u32::MAX);
+        let units = root.blocks_delta * i64::from(self.fs.geo.block_size / 512);
         (root.blocks_delta, root.dirty) = (0, false);
-        let mut m = inode.meta.write();
+        let mut m = self.inode.meta.write();
         m.desc.i_block = root.i_block;
         m.desc.blocks = m.desc.blocks.saturating_add_signed(units);
         m.desc.flags.remove(InodeFlags::INLINE_DATA | InodeFlags::INDEX);
@@ -289,7 +289,7 @@ impl InlineView<'_> {
         if content.is_empty() {
             return self.fs.transact_whole(credits::INODE, |handle| {
                 self.forget(handle)?;
-                self.fs.show_map(self.inode, self.fs.empty_map(self.inode));
+                self.show_map(self.empty_map());
                 let written = self.fs.write_inode_data(handle, self.inode);
                 self.fs.whole(handle, written)
             });
@@ -305,7 +305,7 @@ impl InlineView<'_> {
                 let _bitmap =
                     chosen.as_ref().map(|chosen| self.fs.placement.alloc.prepare(handle, chosen)).transpose()?;
                 self.forget(handle)?;
-                self.fs.show_map(self.inode, self.fs.empty_map(self.inode));
+                self.show_map(self.empty_map());
                 let mapped = self.fs.map_chosen(handle, self.inode, first, &mut chosen, false);
                 let written = mapped.and_then(|_| self.fs.write_inode_data(handle, self.inode));
                 self.fs.whole(handle, written)
@@ -385,7 +385,7 @@ impl InlineView<'_> {
         let home = self.fs.placement.inode_goal(self.inode.ino, self.inode.file_type());
         let owner = (MetaRole::Directory, self.inode.ino);
         let block = self.fs.placement.allocate_meta_block(handle, owner, home, None, Caller::current())?;
-        let mut root = self.fs.empty_map(self.inode);
+        let mut root = self.empty_map();
         if let Err(e) = root.insert(&self.fs.map_view(self.inode), handle, LogicalBlock(0), block, 1, false) {
             let freed = self.fs.placement.free_blocks(handle, self.inode.ino, block, 1);
             self.fs.whole(handle, freed)?;
@@ -397,7 +397,7 @@ impl InlineView<'_> {
             let buffer = handle.create(block, BufKind::Leaf)?;
             handle.modify(&buffer, BufKind::Leaf, |b| b.copy_from_slice(&bytes));
             self.forget(handle)?;
-            self.fs.show_map(self.inode, root);
+            self.show_map(root);
             let size = u64::from(self.fs.geo.block_size);
             self.inode.set_size(size);
             self.inode.meta.write().desc.size = size;

@@ -75,8 +75,8 @@ impl Caller {
     }
 }
 
-/// A passage through the gate of the mount, and the thread's record of it, until this is dropped. Passages of one thread
-/// end in the reverse order of their beginnings.
+/// A passage through the gate of the mount, and the thread's record of it, until this is dropped. Passages of one
+/// thread end in the reverse order of their beginnings.
 #[must_use]
 pub(crate) struct Change<'v> {
     _passage: Passage<'v>,

@@ -278,7 +278,7 @@ impl Orphans {
     }
 
     /// Gives the pending records their places, because their transaction closes. The credits are those that
-    /// [`Filesystem::add`] has put aside. The inodes' blocks in their tables belong to the transaction already.
+    /// [`Orphans::add`] has put aside. The inodes' blocks in their tables belong to the transaction already.
     pub(crate) fn place_pending(&self, handle: &mut Handle) -> Result<()> {
         let pending = self.take_pending();
         if pending.is_empty() {

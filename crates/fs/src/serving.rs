@@ -139,7 +139,8 @@ impl Serving<'_> {
         Barrier::ALL.begin(self.fs, Box::new(report));
     }
 
-    /// Frees a few queued inodes on the caller's thread; see [`crate::ops::evict::Evictor::reap`].
+    /// Frees a few queued inodes on the caller's thread; so small files are freed without a switch to the
+    /// eviction thread, at the cost of the thread that unlinks. Large ones are left to the eviction thread.
     pub fn reap(&self) {
         self.fs.evictor().reap();
     }

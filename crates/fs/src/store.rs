@@ -41,7 +41,7 @@ impl Volume {
     }
 
     /// The table blocks of inodes that an operation will write. The operation takes them before its first change and
-    /// holds them until its handle ends, so that [`Filesystem::write_inode`] cannot fail half-way.
+    /// holds them until its handle ends, so that [`Maps::write_inode`] cannot fail half-way.
     pub(crate) fn hold_slots<'a>(&self, inodes: impl IntoIterator<Item = &'a InodeRef>) -> Result<Vec<Arc<Buffer>>> {
         inodes.into_iter().map(|inode| self.inode_slot(inode.ino).map(|(table, _)| table)).collect()
     }
@@ -120,7 +120,7 @@ impl Maps {
         charges.map_or(Ok(()), |(before, after)| self.quotas.charge(handle, inode.ino, before, after))
     }
 
-    /// As [`Filesystem::write_inode`], for a change that is needed to read the file's data (size, mapping).
+    /// As [`Maps::write_inode`], for a change that is needed to read the file's data (size, mapping).
     pub(crate) fn write_inode_data(&self, handle: &mut Handle, inode: &Arc<Inode>) -> Result<()> {
         self.write_inode(handle, inode)?;
         inode.datasync_tid.store(handle.tid().0, Ordering::Release);

@@ -1,7 +1,7 @@
 //! Attribute values in inodes of their own (`ea_inode`; Linux: `ext4_xattr_inode_*`, fs/ext4/xattr.c).
 //!
 //! Main functions: [`Operation::prepare_values`] before a change, [`XattrView::refer`] and
-//! [`Filesystem::charge_values`] during it, [`XattrView::stored_value`] for readers. [`Values`] are the values that one
+//! [`Maps::charge_values`] during it, [`XattrView::stored_value`] for readers. [`Values`] are the values that one
 //! change may refer to, kept in memory while it runs.
 //!
 //! The inode of a value begins as a file without a name: an orphan that is charged to its owner. Its content is written
@@ -36,7 +36,6 @@ use extant_ondisk::xattr::{ExternalValue, MAGIC, Name, is_outside_hash, value_ha
 use extant_ondisk::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::error::{Damage, Error, Result};
-use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::maps::Maps;
 use crate::operation::Operation;
@@ -196,20 +195,20 @@ impl XattrView<'_> {
     }
 }
 
-impl Filesystem {
+impl Operation<'_> {
     /// An inode with this value, if the index has one. This compares the bytes.
     fn find_value(&self, value: &[u8], hash: u32) -> Option<InodeRef> {
-        let candidates = self.shared_values.candidates(hash);
+        let candidates = self.fs.shared_values.candidates(hash);
         for ino in candidates {
             let fits = |found: &InodeRef| {
                 // If the inode loses its last reference meanwhile, it stays in memory and may get another.
                 found.of_value.load(Ordering::Acquire)
                     && found.meta.read().desc.value_hash() == hash
-                    && self.read_value(found, value.len()).is_ok_and(|bytes| bytes == value)
+                    && self.fs.read_value(found, value.len()).is_ok_and(|bytes| bytes == value)
             };
-            match self.iget_own(ino) {
+            match self.fs.iget_own(ino) {
                 Ok(found) if fits(&found) => return Some(found),
-                _ => self.shared_values.forget(hash, ino),
+                _ => self.fs.shared_values.forget(hash, ino),
             }
         }
         None
@@ -272,7 +271,7 @@ impl Operation<'_> {
         if self.fs.quotas.blocks_within(inode, blocks)? < blocks {
             return Err(Error::QuotaExceeded);
         }
-        if let Some(found) = self.fs.find_value(value, hash) {
+        if let Some(found) = self.find_value(value, hash) {
             self.fs.shared_values.shared.inc();
             return Ok(found);
         }

@@ -1,7 +1,7 @@
 //! The file system on its device: layout, superblock, metadata buffers, space, journal, and reports of errors.
 //!
-//! Main type: [`Volume`]. Its methods are in files by theme: handles of the running transaction (`handles.rs`), failures
-//! in the middle of an operation (`failure.rs`), reports of errors (`reports.rs`), the superblock
+//! Main type: [`Volume`]. Its methods are in files by theme: handles of the running transaction (`handles.rs`),
+//! failures in the middle of an operation (`failure.rs`), reports of errors (`reports.rs`), the superblock
 //! (`mount/super_block.rs`), inode tables (`store.rs`), and the passage of an operation through the gate
 //! (`operation.rs`).
 //!

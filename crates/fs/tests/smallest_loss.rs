@@ -232,7 +232,7 @@ fn damaged_attributes_cost_no_file() {
         let values =
             names.iter().filter(|name| fs.get_xattr(&f, name).is_ok_and(|value| value.contains(&b'v'))).count();
         assert_eq!((names.len(), values), (left, left), "{what}: {names:?}");
-        assert!(fs.doubt_of(&f).is_some() && fs.stats.errors.get() > 0, "{what}: no word of it");
+        assert!(f.known_damage().is_some() && fs.stats.errors.get() > 0, "{what}: no word of it");
         // Without rescue, it is an error.
         let fs = mount(&dev, false);
         let names = fs.walk(b"/f", false).and_then(|f| fs.list_xattrs(&f));
@@ -261,13 +261,13 @@ fn a_wrong_checksum_hides_nothing_under_rescue() {
     let h2 = fs.walk(b"/h2", false).expect("h2");
     let (found, error) = listed(&fs, &h2);
     assert_eq!((found.len(), error.is_some()), (names.len(), true));
-    assert!(fs.doubt_of(&h2).is_some());
+    assert!(h2.known_damage().is_some());
     let file = fs.walk(b"/depth2", false).expect("there");
     let (mut ours, mut theirs) = (vec![0; 3_600_000], vec![0; 3_600_000]);
     let same = sound.walk(b"/depth2", false).expect("there");
     let lens = [fs.read(&file, 0, &mut ours).expect("read"), sound.read(&same, 0, &mut theirs).expect("read")];
     assert!(lens[0] == lens[1] && ours == theirs);
-    assert!(fs.doubt_of(&file).is_some());
+    assert!(file.known_damage().is_some());
 }
 
 /// A directory of which one block cannot be read: the others are listed, and the error comes last.

@@ -97,7 +97,7 @@ pub fn shown(fs: &Filesystem) -> ImageContents {
         let path = String::from_utf8_lossy(walk.path()).into_owned();
         let found = match visit {
             Ok(Visit::Name(inode)) => note(fs, &mut all, &path, &inode),
-            Ok(Visit::Left(dir)) => fs.doubt_of(&dir).map_or(Ok(()), |e| Err(e.clone())),
+            Ok(Visit::Left(dir)) => dir.known_damage().map_or(Ok(()), |e| Err(e.clone())),
             Err(e) => Err(e),
         };
         if let Err(e) = found {
@@ -118,7 +118,7 @@ fn note(fs: &Filesystem, all: &mut ImageContents, path: &str, inode: &InodeRef) 
         _ => (None, None),
     };
     all.entries.insert(path.to_owned(), Entry { ino: inode.ino.0, kind, content });
-    match missing.or_else(|| fs.doubt_of(inode).filter(|_| !inode.is_dir()).cloned()) {
+    match missing.or_else(|| inode.known_damage().filter(|_| !inode.is_dir()).cloned()) {
         Some(e) => Err(e),
         None => Ok(()),
     }

@@ -64,7 +64,7 @@ pub fn image_id(fs: &Filesystem) -> usize {
 
 /// The damage in spite of which a file was used, or names of a directory were listed, in an image that is rescued.
 pub fn doubt<'i>(fs: &Filesystem, inode: &'i InodeRef) -> Option<&'i Error> {
-    fs.doubt_of(inode).filter(|_| fs.rescues())
+    inode.known_damage().filter(|_| fs.rescues())
 }
 
 /// Whether the error is one that a rescue expects, and goes around.

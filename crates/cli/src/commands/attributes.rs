@@ -212,7 +212,7 @@ fn show(args: &LsattrArgs, out: &mut Output, fs: &Filesystem, path: &[u8], inode
     let attr = fs.getattr(inode);
     // lsattr(1) fails for links and devices; here their flags are readable.
     if args.project {
-        write!(out, "{:>5} ", fs.project(inode))?;
+        write!(out, "{:>5} ", inode.project())?;
     }
     if args.generation {
         write!(out, "{:<10} ", attr.generation)?;

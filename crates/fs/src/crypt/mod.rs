@@ -67,27 +67,29 @@ impl Filesystem {
 }
 
 /// Reading.
-impl Volume {
-    fn crypt_of(&self, inode: &Inode, context: Context) -> Crypt {
-        self.crypt_as(inode, context, inode.file_type() == Some(FileType::Regular))
+impl CryptView<'_> {
+    fn crypt_of(&self, context: Context) -> Crypt {
+        self.crypt_as(context, self.inode.file_type() == Some(FileType::Regular))
     }
 
     /// As `Volume::crypt_of`, for the cipher of contents or the cipher of names.
-    fn crypt_as(&self, inode: &Inode, context: Context, is_contents: bool) -> Crypt {
-        let volume = self.sb.lock().uuid();
-        let (policy, block_bits) = (context.policy, self.geo.block_bits);
+    fn crypt_as(&self, context: Context, is_contents: bool) -> Crypt {
+        let volume = self.fs.sb.lock().uuid();
+        let (policy, block_bits) = (context.policy, self.fs.geo.block_bits);
         let unit_bits = match policy.unit_bits {
             0 => Some(block_bits),
             bits => Some(u32::from(bits)).filter(|bits| (9..=block_bits).contains(bits)),
         };
-        let key = file_cipher(&self.options.keys, &context, is_contents, &volume, inode.ino.0);
+        let key = file_cipher(&self.fs.options.keys, &context, is_contents, &volume, self.inode.ino.0);
         let key = key.and_then(|(cipher, vary)| match unit_bits {
             Some(unit_bits) => Ok(FileKey { cipher, vary, block_bits, unit_bits, padding: policy.padding() }),
             None => Err(NoKey::Unusable(format!("its policy has units of 2^{} bytes", policy.unit_bits))),
         });
         Crypt { context, key }
     }
+}
 
+impl Volume {
     /// Reads and decrypts a part of some blocks of the device. It begins at byte `within` of `block`, whose logical
     /// number is `lblk`.
     pub(crate) fn read_sealed(
@@ -138,7 +140,7 @@ impl<'a> CryptView<'a> {
             })?;
         // This takes ranked locks, which must not be taken inside the cell: a second thread would wait for the first
         // one outside the order of locks. It makes the same value instead, and the first one stays.
-        let made = Box::new(self.fs.crypt_of(self.inode, context));
+        let made = Box::new(self.crypt_of(context));
         Ok(Some(self.inode.crypt.get_or_init(|| made)))
     }
 
@@ -194,6 +196,13 @@ impl Filesystem {
 }
 
 /// Writing.
+impl CryptView<'_> {
+    /// Gives a new inode its context.
+    pub(crate) fn begin(&self, context: Context) {
+        self.inode.crypt.get_or_init(|| Box::new(self.crypt_of(context)));
+    }
+}
+
 impl Volume {
     /// A context of this policy, with a nonce that no other file has. The nonce comes from the system's generator even
     /// if the mount has a seed, because two files with the same nonce would have the same key.
@@ -203,11 +212,6 @@ impl Volume {
             Ok(()) => Ok(Context { policy, nonce }),
             Err(_) => Err(Error::NotSupported("encryption on a host without random numbers")),
         }
-    }
-
-    /// Gives a new inode its context.
-    pub(crate) fn begin_crypt(&self, inode: &Inode, context: Context) {
-        inode.crypt.get_or_init(|| Box::new(self.crypt_of(inode, context)));
     }
 }
 

@@ -58,7 +58,7 @@ impl CryptView<'_> {
                 m.desc.ctime = self.fs.now();
             }
             self.inode.fresh.store(false, Ordering::Release);
-            self.fs.begin_crypt(self.inode, context);
+            self.begin(context);
             let written = self.fs.write_inode(handle, self.inode);
             self.fs.whole(handle, written)
         })
@@ -113,7 +113,7 @@ impl Filesystem {
             let context = self.fresh_context(policy)?;
             // With an unusable key, nothing could be created in the directory.
             for is_contents in [false, true] {
-                self.crypt_as(dir, context, is_contents).key(dir.ino)?;
+                self.encryption(dir).crypt_as(context, is_contents).key(dir.ino)?;
             }
             self.encryption(dir).encrypt_empty(context)
         })?;

@@ -77,6 +77,97 @@ impl SetAttr {
     }
 }
 
+impl Operation<'_> {
+    fn set_attributes(&self, inode: &InodeRef, set: &SetAttr) -> Result<()> {
+        let _exclusive = inode.rw.write();
+        for change in set.changes() {
+            inode.may_change(change)?;
+        }
+        let now = self.fs.now();
+        if let SetAttr { mode: None, uid: None, gid: None, size: None, .. } = *set {
+            // If only times change, they are written lazily, with the inode's next change or writeback. With FUSE's
+            // writeback cache, such a call follows each write and each unlink of a file.
+            let linked = {
+                let mut m = inode.meta.write();
+                set.apply_times(&mut m.desc, now);
+                m.lazy_times = true;
+                m.desc.links > 0
+            };
+            if linked {
+                self.fs.writeback.note_dirty(inode.ino, inode, 0);
+            }
+            return Ok(());
+        }
+        // Reading the inode's block can fail, so it comes before the first change, including the change of size.
+        let _table = self.fs.hold_slots([inode])?;
+        let resized = match set.size {
+            Some(size) => {
+                match inode.file_type() {
+                    Some(FileType::Regular) => {}
+                    Some(FileType::Directory) => return Err(Error::IsDirectory),
+                    _ => return Err(Error::Invalid("size of a special file")),
+                }
+                if set.kill_privileges {
+                    self.fs.content(inode).kill_privileges()?;
+                }
+                // Setting the same size still frees blocks that were preallocated past the end.
+                let cluster_bits = self.fs.geo.block_bits + self.fs.geo.cluster_bits;
+                let units = size.div_ceil(1 << cluster_bits) << (cluster_bits - 9);
+                if size != inode.size() || self.fs.is_left_behind(inode) || units < inode.meta.read().desc.blocks {
+                    self.fs.content(inode).truncate(size)?;
+                }
+                true
+            }
+            None => false,
+        };
+        let chmod = set.mode.is_some_and(|m| m & 0o7777 != inode.mode() & 0o7777);
+        let mut values = Values::default();
+        if let Some(mode) = set.mode.filter(|_| chmod) {
+            // The mode also changes the access ACL. Reading the ACL first shows its damage before anything has changed.
+            let stored = xattr::chmod_value(&self.fs.xattrs(inode), mode)?;
+            values = self.prepare_values(inode, stored.as_slice())?;
+        }
+        if set.uid.is_some() || set.gid.is_some() {
+            let owners = {
+                let d = &inode.meta.read().desc;
+                [set.uid.unwrap_or(d.uid), set.gid.unwrap_or(d.gid), d.projid]
+            };
+            self.fs.quotas.prepare(self.fs, owners)?;
+            self.fs.quotas.may_pass_on(inode, owners)?;
+        }
+        self.fs.transact_whole(if chmod { credits::CHMOD + values.credits } else { credits::SETATTR }, |handle| {
+            // The step that may run out of space comes first: the ACL, whose block other inodes may share.
+            if let Some(mode) = set.mode.filter(|_| chmod) {
+                self.fs.xattrs(inode).edit(handle, &values, |edit| xattr::chmod_acl(edit, mode))?;
+            }
+            {
+                let mut m = inode.meta.write();
+                let d = &mut m.desc;
+                if let Some(mode) = set.mode {
+                    d.mode = d.mode & MODE_TYPE_MASK | mode & 0o7777;
+                }
+                let chown = set.uid.is_some() || set.gid.is_some();
+                if let Some(uid) = set.uid {
+                    d.uid = uid;
+                }
+                if let Some(gid) = set.gid {
+                    d.gid = gid;
+                }
+                if chown && set.mode.is_none() && FileType::from_mode(d.mode) != Some(FileType::Directory) {
+                    d.mode &= !privileges(d.mode);
+                }
+                if resized {
+                    d.mtime = now;
+                }
+                set.apply_times(d, now);
+            }
+            let written = self.fs.write_inode(handle, inode);
+            set_file_described(handle, inode);
+            self.fs.whole(handle, written)
+        })
+    }
+}
+
 impl Filesystem {
     /// The values for stat(2).
     pub fn getattr(&self, inode: &InodeRef) -> Attr {
@@ -100,101 +191,12 @@ impl Filesystem {
     /// owner.
     pub fn setattr(&self, inode: &InodeRef, set: &SetAttr) -> Result<Attr> {
         let op = Operation::begin(self)?;
-        let change = || op.retry_no_space(|| self.setattr_once(&op, inode, set));
+        let change = || op.retry_no_space(|| op.set_attributes(inode, set));
         match set.size {
             Some(_) => self.change_data(inode, change)?,
             None => change().and_then(|()| self.honour_sync(&[inode]))?,
         }
         Ok(self.getattr(inode))
-    }
-
-    fn setattr_once(&self, op: &Operation<'_>, inode: &InodeRef, set: &SetAttr) -> Result<()> {
-        let _exclusive = inode.rw.write();
-        for change in set.changes() {
-            inode.may_change(change)?;
-        }
-        let now = self.now();
-        if let SetAttr { mode: None, uid: None, gid: None, size: None, .. } = *set {
-            // If only times change, they are written lazily, with the inode's next change or writeback. With FUSE's
-            // writeback cache, such a call follows each write and each unlink of a file.
-            let linked = {
-                let mut m = inode.meta.write();
-                set.apply_times(&mut m.desc, now);
-                m.lazy_times = true;
-                m.desc.links > 0
-            };
-            if linked {
-                self.writeback.note_dirty(inode.ino, inode, 0);
-            }
-            return Ok(());
-        }
-        // Reading the inode's block can fail, so it comes before the first change, including the change of size.
-        let _table = self.hold_slots([inode])?;
-        let resized = match set.size {
-            Some(size) => {
-                match inode.file_type() {
-                    Some(FileType::Regular) => {}
-                    Some(FileType::Directory) => return Err(Error::IsDirectory),
-                    _ => return Err(Error::Invalid("size of a special file")),
-                }
-                if set.kill_privileges {
-                    self.content(inode).kill_privileges()?;
-                }
-                // Setting the same size still frees blocks that were preallocated past the end.
-                let cluster_bits = self.geo.block_bits + self.geo.cluster_bits;
-                let units = size.div_ceil(1 << cluster_bits) << (cluster_bits - 9);
-                if size != inode.size() || self.is_left_behind(inode) || units < inode.meta.read().desc.blocks {
-                    self.content(inode).truncate(size)?;
-                }
-                true
-            }
-            None => false,
-        };
-        let chmod = set.mode.is_some_and(|m| m & 0o7777 != inode.mode() & 0o7777);
-        let mut values = Values::default();
-        if let Some(mode) = set.mode.filter(|_| chmod) {
-            // The mode also changes the access ACL. Reading the ACL first shows its damage before anything has changed.
-            let stored = xattr::chmod_value(&self.xattrs(inode), mode)?;
-            values = op.prepare_values(inode, stored.as_slice())?;
-        }
-        if set.uid.is_some() || set.gid.is_some() {
-            let owners = {
-                let d = &inode.meta.read().desc;
-                [set.uid.unwrap_or(d.uid), set.gid.unwrap_or(d.gid), d.projid]
-            };
-            self.quotas.prepare(self, owners)?;
-            self.quotas.may_pass_on(inode, owners)?;
-        }
-        self.transact_whole(if chmod { credits::CHMOD + values.credits } else { credits::SETATTR }, |handle| {
-            // The step that may run out of space comes first: the ACL, whose block other inodes may share.
-            if let Some(mode) = set.mode.filter(|_| chmod) {
-                self.xattrs(inode).edit(handle, &values, |edit| xattr::chmod_acl(edit, mode))?;
-            }
-            {
-                let mut m = inode.meta.write();
-                let d = &mut m.desc;
-                if let Some(mode) = set.mode {
-                    d.mode = d.mode & MODE_TYPE_MASK | mode & 0o7777;
-                }
-                let chown = set.uid.is_some() || set.gid.is_some();
-                if let Some(uid) = set.uid {
-                    d.uid = uid;
-                }
-                if let Some(gid) = set.gid {
-                    d.gid = gid;
-                }
-                if chown && set.mode.is_none() && FileType::from_mode(d.mode) != Some(FileType::Directory) {
-                    d.mode &= !privileges(d.mode);
-                }
-                if resized {
-                    d.mtime = now;
-                }
-                set.apply_times(d, now);
-            }
-            let written = self.write_inode(handle, inode);
-            set_file_described(handle, inode);
-            self.whole(handle, written)
-        })
     }
 }
 

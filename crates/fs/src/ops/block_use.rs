@@ -1,7 +1,7 @@
 //! Finding the purpose of a block, for example to find the file that a bad sector belongs to (debugfs: icheck).
 //!
 //! Main functions: [`Filesystem::block_use`], which recognizes the file system's own structures and free space;
-//! [`Filesystem::part_in`], which decides whether a block belongs to an inode. There is no map from blocks to inodes,
+//! [`Maps::part_in`], which decides whether a block belongs to an inode. There is no map from blocks to inodes,
 //! so a caller that looks for a file must try each inode.
 //!
 //! # Locking
@@ -17,6 +17,7 @@ use crate::filesystem::Filesystem;
 use crate::groups::journal_zones;
 use crate::inode::InodeRef;
 use crate::map::MapState;
+use crate::maps::Maps;
 
 /// The purpose of a block, apart from the file that it may belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,50 @@ pub enum Part {
     Attributes,
 }
 
+impl Maps {
+    /// The part of the inode that lies in `block`, if any.
+    ///
+    /// # Errors
+    /// The map is damaged, and its intact part does not lead to the block.
+    pub fn part_in(&self, inode: &InodeRef, block: BlockNr) -> Result<Option<Part>> {
+        let _shared = inode.rw.read();
+        let has_map = {
+            let meta = inode.meta.read();
+            if meta.desc.file_acl == block && block.0 != 0 {
+                return Ok(Some(Part::Attributes));
+            }
+            meta.desc.has_map(&self.geo)
+        };
+        if !has_map || self.is_inline(inode) {
+            return Ok(None);
+        }
+        let view = self.map_view(inode);
+        let map = inode.map.read();
+        let mut found = None;
+        map.walk_meta(&view, |node| {
+            if node == block {
+                found = Some(Part::Map);
+            }
+        })?;
+        if found.is_none() {
+            map.walk(&view, LogicalBlock(0), |mapping| {
+                let start = match mapping.state {
+                    MapState::Hole => None,
+                    MapState::Written(start) | MapState::Unwritten(start) => Some(start),
+                };
+                match start.and_then(|start| block.0.checked_sub(start.0)).filter(|at| *at < u64::from(mapping.len)) {
+                    Some(at) => {
+                        found = Some(Part::Content(LogicalBlock(mapping.lblk.0 + at as u32)));
+                        ControlFlow::Break(())
+                    }
+                    None => ControlFlow::Continue(()),
+                }
+            })?;
+        }
+        Ok(found)
+    }
+}
+
 impl Filesystem {
     /// The purpose of a block.
     ///
@@ -113,47 +158,5 @@ impl Filesystem {
             self.iget_own(*ino).and_then(|inode| self.part_in(&inode, block)).is_ok_and(|part| part.is_some())
         };
         Ok(others.into_iter().find(owns).map_or(BlockUse::File, BlockUse::Own))
-    }
-
-    /// The part of the inode that lies in `block`, if any.
-    ///
-    /// # Errors
-    /// The map is damaged, and its intact part does not lead to the block.
-    pub fn part_in(&self, inode: &InodeRef, block: BlockNr) -> Result<Option<Part>> {
-        let _shared = inode.rw.read();
-        let has_map = {
-            let meta = inode.meta.read();
-            if meta.desc.file_acl == block && block.0 != 0 {
-                return Ok(Some(Part::Attributes));
-            }
-            meta.desc.has_map(&self.geo)
-        };
-        if !has_map || self.is_inline(inode) {
-            return Ok(None);
-        }
-        let view = self.map_view(inode);
-        let map = inode.map.read();
-        let mut found = None;
-        map.walk_meta(&view, |node| {
-            if node == block {
-                found = Some(Part::Map);
-            }
-        })?;
-        if found.is_none() {
-            map.walk(&view, LogicalBlock(0), |mapping| {
-                let start = match mapping.state {
-                    MapState::Hole => None,
-                    MapState::Written(start) | MapState::Unwritten(start) => Some(start),
-                };
-                match start.and_then(|start| block.0.checked_sub(start.0)).filter(|at| *at < u64::from(mapping.len)) {
-                    Some(at) => {
-                        found = Some(Part::Content(LogicalBlock(mapping.lblk.0 + at as u32)));
-                        ControlFlow::Break(())
-                    }
-                    None => ControlFlow::Continue(()),
-                }
-            })?;
-        }
-        Ok(found)
     }
 }

@@ -306,7 +306,7 @@ impl Operation<'_> {
         let inode = self.place_new(handle, ino, fresh, desc)?;
         if let Some(context) = context {
             inode.meta.write().desc.flags.insert(InodeFlags::ENCRYPT);
-            self.fs.begin_crypt(&inode, context);
+            self.fs.encryption(&inode).begin(context);
         }
         let filled = (|| {
             // The context comes first. If there is too little room in the inode, the other attributes go to a block,

@@ -2,7 +2,7 @@
 //! follows the other, but never advances over bytes that are not on the device yet, or that a truncation removed
 //! (Linux: `i_disksize`).
 //!
-//! [`Filesystem::move_size`] changes both. Only writes into folios change the size in memory without the other
+//! [`Maps::move_size`] changes both. Only writes into folios change the size in memory without the other
 //! ([`extant_cache::AddressSpace::write`]). On the device, the rest of a block past a size may contain anything. Before
 //! an operation moves a size over it, `ContentView::prepare_size` (`tail.rs`) writes zeros there.
 //!

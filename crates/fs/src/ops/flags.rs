@@ -106,14 +106,14 @@ const HONOURED: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::PROJINHERIT)
     .union(InodeFlags::CASEFOLD);
 
-impl Filesystem {
+impl DirView<'_> {
     /// Checks that the directory may become case-insensitive, or cease to be. The caller holds its lock exclusively
     /// (Linux: `ext4_ioctl_setflags`).
-    fn may_change_case(&self, dir: &InodeRef) -> Result<()> {
-        if !self.geo.casefold {
+    fn may_change_case(&self) -> Result<()> {
+        if !self.fs.geo.casefold {
             return Err(Error::NotSupported("the flag 'F' without the feature 'casefold'"));
         }
-        if DirView::new(self, dir).is_empty()? { Ok(()) } else { Err(Error::NotEmpty) }
+        if self.is_empty()? { Ok(()) } else { Err(Error::NotEmpty) }
     }
 }
 
@@ -144,6 +144,13 @@ impl Inode {
     }
 }
 
+impl Inode {
+    /// The project; 0 if inodes have no room for one.
+    pub fn project(&self) -> u32 {
+        self.meta.read().desc.projid
+    }
+}
+
 impl Filesystem {
     /// Checks that the flags of a file allow this kind of open.
     ///
@@ -162,11 +169,6 @@ impl Filesystem {
             inode.may_change(if how.append { Change::Append } else { Change::Write })?;
         }
         Ok(())
-    }
-
-    /// The project; 0 if inodes have no room for one.
-    pub fn project(&self, inode: &InodeRef) -> u32 {
-        inode.meta.read().desc.projid
     }
 
     /// Sets the flags that chattr(1) may change, and the project. Bits that are visible but fixed are ignored, since
@@ -202,7 +204,7 @@ impl Filesystem {
                 }
             }
             if (flags ^ old).contains(InodeFlags::CASEFOLD) {
-                self.may_change_case(inode)?;
+                DirView::new(self, inode).may_change_case()?;
             }
             // Linux: `ext4_ioctl_check_immutable`.
             let stays = old.contains(InodeFlags::IMMUTABLE) && flags.contains(InodeFlags::IMMUTABLE);

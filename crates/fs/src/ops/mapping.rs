@@ -1,9 +1,9 @@
 //! The blocks of a file: looking them up, choosing and mapping new ones, converting, removing (Linux:
 //! `ext4_map_blocks` and its neighbours).
 //!
-//! Main functions: [`Filesystem::status`] and [`Filesystem::map_lookup`] (the current state),
-//! [`Filesystem::choose_blocks`] (in memory only) and [`Filesystem::map_chosen`] (under a handle),
-//! [`Filesystem::convert_some`], [`Filesystem::remove_blocks`].
+//! Main functions: [`Maps::status`] and [`Maps::map_lookup`] (the current state),
+//! [`Maps::choose_blocks`] (in memory only) and [`Maps::map_chosen`] (under a handle),
+//! [`Maps::convert_some`], [`Maps::remove_blocks`].
 //!
 //! What it does not do: read or write data. The writers decide when to map its blocks (`writeback/`, `data.rs`).
 //!
@@ -18,7 +18,6 @@ use extant_ondisk::{BlockNr, LogicalBlock};
 
 use crate::clusters::Chosen;
 use crate::error::{Damage, Error, Result};
-use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapState, MapStore, Mapping, Progress};
 use crate::maps::Maps;
@@ -274,7 +273,7 @@ impl Maps {
         self.unmap(&self.map_view(inode), inode, from, to)
     }
 
-    /// As [`Filesystem::remove_blocks`], for all blocks of an inode that is being evicted. Damage in its map is
+    /// As [`Maps::remove_blocks`], for all blocks of an inode that is being evicted. Damage in its map is
     /// recorded, and the blocks below it are left to e2fsck. So the damage does not prevent freeing the rest (Linux:
     /// `ext4_ind_truncate`).
     pub(crate) fn remove_all_blocks(&self, inode: &Arc<Inode>) -> Result<Handle> {
@@ -353,7 +352,7 @@ impl Maps {
     }
 }
 
-impl Filesystem {
+impl Maps {
     /// Called when a writer closes the file: releases the preallocation for its growth, unless delayed data will soon
     /// need it (Linux: `ext4_release_file`). Dropping the last [`InodeRef`] does the same.
     pub fn release(&self, inode: &InodeRef) {

@@ -10,6 +10,7 @@ use crate::crypt::is_encrypted;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
+use crate::maps::Maps;
 use crate::ops::mapping::LAST_BLOCK;
 use extant_es::EsState;
 
@@ -33,6 +34,59 @@ pub enum Seek {
     Data,
     /// The next byte that reads as zero because it has no block, or the end of the file (SEEK_HOLE).
     Hole,
+}
+
+impl Maps {
+    /// Calls `f` with each run of blocks of the file, in order. A file whose content is in the inode has none. The
+    /// journal's blocks are not shown.
+    ///
+    /// # Errors
+    /// The map is damaged; `f` has been called for everything before the damage.
+    pub fn extents(&self, inode: &InodeRef, mut f: impl FnMut(FileExtent)) -> Result<()> {
+        let _shared = inode.rw.read();
+        let is_own = self.own_inodes.journal == Some(inode.ino) || self.is_inline(inode);
+        let (size, flags) = {
+            let meta = inode.meta.read();
+            if is_own || !meta.desc.has_map(&self.geo) {
+                return Ok(());
+            }
+            (meta.desc.size, meta.desc.flags)
+        };
+        // Extent maps may have blocks past the end. Indirect maps have none, and searching their holes there would take
+        // many steps.
+        let most = if flags.contains(InodeFlags::EXTENTS) { u64::MAX } else { size.div_ceil(1 << self.geo.block_bits) };
+        let end = most.min(u64::from(LAST_BLOCK.0) + 1);
+        let (mut at, mut open) = (0, None::<FileExtent>);
+        while at < end {
+            let (n, state) = match self.status(inode, LogicalBlock(at as u32), (end - at) as u32) {
+                Ok(found) => found,
+                Err(e) => {
+                    open.into_iter().for_each(f);
+                    return self.watch(Err(e));
+                }
+            };
+            let len = u64::from(n);
+            let next = match state {
+                EsState::Written(physical) => Some(FileExtent { logical: at, physical, len, unwritten: false }),
+                EsState::Unwritten(physical) => Some(FileExtent { logical: at, physical, len, unwritten: true }),
+                EsState::Hole | EsState::Delayed => None,
+            };
+            open = match (open, next) {
+                (Some(last), Some(next))
+                    if last.unwritten == next.unwritten && last.physical.0 + last.len == next.physical.0 =>
+                {
+                    Some(FileExtent { len: last.len + next.len, ..last })
+                }
+                (last, next) => {
+                    last.into_iter().for_each(&mut f);
+                    next
+                }
+            };
+            at += len;
+        }
+        open.into_iter().for_each(f);
+        Ok(())
+    }
 }
 
 impl Filesystem {
@@ -91,57 +145,6 @@ impl Filesystem {
             at += u64::from(n);
         }
         if what == Seek::Hole { Ok(size.min(pos.max(end << bits))) } else { Err(Error::NoSuchOffset) }
-    }
-
-    /// Calls `f` with each run of blocks of the file, in order. A file whose content is in the inode has none. The
-    /// journal's blocks are not shown.
-    ///
-    /// # Errors
-    /// The map is damaged; `f` has been called for everything before the damage.
-    pub fn extents(&self, inode: &InodeRef, mut f: impl FnMut(FileExtent)) -> Result<()> {
-        let _shared = inode.rw.read();
-        let is_own = self.own_inodes.journal == Some(inode.ino) || self.is_inline(inode);
-        let (size, flags) = {
-            let meta = inode.meta.read();
-            if is_own || !meta.desc.has_map(&self.geo) {
-                return Ok(());
-            }
-            (meta.desc.size, meta.desc.flags)
-        };
-        // Extent maps may have blocks past the end. Indirect maps have none, and searching their holes there would take
-        // many steps.
-        let most = if flags.contains(InodeFlags::EXTENTS) { u64::MAX } else { size.div_ceil(1 << self.geo.block_bits) };
-        let end = most.min(u64::from(LAST_BLOCK.0) + 1);
-        let (mut at, mut open) = (0, None::<FileExtent>);
-        while at < end {
-            let (n, state) = match self.status(inode, LogicalBlock(at as u32), (end - at) as u32) {
-                Ok(found) => found,
-                Err(e) => {
-                    open.into_iter().for_each(f);
-                    return self.watch(Err(e));
-                }
-            };
-            let len = u64::from(n);
-            let next = match state {
-                EsState::Written(physical) => Some(FileExtent { logical: at, physical, len, unwritten: false }),
-                EsState::Unwritten(physical) => Some(FileExtent { logical: at, physical, len, unwritten: true }),
-                EsState::Hole | EsState::Delayed => None,
-            };
-            open = match (open, next) {
-                (Some(last), Some(next))
-                    if last.unwritten == next.unwritten && last.physical.0 + last.len == next.physical.0 =>
-                {
-                    Some(FileExtent { len: last.len + next.len, ..last })
-                }
-                (last, next) => {
-                    last.into_iter().for_each(&mut f);
-                    next
-                }
-            };
-            at += len;
-        }
-        open.into_iter().for_each(f);
-        Ok(())
     }
 
     /// The device block of block `lblk` of the file, after pending data has been written; `None` if the block has none.

@@ -6,7 +6,7 @@
 //! adds and removes entries, reports usage and sets limits.
 //!
 //! The usage on disk is the sum over the inodes in the inode tables. So only one function changes it.
-//! `Filesystem::write_inode` charges the difference between the inode's former and new state in its table, under the
+//! `Maps::write_inode` charges the difference between the inode's former and new state in its table, under the
 //! same handle. Code that allocates or frees space, or changes owners, is independent of quotas, and after a crash
 //! usage and inodes come from one transaction. Blocks that are reserved for delayed data
 //! (`Quotas::settle_promises`), and inodes that are being created, count against limits as well, but only in
@@ -133,7 +133,7 @@ pub(crate) struct Quotas {
     promises: Mutex<HashMap<(QuotaKind, u32), Promise>>,
 }
 
-/// What quotas need of the inodes of their files.
+/// The inodes of the quota files, as quotas need them.
 pub(crate) trait QuotaInodes {
     /// The size of a quota file, and its blocks in order.
     fn content_of(&self, ino: InodeNr) -> Result<(u64, Vec<BlockNr>)>;

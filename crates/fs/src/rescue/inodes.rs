@@ -67,13 +67,15 @@ impl Rescue<InodeRef> {
     }
 }
 
-impl Filesystem {
+impl Inode {
     /// The damage in spite of which a rescue uses the inode, so that its content may be wrong. For a directory, this
     /// includes the damage that its listings have found.
-    pub fn doubt_of<'i>(&self, inode: &'i InodeRef) -> Option<&'i Error> {
-        inode.doubt.get().map(|e| &**e).or_else(|| inode.listings.damage())
+    pub fn known_damage(&self) -> Option<&Error> {
+        self.doubt.get().map(|e| &**e).or_else(|| self.listings.damage())
     }
+}
 
+impl Filesystem {
     /// Creates a directory that the image lacks, for a rescue. It has no blocks and is never written.
     pub(crate) fn make_stand_in(&self, ino: InodeNr, permissions: u16) -> InodeRef {
         let mut desc = InodeDesc::new(FileType::Directory.mode_bits() | permissions, &self.geo);

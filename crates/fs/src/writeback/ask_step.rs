@@ -1,7 +1,6 @@
 //! Continuing the writes of callers that do not wait.
 //!
-//! Main types: none; [`Filesystem::ask`] defers a write, [`Filesystem::ask_step`] is a round of the thread that
-//! continues them.
+//! Main types: none; [`defer`] defers a write, and [`step`] is a round of the thread that continues them.
 //!
 //! # Locking
 //! `asks` (207) is a leaf. The plug takes `inode writeback` (25).

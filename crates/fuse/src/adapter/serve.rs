@@ -805,7 +805,7 @@ impl Server for FsServer {
             reply.ok(0, inode.generation.as_bytes());
         } else if args.cmd == FS_IOC_FSGETXATTR {
             // The kernel sends this request before it changes any flag.
-            reply.ok(0, &convert::fsxattr(self.fs.getattr(&inode).flags, self.fs.project(&inode)));
+            reply.ok(0, &convert::fsxattr(self.fs.getattr(&inode).flags, inode.project()));
         } else {
             reply.error(Errno::NOTTY);
         }

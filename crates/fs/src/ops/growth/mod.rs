@@ -1,6 +1,6 @@
 //! Growing a mounted file system (Linux: `ext4_resize_fs`, fs/ext4/resize.c).
 //!
-//! Main function: [`Filesystem::grow`]. Main types: [`GrowTo`], [`Grown`]. `step.rs` makes one step. `backups.rs`
+//! Main function: [`Volume::grow`]. Main types: [`GrowTo`], [`Grown`]. `step.rs` makes one step. `backups.rs`
 //! updates the copies of superblock and descriptors at the end.
 //!
 //! A step is one transaction: the last group is completed, or the new groups of a flex group are added. Before that,

@@ -207,7 +207,7 @@ impl ContentView<'_> {
 }
 
 impl Filesystem {
-    /// As [`Serving::fsync_async`], with the calling thread's cursor.
+    /// As [`crate::Serving::fsync_async`], with the calling thread's cursor.
     pub fn fsync_async(&self, inode: &InodeRef, datasync: bool, done: Done) {
         self.serving().fsync_async(inode, LossCursor::thread(), datasync, done);
     }
