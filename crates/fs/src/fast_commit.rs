@@ -34,7 +34,7 @@ use extant_ondisk::{InodeNr, LogicalBlock, xattr};
 
 use crate::inode::Inode;
 use crate::map::{MapRoot, MapState};
-use crate::store::MapView;
+use crate::map_view::MapView;
 use crate::volume::Volume;
 
 /// Flags that neither change what a file consists of nor the meaning of its map.

@@ -1,8 +1,8 @@
 //! The mounted file system: its parts, in one struct.
 //!
 //! Main type: [`Filesystem`] (Linux: `struct super_block` and `struct ext4_sb_info`). [`Filesystem::mount`] (`mount/`)
-//! creates it; the operations are in `ops/`, one file each. Below it are [`Maps`] and [`crate::Volume`], and parts such as
-//! [`Orphans`] and [`Writeback`] that own their fields and methods. None of them can call a method of this type.
+//! creates it; the operations are in `ops/`, one file each. Below it are [`Maps`] and [`crate::Volume`], and parts such
+//! as [`Orphans`] and [`Writeback`] that own their fields and methods. None of them can call a method of this type.
 //!
 //! # Locking
 //! `renames` (10) serializes cross-directory renames.
@@ -10,7 +10,6 @@
 use std::sync::{Arc, Weak};
 
 use extant_base::sync::{LockClass, Mutex};
-use extant_cache::reclaim::{FrameId, FrameOwner, Key, Tried};
 
 use crate::evictions::Evictions;
 use crate::inode::{Inode, InodeRef};
@@ -27,8 +26,8 @@ pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
 
 /// A mounted file system.
 ///
-/// It dereferences to [`Maps`], and that to [`crate::Volume`], so a caller sees one set of methods. No method of a lower
-/// layer can call one of a higher layer.
+/// It dereferences to [`Maps`], and that to [`crate::Volume`], so a caller sees one set of methods. No method of a
+/// lower layer can call one of a higher layer.
 pub struct Filesystem {
     pub(crate) me: Weak<Filesystem>,
     pub(crate) maps: Maps,
@@ -61,19 +60,5 @@ impl Filesystem {
 
     pub(crate) fn arc(&self) -> Arc<Filesystem> {
         self.me.upgrade().expect("called through an Arc")
-    }
-}
-
-impl FrameOwner for Filesystem {
-    fn try_free(&self, key: Key, id: FrameId) -> Tried {
-        self.inodes.try_free_data(key, id)
-    }
-
-    fn want_written(&self, bytes: u64) {
-        self.writeback.flusher.demand(bytes);
-    }
-
-    fn unwritten(&self) -> u64 {
-        self.writeback.flusher.dirty_bytes()
     }
 }

@@ -7,7 +7,7 @@
 //! An inode has two sizes. Users see [`Inode::size`]. After a crash the file has the size `meta.desc.size` (Linux:
 //! `i_disksize`). That size advances only over data that is mapped, and that is written before the commit.
 //!
-//! What it does not do: I/O, or change anything on disk; see `store.rs` and the operations.
+//! What it does not do: I/O, or change anything on disk; see `inode_slots.rs` and the operations.
 //!
 //! # Locking
 //! `inode` (20) → `inode writeback` (25) → journal handle → `folio` (40) → `map` (50) → `orphans` (55) →
@@ -27,13 +27,13 @@ use extant_ondisk::time::Timestamp;
 use crate::clusters::Promises;
 use crate::crypt::Crypt;
 use crate::error::Error;
-use crate::filesystem::Filesystem;
 use crate::inode_table::InodeTable;
 use crate::map::MapRoot;
 use crate::meta::{HasDesc, MetaLock};
 use crate::quota::Charge;
 use crate::verity::Verity;
-use crate::writeback::asks::WritebackLock;
+use crate::volume::Volume;
+use crate::writeback::asks::{Ask, WritebackLock};
 use crate::writeback::batch::Batches;
 use extant_es::EsInode;
 
@@ -63,13 +63,37 @@ impl HasDesc for Meta {
     }
 }
 
+/// The file system of an inode, as far as the inode and its queues know it.
+pub(crate) trait InodeOwner: Send + Sync {
+    /// The last user has dropped an inode that has lost its last name, or that has preallocated blocks.
+    fn let_go(&self, inode: &Arc<Inode>, is_unlinked: bool);
+
+    /// The inode has left memory.
+    fn forget(&self, inode: &Inode);
+
+    /// Writes the dirty data of the inodes.
+    fn write(&self, inodes: &[Arc<Inode>]);
+
+    /// The requests of the inode's oldest batch have completed. This is called on any thread, and must not wait.
+    fn batch_completed(&self, inode: &Arc<Inode>);
+
+    /// Bulk data has reached the device.
+    fn bulk_completed(&self, bytes: u64);
+
+    /// Continues writes whose obstacle is gone.
+    fn resume(&self, asks: Vec<Ask>);
+
+    /// Stops trusting the state in memory, because a thread panicked.
+    fn distrust(&self);
+}
+
 /// One inode in memory.
 pub struct Inode {
     pub ino: InodeNr,
     pub generation: u32,
     /// It never changes; `None` if the mode has none that is known.
     file_type: Option<FileType>,
-    pub(crate) fs: Weak<Filesystem>,
+    pub(crate) owner: Weak<dyn InodeOwner>,
     /// Excludes writers of content, names and attributes from each other and from readers (Linux: `i_rwsem`).
     pub(crate) rw: RwLock<()>,
     pub(crate) wb: WritebackLock,
@@ -191,29 +215,36 @@ pub struct Attr {
 
 impl Inode {
     pub(crate) fn new(
-        fs: &Arc<Filesystem>,
+        volume: &Volume,
+        table: &InodeTable,
         ino: InodeNr,
         desc: InodeDesc,
         map: MapRoot,
         es: EsInode,
         tid: u32,
-        charge: Charge,
     ) -> Arc<Inode> {
-        let keep_clean = fs.options.keep_clean && desc.is_regular();
-        let home = Home { owner: fs.inodes.data_owner(), object: u64::from(ino.0) };
-        let pages = AddressSpace::new(fs.geo.block_bits, keep_clean, fs.budget.clone(), home);
+        let keep_clean = volume.options.keep_clean && desc.is_regular();
+        let home = Home { owner: table.data_owner(), object: u64::from(ino.0) };
+        let pages = AddressSpace::new(volume.geo.block_bits, keep_clean, volume.budget.clone(), home);
         let (size, of_value) = (desc.size, desc.is_value());
         Arc::new(Inode {
             ino,
             generation: desc.generation,
-            fs: Arc::downgrade(fs),
+            owner: table.inode_owner(),
             rw: RwLock::new(&RW_CLASS, ()),
             wb: WritebackLock::new(),
             map: RwLock::new(&MAP_CLASS, map),
             file_type: desc.file_type(),
-            meta: MetaLock::new(Meta { desc, lazy_times: false, charge, promised: 0, freed: false, values: 0 }),
+            meta: MetaLock::new(Meta {
+                desc,
+                lazy_times: false,
+                charge: Charge::default(),
+                promised: 0,
+                freed: false,
+                values: 0,
+            }),
             es,
-            promises: Promises::new(fs.placement.alloc.cluster_size()),
+            promises: Promises::new(volume.placement.alloc.cluster_size()),
             pages,
             prealloc: InodePreallocation::new(ino),
             writes: Writebacks::new(),
@@ -382,13 +413,9 @@ impl Drop for InodeRef {
         InodeTable::let_go(&self.0);
         let unlinked = self.0.meta.try_read().is_none_or(|m| m.desc.links == 0);
         if (unlinked || !self.0.prealloc.is_empty())
-            && let Some(fs) = self.0.fs.upgrade()
+            && let Some(owner) = self.0.owner.upgrade()
         {
-            if unlinked {
-                fs.evictor().push(self.0.clone());
-            } else {
-                fs.release_preallocations(&self.0);
-            }
+            owner.let_go(&self.0, unlinked);
         }
     }
 }

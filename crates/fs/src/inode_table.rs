@@ -16,7 +16,7 @@ use extant_cache::Budget;
 use extant_cache::reclaim::{Class, FrameId, FrameOwner, Key, OwnerId, State, Tried};
 use extant_ondisk::InodeNr;
 
-use crate::inode::{Inode, InodeRef};
+use crate::inode::{Inode, InodeOwner, InodeRef};
 
 static CLASS: LockClass = LockClass::new("inode table", 30);
 const SHARDS: usize = 32;
@@ -59,21 +59,27 @@ pub(crate) struct InodeTable {
     owner: OnceLock<OwnerId>,
     /// Reclaim's owner of the inodes' data.
     data_owner: OnceLock<OwnerId>,
+    inode_owner: OnceLock<Weak<dyn InodeOwner>>,
 }
 
 impl InodeTable {
     pub(crate) fn new(budget: Arc<Budget>) -> Arc<InodeTable> {
         let shards = (0..SHARDS).map(|_| Mutex::new(&CLASS, Shard::default())).collect();
-        let (owner, data_owner) = (OnceLock::new(), OnceLock::new());
-        let table = Arc::new(InodeTable { shards, budget, owner, data_owner });
+        let (owner, data_owner, inode_owner) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        let table = Arc::new(InodeTable { shards, budget, owner, data_owner, inode_owner });
         let weak: Weak<InodeTable> = Arc::downgrade(&table);
         let _ = table.owner.set(table.budget.reclaim().register(Class::Inode, weak));
         table
     }
 
     /// Registers `owner`, which frees the data of inodes through [`InodeTable::try_free_data`].
-    pub(crate) fn set_data_owner(&self, owner: Weak<dyn FrameOwner>) {
-        let _ = self.data_owner.set(self.budget.reclaim().register(Class::Data, owner));
+    pub(crate) fn set_owner<T: FrameOwner + InodeOwner + 'static>(&self, owner: Weak<T>) {
+        let _ = self.data_owner.set(self.budget.reclaim().register(Class::Data, owner.clone()));
+        let _ = self.inode_owner.set(owner);
+    }
+
+    pub(crate) fn inode_owner(&self) -> Weak<dyn InodeOwner> {
+        self.inode_owner.get().expect("set when the mount was put together").clone()
     }
 
     pub(crate) fn data_owner(&self) -> OwnerId {
@@ -221,8 +227,8 @@ impl FrameOwner for InodeTable {
             self.leave(&inode);
             inode
         };
-        if let Some(fs) = gone.fs.upgrade() {
-            fs.placement.alloc.discard_preallocations(&gone.prealloc);
+        if let Some(owner) = gone.owner.upgrade() {
+            owner.forget(&gone);
         }
         Tried::Freed
     }

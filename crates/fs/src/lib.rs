@@ -2,8 +2,8 @@
 //!
 //! Main types: [`Filesystem`] (a mounted file system; all operations are its methods), [`InodeRef`] (a file in use),
 //! [`MountOptions`], [`Error`]. Other parts: `mount/` (the steps of a mount, and its end), `ops/` (the operations),
-//! `placement.rs` (where blocks and inodes go), `store.rs`, `dir_store.rs`, `xattr_store.rs` (the stores for the layers
-//! below the operations), `map` (extents, indirect blocks), `dir` (directories), `xattr`.
+//! `placement.rs` (where blocks and inodes go), `map_view.rs`, `dir_store.rs`, `xattr_store.rs` (the stores for the
+//! layers below the operations), `map` (extents, indirect blocks), `dir` (directories), `xattr`.
 //!
 //! What it does not do: check permissions (the caller's kernel or program does), find partitions, or repair.
 //!
@@ -49,12 +49,15 @@ mod handles;
 mod hash_settings;
 mod heart;
 mod ialloc;
+mod iget;
 mod inline;
 mod inode;
+mod inode_slots;
 mod inode_table;
 mod journal_hooks;
 mod lifecycle;
 mod map;
+mod map_view;
 mod maps;
 mod meta;
 mod mount;
@@ -64,6 +67,7 @@ mod ops;
 mod options;
 mod orphan;
 mod own_inodes;
+mod owner;
 pub mod path;
 mod placement;
 mod quota;
@@ -72,7 +76,6 @@ mod rescue;
 mod reserve;
 mod serving;
 mod statistics;
-mod store;
 mod threads;
 mod values;
 mod verity;

@@ -1,6 +1,6 @@
 //! Live inodes' entries in the inode tables, and their blocks: the layer between [`Volume`] and the file system.
 //!
-//! Main type: [`Maps`]. Its methods are in `store.rs` (inode tables), `ops/mapping.rs` (the blocks of a file),
+//! Main type: [`Maps`]. Its methods are in `inode_slots.rs` (inode tables), `ops/mapping.rs` (the blocks of a file),
 //! `ops/promises.rs` (reservations for delayed data) and `ops/disk_size.rs`.
 //!
 //! What it does not do: find inodes, or read and write data. No method here can call an operation.

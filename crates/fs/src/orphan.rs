@@ -16,7 +16,6 @@
 //! (55), for the places, before inode metas. Records become pending and are removed under an open handle, and get
 //! their places while none is open.
 
-use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
 use extant_base::hash::{HashMap, HashSet, shard_of};
@@ -27,12 +26,10 @@ use extant_cache::{BufKind, Buffer};
 use extant_journal::Handle;
 use extant_ondisk::csum::ChecksumSeed;
 use extant_ondisk::inode::InodeDesc;
-use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, orphan};
+use extant_ondisk::{BlockNr, InodeNr, orphan};
 
 use crate::error::{Damage, Error, Result};
-use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
-use crate::map::MapState;
 use crate::volume::Volume;
 
 static RECORDS_CLASS: LockClass = LockClass::new("orphan records", 54);
@@ -388,35 +385,9 @@ impl Orphans {
     }
 }
 
-impl Filesystem {
-    /// Reads the orphan file; `None` if there is none. Fails if one of its blocks is damaged (Linux:
-    /// `ext4_init_orphan_info`).
-    pub(crate) fn read_orphan_file(&self) -> Result<Option<OrphanFile>> {
-        let Some(ino) = self.sb.lock().orphan_file() else { return Ok(None) };
-        let inode = self.iget_own(ino).map_err(named_wrongly)?;
-        let seed = self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, inode.generation));
-        let mut blocks = Vec::new();
-        let view = self.map_view(&inode);
-        inode.map.read().walk(&view, LogicalBlock(0), |m| {
-            if let MapState::Written(start) = m.state {
-                blocks.extend((0..u64::from(m.len)).map(|i| BlockNr(start.0 + i)));
-            }
-            if blocks.len() <= 512 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        blocks.truncate(512);
-        let mut used = Vec::new();
-        for (i, nr) in blocks.iter().enumerate() {
-            let buffer = self.cache.get(*nr)?;
-            buffer.read(|b| orphan::verify(b, *nr, seed))?;
-            buffer.set_verified();
-            buffer.read(|b| used.extend(orphan::used_slots(b).map(|(slot, ino)| (i as u32, slot as u32, ino))));
-        }
-        Ok(Some(OrphanFile { seed, blocks, used }))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use crate::filesystem::Filesystem;
     use extant_block::device::{Fault, FaultyDevice, MemDevice};
     use extant_block::{BioOp, BlockDevice};
 

@@ -106,7 +106,7 @@ impl Serving<'_> {
     pub fn fsync_many(&self, inodes: &[InodeRef], cursor: LossCursor, datasync: bool, done: DoneEach) {
         let mut asked: BTreeMap<InodeNr, (Arc<Inode>, Vec<usize>)> = BTreeMap::new();
         for (at, inode) in inodes.iter().enumerate() {
-            if !std::ptr::eq(inode.fs.as_ptr(), self.fs) {
+            if !std::ptr::addr_eq(inode.owner.as_ptr(), self.fs) {
                 done(at, Err(Error::Invalid("an inode of another mount")));
                 continue;
             }

@@ -2,7 +2,7 @@
 //!
 //! Main type: [`Volume`]. Its methods are in files by theme: handles of the running transaction (`handles.rs`),
 //! failures in the middle of an operation (`failure.rs`), reports of errors (`reports.rs`), the superblock
-//! (`mount/super_block.rs`), inode tables (`store.rs`), and the passage of an operation through the gate
+//! (`mount/super_block.rs`), inode tables (`inode_slots.rs`), and the passage of an operation through the gate
 //! (`operation.rs`).
 //!
 //! What it does not do: keep live inodes, or know which files are in use. [`crate::Filesystem`] does that above it; no

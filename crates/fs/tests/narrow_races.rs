@@ -61,7 +61,7 @@ fn explored(preallocated: bool, act: fn(&Filesystem, &InodeRef) -> Result<(), St
                     preallocate(fs, &f, 0, 8192);
                 }
                 put(fs, &f, 0, &[7; 8192]);
-                fs.fsync_async(&f, true, Box::new(|r| r.expect("fsync")));
+                fs.serving().fsync_async(&f, extant_fs::LossCursor::thread(), true, Box::new(|r| r.expect("fsync")));
                 act(fs, &f)
             })
         })

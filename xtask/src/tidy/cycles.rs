@@ -27,11 +27,11 @@ const MOST: usize = 6;
 
 /// The same with calls of methods, for crates where it is more than [`MOST`]. When a knot becomes smaller, so does its
 /// number here.
-const WITH_CALLS: [(&str, usize); 3] = [("crates/fs", 9), ("crates/mballoc", 7), ("crates/testkit", 9)];
+const WITH_CALLS: [(&str, usize); 3] = [("crates/fs", 2), ("crates/mballoc", 7), ("crates/testkit", 9)];
 
 /// The maximum number of inherent methods of a type. When it loses some, so does its number here.
 const METHODS: [(&str, &str, usize); 3] =
-    [("crates/fs", "Filesystem", 89), ("crates/fs", "Volume", 101), ("crates/fs", "Maps", 40)];
+    [("crates/fs", "Filesystem", 88), ("crates/fs", "Volume", 101), ("crates/fs", "Maps", 40)];
 
 /// The path of a module in its crate: `["ops", "sync"]`; empty for the root.
 type Module = Vec<String>;

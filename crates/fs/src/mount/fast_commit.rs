@@ -41,12 +41,12 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapState, MapStore, NewNode, Progress, Shared};
+use crate::map_view::MapView;
 use crate::mount::draft::Draft;
 use crate::mount::mount_unlogged;
 use crate::ops::credits;
 use crate::ops::names::{add_dir_link, check_name, drop_dir_link};
 use crate::options::MountOptions;
-use crate::store::MapView;
 use crate::volume::Volume;
 
 /// Applies `commits` to the image on `draft`.

@@ -506,7 +506,7 @@ impl Parts {
         let buddies = Arc::downgrade(&fs.placement);
         let buddies: Weak<dyn Shrinker> = buddies;
         fs.budget.register(buddies);
-        fs.inodes.set_data_owner(fs.me.clone());
+        fs.inodes.set_owner(fs.me.clone());
         let es = Arc::downgrade(&fs.es);
         let es: Weak<dyn Shrinker> = es;
         fs.budget.register(es);

@@ -12,6 +12,7 @@
 //! No other threads use the file system yet, except those of the mount.
 
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
@@ -20,7 +21,7 @@ use extant_block::device::MemDevice;
 use extant_journal::{ExternalLog, LogLocation};
 use extant_ondisk::jbd2::{IncompatFeatures, LogCsum, MIN_LOG_BLOCKS};
 use extant_ondisk::superblock::{FsState, Geometry, SuperBlock};
-use extant_ondisk::{InodeNr, orphan};
+use extant_ondisk::{BlockNr, InodeNr, LogicalBlock, orphan};
 use extant_recovery::locate::open_journal;
 use extant_recovery::{Accept, JournalFile, JournalState, OverlayDevice, Replay, journal_state, wipe};
 
@@ -28,13 +29,14 @@ use crate::error::{Damage, Error, Result, Unsupported};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRef;
 use crate::lifecycle::{Access, Transition};
+use crate::map::MapState;
 use crate::mount::borrow;
 use crate::mount::draft::Draft;
 use crate::mount::fast_commit;
 use crate::mount::super_block::{read_super_at, write_super};
 use crate::ops::credits;
 use crate::options::{BorrowJournal, JournalDevice, MountOptions};
-use crate::orphan::OrphanFile;
+use crate::orphan::{OrphanFile, named_wrongly};
 
 impl From<extant_recovery::Error> for Error {
     fn from(e: extant_recovery::Error) -> Error {
@@ -397,6 +399,33 @@ fn unless_damaged<T>(fs: &Filesystem, r: Result<T>) -> Result<Option<T>> {
             Ok(None)
         }
         r => r.map(Some),
+    }
+}
+
+impl Filesystem {
+    /// Reads the orphan file; `None` if there is none. Fails if one of its blocks is damaged (Linux:
+    /// `ext4_init_orphan_info`).
+    pub(crate) fn read_orphan_file(&self) -> Result<Option<OrphanFile>> {
+        let Some(ino) = self.sb.lock().orphan_file() else { return Ok(None) };
+        let inode = self.iget_own(ino).map_err(named_wrongly)?;
+        let seed = self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, inode.generation));
+        let mut blocks = Vec::new();
+        let view = self.map_view(&inode);
+        inode.map.read().walk(&view, LogicalBlock(0), |m| {
+            if let MapState::Written(start) = m.state {
+                blocks.extend((0..u64::from(m.len)).map(|i| BlockNr(start.0 + i)));
+            }
+            if blocks.len() <= 512 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        blocks.truncate(512);
+        let mut used = Vec::new();
+        for (i, nr) in blocks.iter().enumerate() {
+            let buffer = self.cache.get(*nr)?;
+            buffer.read(|b| orphan::verify(b, *nr, seed))?;
+            buffer.set_verified();
+            buffer.read(|b| used.extend(orphan::used_slots(b).map(|(slot, ino)| (i as u32, slot as u32, ino))));
+        }
+        Ok(Some(OrphanFile { seed, blocks, used }))
     }
 }
 

@@ -21,7 +21,6 @@ use crate::inode::{Inode, InodeRef};
 use crate::map::MapRoot;
 use crate::operation::Operation;
 use crate::options::OnError;
-use crate::quota::Charge;
 
 impl Operation<'_> {
     /// Creates an inode for an attribute's value: empty, without a name, near `owner`, and with the same owners.
@@ -98,7 +97,7 @@ impl Operation<'_> {
             return Err(e);
         }
         let (es, tid) = (self.fs.es.attach(ino), handle.tid().0);
-        let inode = Inode::new(&self.fs.arc(), ino, desc, map, es, tid, Charge::default());
+        let inode = Inode::new(self.fs, &self.fs.inodes, ino, desc, map, es, tid);
         inode.absorb_map(&mut inode.map.write(), self.fs.geo.block_size);
         let made = Arc::as_ptr(&inode);
         let inode = self.fs.inodes.insert(inode);

@@ -27,9 +27,9 @@ use crate::clusters::Promises;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::map::{MapRoot, MapState};
+use crate::map_view::MapView;
 use crate::maps::Maps;
 use crate::reserve::Caller;
-use crate::store::MapView;
 use crate::writeback::batch::WritebackReason;
 
 /// The maximum number of blocks mapped at once. An extent can hold them, and they end at the end of a cluster if the

@@ -1,13 +1,13 @@
 //! Inodes under rescue. A damaged inode is used if its fields are consistent with each other.
 //!
-//! Main functions: `Rescue::iget` and `Rescue::load`, which replace those of `store.rs`; [`judge`], which the survey
+//! Main functions: `Rescue::iget` and `Rescue::load`, which replace those of `iget.rs`; [`judge`], which the survey
 //! uses as well.
 //!
 //! What it does not do: guess fields. Flags that contradict `i_block` are the exception, because the bytes of `i_block`
 //! show its kind.
 //!
 //! # Locking
-//! As in `store.rs`.
+//! As in `iget.rs`.
 
 use extant_ondisk::damage::Damage as _;
 use extant_ondisk::extent::{self, NodeContext};
@@ -20,7 +20,6 @@ use crate::error::{Damage, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeRef};
 use crate::map::{MapRoot, MapState};
-use crate::quota::Charge;
 
 /// An inode that can be used, perhaps in spite of damage.
 pub(super) struct Judged {
@@ -83,7 +82,7 @@ impl Filesystem {
         (desc.links, desc.extra_isize, desc.crtime) = (2, 0, None);
         let map = MapRoot::empty(ino, false, None);
         let tid = self.journal.running_tid().0;
-        Inode::new(&self.arc(), ino, desc, map, self.es.attach(ino), tid, Charge::default()).reference()
+        Inode::new(self, &self.inodes, ino, desc, map, self.es.attach(ino), tid).reference()
     }
 }
 

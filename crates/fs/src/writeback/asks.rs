@@ -81,9 +81,9 @@ impl Drop for Ask {
     fn drop(&mut self) {
         // The caller gets a result, but it must not be that the data is durable.
         if std::thread::panicking()
-            && let Some(fs) = self.inode.fs.upgrade()
+            && let Some(owner) = self.inode.owner.upgrade()
         {
-            fs.abort("a thread panicked");
+            owner.distrust();
         }
         self.closed.one_less();
     }
@@ -133,8 +133,8 @@ impl Drop for WritebackGuard<'_> {
         fence(Ordering::SeqCst);
         if self.of.asked.swap(false, Ordering::Relaxed) {
             let asks = std::mem::take(&mut *self.of.asks.lock());
-            if let Some(fs) = asks.first().and_then(|ask| ask.inode.fs.upgrade()) {
-                drop(fs.writeback.asks.push(asks));
+            if let Some(owner) = asks.first().and_then(|ask| ask.inode.owner.upgrade()) {
+                owner.resume(asks);
             }
         }
     }

@@ -111,7 +111,7 @@ pub(crate) type Completed = (Arc<Inode>, Option<WritebackToken>);
 
 /// The thread that retires batches, by the handles that it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Retirer {
+pub(crate) enum Retirer {
     /// It takes no handle, because it completes a request.
     Completion,
     /// It takes a handle that is available without waiting, because its writer does not wait.
@@ -136,7 +136,8 @@ impl Batch {
             2 if self.waited.load(Ordering::SeqCst) => return self.complete.set(()),
             _ => return,
         }
-        let Some(fs) = self.inode.fs.upgrade() else { return };
-        fs.retirement().retire(&self.inode, Retirer::Completion);
+        if let Some(owner) = self.inode.owner.upgrade() {
+            owner.batch_completed(&self.inode);
+        }
     }
 }

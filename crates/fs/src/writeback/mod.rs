@@ -61,8 +61,9 @@ use crate::writeback::state::Writeback;
 
 impl AddressSpaceOps for Inode {
     fn write_pages(inodes: &[Arc<Inode>]) {
-        let Some(fs) = inodes.first().and_then(|inode| inode.fs.upgrade()) else { return };
-        plug::write_inodes(&fs, inodes, WritebackReason::Background);
+        if let Some(owner) = inodes.first().and_then(|inode| inode.owner.upgrade()) {
+            owner.write(inodes);
+        }
     }
 
     fn dirty_bytes(&self) -> u64 {
@@ -293,7 +294,7 @@ impl Retirement<'_> {
 
     /// Retires the inode's batches that have completed, oldest first, unless another thread is doing so. Beginning with
     /// the first batch for which this thread may not take a handle, it leaves them to the thread that may.
-    fn retire(&self, inode: &Arc<Inode>, by: Retirer) {
+    pub(crate) fn retire(&self, inode: &Arc<Inode>, by: Retirer) {
         let mut any = false;
         while let Some(batch) = inode.batches.begin() {
             let Some(mut handle) = self.maps.handle_of(&batch, by) else {

@@ -328,9 +328,9 @@ impl<'f> WritebackPlug<'f> {
             let bytes: u64 = vecs.iter().map(|v| v.len as u64).sum();
             let done = move |c: Completion| {
                 if batch.bulk.load(Ordering::Acquire)
-                    && let Some(fs) = batch.inode.fs.upgrade()
+                    && let Some(owner) = batch.inode.owner.upgrade()
                 {
-                    fs.writeback.bulk.completed(bytes);
+                    owner.bulk_completed(bytes);
                 }
                 if let Err(e) = c.result {
                     batch.failed.lock().push((piece, e));

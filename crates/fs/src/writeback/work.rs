@@ -61,7 +61,7 @@ impl<T> WorkQueue<T> {
     }
 
     /// Queues items that are ready. Returns them if the queue has ended.
-    pub(super) fn push(&self, items: Vec<T>) -> Vec<T> {
+    pub(crate) fn push(&self, items: Vec<T>) -> Vec<T> {
         let mut state = self.state.lock();
         if state.phase == Phase::Ended {
             return items;

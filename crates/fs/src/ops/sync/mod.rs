@@ -207,11 +207,6 @@ impl ContentView<'_> {
 }
 
 impl Filesystem {
-    /// As [`crate::Serving::fsync_async`], with the calling thread's cursor.
-    pub fn fsync_async(&self, inode: &InodeRef, datasync: bool, done: Done) {
-        self.serving().fsync_async(inode, LossCursor::thread(), datasync, done);
-    }
-
     /// Performs fsync(2) or fdatasync(2), and waits for it.
     ///
     /// # Errors

@@ -10,6 +10,8 @@ use extant_block::BlockDevice;
 use extant_block::device::{Catch, HeldDevice};
 use extant_journal::Durability;
 
+use extant_cache::LossCursor;
+
 use crate::ops::credits;
 use crate::ops::no_space::tests::take_all;
 use crate::{Cred, FallocateMode, Filesystem, InodeRef, MountOptions, NewNode, Result, WriteFlags};
@@ -44,7 +46,7 @@ fn fsync_async(fs: &crate::Mounted, f: &InodeRef) -> Waiter<Result<()>> {
     let (answer, returned) = (Waiter::new(), Waiter::new());
     let (tell, back, fs, f) = (answer.clone(), returned.clone(), Arc::clone(fs), f.clone());
     let asking = move || {
-        fs.fsync_async(&f, false, Box::new(move |r| tell.set(r)));
+        fs.serving().fsync_async(&f, LossCursor::thread(), false, Box::new(move |r| tell.set(r)));
         back.set(());
     };
     let thread = task::spawn("asks", asking).expect("thread");
@@ -201,7 +203,7 @@ fn not_beside_the_end_of_the_mount() {
             for f in asked.iter().cycle().take(400) {
                 let answer = Waiter::new();
                 let tell = answer.clone();
-                other.fsync_async(f, false, Box::new(move |r| tell.set(r)));
+                other.serving().fsync_async(f, LossCursor::thread(), false, Box::new(move |r| tell.set(r)));
                 answers.push(answer);
             }
             // After the end of the mount the result is an error, but there is one.
