@@ -18,13 +18,13 @@ pub mod policy;
 mod set_aside;
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use extant_ondisk::{BlockNr, GroupNr};
+use extant_ondisk::GroupNr;
 
 pub use policy::MetaPolicy;
 use policy::{Place, SetAsideAmount, Zoning};
 
 use crate::zones::SystemZones;
-use crate::{Allocator, Geometry, GroupStore, GroupSummary};
+use crate::{Geometry, GroupSummary};
 
 /// A range of one group, for metadata while it is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,18 +213,6 @@ impl MetaZones {
 
     pub fn bytes(&self) -> usize {
         self.regions.len() * (size_of::<Region>() + self.zoning.owners * size_of::<AtomicU64>())
-    }
-}
-
-impl<S: GroupStore> Allocator<S> {
-    /// The area of a zone that contains `block`, for a reader that wants the neighbours of a block: first block and
-    /// length. Its used blocks are metadata, or data to which the area was lent.
-    pub fn zone_around(&self, block: BlockNr) -> Option<(BlockNr, u32)> {
-        let zones = self.meta_zones.as_ref()?;
-        let (group, index) = self.geometry.locate(block)?;
-        let mut active = zones.active(&self.geometry, &self.zones, group);
-        let area = active.find(|area| (area.start..area.start + area.len).contains(&index))?;
-        Some((self.geometry.block(group, area.start), area.len))
     }
 }
 

@@ -146,6 +146,18 @@ fn unpacked(slot: u64) -> (u32, u32) {
 }
 
 impl<S: GroupStore> Allocator<S> {
+    /// The area of a zone that contains `block`, for a reader that wants the neighbours of a block: first block and
+    /// length. Its used blocks are metadata, or data to which the area was lent.
+    pub fn zone_around(&self, block: BlockNr) -> Option<(BlockNr, u32)> {
+        let zones = self.meta_zones.as_ref()?;
+        let (group, index) = self.geometry.locate(block)?;
+        let mut active = zones.active(&self.geometry, &self.zones, group);
+        let area = active.find(|area| (area.start..area.start + area.len).contains(&index))?;
+        Some((self.geometry.block(group, area.start), area.len))
+    }
+}
+
+impl<S: GroupStore> Allocator<S> {
     fn active_areas<'a>(&'a self, zones: &'a MetaZones, group: GroupNr) -> impl Iterator<Item = Area> + 'a {
         zones.active(&self.geometry, &self.zones, group)
     }

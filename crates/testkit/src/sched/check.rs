@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use extant_base::rng::Rng;
+use extant_block::device::CrashDevice;
 use extant_block::device::{CrashMode, MemDevice};
 use extant_fs::{Filesystem, JournalDevice, MountOptions, Mounted, WriteFlags};
 
@@ -20,11 +21,26 @@ use crate::crash::oracle;
 use crate::crash::pattern;
 use crate::crash::seen::{self, SeenTree};
 use crate::oracle::{debugfs_write, e2fsck, expect_clean};
-use crate::sched::client::{Coverage, Record};
-use crate::sched::config::Config;
+use crate::sched::acks::{Ack, Coverage};
+use crate::sched::client::{Record, Shared};
+use crate::sched::config::{Config, STRIPED};
 use crate::sched::plan::Plan;
-use crate::sched::run::FinalState;
-use crate::sched::stripes;
+
+/// The state after a run, to which cuts are applied.
+pub struct FinalState {
+    pub device: Arc<CrashDevice>,
+    pub records: Vec<Record>,
+    pub acks: Vec<Ack>,
+    /// The clients and nodes for which a caller got the error of a lost write.
+    pub told: Vec<(usize, u32)>,
+    /// Events of the mount.
+    pub mounted: usize,
+    pub unmounted: bool,
+    pub struck: bool,
+    pub homeward: u64,
+    /// For the changes of stripes.
+    pub shared: Arc<Shared>,
+}
 
 /// A time after the end of any run.
 const LATER_S: i64 = 1_800_000_000;
@@ -130,7 +146,7 @@ fn check_cut(
         }
     }
     if config.stripes && !left.struck {
-        let content = whole(&fs, &config.path(stripes::NAME))?;
+        let content = whole(&fs, &config.path(STRIPED))?;
         let block = config.image.block_size.into();
         left.shared.stripes.check(&content, block, clients, events, &left.acks)?;
     }

@@ -30,9 +30,9 @@ use extant_ondisk::time::Timestamp;
 
 use crate::crash::history::{Change, ContentChange, History, Names, Node, NodeId, NodeKind, Op, split};
 use crate::crash::pattern;
-use crate::sched::config::{Base, CACHE_BYTES, Config, NODES, PROTECTED, protected_content};
-use crate::sched::plan::{Cmd, Verb};
-use crate::sched::run::Trick;
+use crate::sched::acks::{Ack, Coverage};
+use crate::sched::config::{Base, CACHE_BYTES, Config, NODES, PROTECTED, STRIPED, protected_content};
+use crate::sched::plan::{Cmd, Trick, Verb};
 use crate::sched::stripes::{self, Stripes};
 use durability::PendingFsync;
 
@@ -48,33 +48,6 @@ const PROTECTED_EVERY: u64 = 3;
 const OWNERS: u64 = 3;
 /// The maximum size of a file.
 const FILE_MAX: u64 = 200 << 10;
-
-/// An acknowledgement that something is durable.
-#[derive(Clone, Debug)]
-pub struct Ack {
-    /// The number of events in the device's log at the acknowledgement.
-    pub events: usize,
-    /// The number of operations of each client that had ended at the time of the call.
-    pub upto: Vec<usize>,
-    pub what: Coverage,
-    /// The call that was acknowledged.
-    pub by: &'static str,
-    /// The number of requests that had not completed at the acknowledgement.
-    pub in_flight: usize,
-    /// The number of earlier acknowledgements.
-    nr: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coverage {
-    Everything,
-    /// A file of a client; with `data`, without its names and times.
-    File {
-        client: usize,
-        node: NodeId,
-        data: bool,
-    },
-}
 
 /// The state that all clients share.
 pub struct Shared {
@@ -300,7 +273,7 @@ impl Client {
         let names = Arc::new(names);
         history.ops[0].names = names.clone();
         let record = Record { client: nr, history, touches: Vec::new(), looks, reserved, broken: false };
-        let striped = shared.config.stripes.then(|| fs.lookup(&root, stripes::NAME.as_bytes()).expect("a file"));
+        let striped = shared.config.stripes.then(|| fs.lookup(&root, STRIPED.as_bytes()).expect("a file"));
         Client {
             nr,
             fs,

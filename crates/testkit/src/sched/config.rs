@@ -22,8 +22,10 @@ use crate::crash::explore::state_files;
 use crate::crash::history::NodeKind;
 use crate::crash::image::{CrashImage, ENCRYPTED, ENCRYPTED_TOP, EXT2, EXT4};
 use crate::crash::pattern;
-use crate::sched::stripes;
 use crate::verity;
+
+/// The file that all clients write to, each its own stripes.
+pub const STRIPED: &str = "stripes";
 
 /// The maximum number of clients in a plan; the images contain files for each.
 pub const CLIENTS_MAX: usize = 8;
@@ -439,7 +441,7 @@ impl Config {
         let fs = Filesystem::mount(disk, options).expect("mount");
         let root = self.top(&fs);
         if self.stripes {
-            fs.create(&root, stripes::NAME.as_bytes(), NewNode::file(0o644), Cred::default()).expect("create");
+            fs.create(&root, STRIPED.as_bytes(), NewNode::file(0o644), Cred::default()).expect("create");
         }
         let mut files = BTreeMap::new();
         for client in 0..CLIENTS_MAX {

@@ -15,7 +15,8 @@ use extant_base::task;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::sched::plan::Plan;
-use crate::sched::run::{PlanFailure, Trick, try_plan};
+use crate::sched::plan::Trick;
+use crate::sched::run::{PlanFailure, try_plan};
 
 static CLASS: LockClass = LockClass::new("schedule work", 0);
 

@@ -16,6 +16,7 @@
 //! # Locking
 //! `schedule shared`, `schedule stripes` (0): the state that clients share, held for a moment.
 
+pub mod acks;
 pub mod check;
 pub mod client;
 pub mod config;
@@ -26,5 +27,5 @@ pub mod stripes;
 
 pub use config::{CONFIGS, Config};
 pub use explore::{Report, Search, explore, repeat_line, shrink};
-pub use plan::Plan;
-pub use run::{PlanFailure, PlanResult, Trick, try_plan};
+pub use plan::{Plan, Trick};
+pub use run::{PlanFailure, PlanResult, try_plan};

@@ -17,6 +17,21 @@ use extant_fs::SyncPolicyKind;
 
 use crate::sched::config::{CLIENTS_MAX, CONFIGS, Config};
 
+/// The kind of lie, and the layer that tells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trick {
+    #[default]
+    None,
+    /// Every other flush does nothing and reports success.
+    LoseFlushes,
+    /// Data writes are dropped.
+    LoseWrites,
+    /// Asynchronous fsyncs are answered when they are called.
+    AnswerOneEarly,
+    /// fsyncs of many files are answered when they are called.
+    AnswerManyEarly,
+}
+
 /// An operation of a client, drawn before the run; `draw` determines the rest (which file, where, how much).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cmd {

@@ -1,7 +1,7 @@
 //! Runs one plan.
 //!
-//! Main types: [`PlanResult`] (the result of a run), [`PlanFailure`] (a failure), [`Trick`] (a device that lies; a run
-//! on one must not pass).
+//! Main types: [`PlanResult`] (the result of a run), [`PlanFailure`] (a failure). A run on a device that lies
+//! ([`Trick`]) must not pass.
 //!
 //! # Locking
 //! None of its own.
@@ -19,24 +19,10 @@ use extant_block::device::{CrashDevice, Crowded, Fault, FaultyDevice, LateDevice
 use extant_block::{Bio, BioFlags, BioOp, BlockDevice, Wrapper};
 use extant_fs::{Filesystem, JournalDevice, MountOptions};
 
-use crate::sched::check;
-use crate::sched::client::{Ack, Client, Coverage, Record, Shared};
-use crate::sched::plan::Plan;
-
-/// The kind of lie, and the layer that tells it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Trick {
-    #[default]
-    None,
-    /// Every other flush does nothing and reports success.
-    LoseFlushes,
-    /// Data writes are dropped.
-    LoseWrites,
-    /// Asynchronous fsyncs are answered when they are called.
-    AnswerOneEarly,
-    /// fsyncs of many files are answered when they are called.
-    AnswerManyEarly,
-}
+use crate::sched::acks::Coverage;
+use crate::sched::check::{self, FinalState};
+use crate::sched::client::{Client, Record, Shared};
+use crate::sched::plan::{Plan, Trick};
 
 /// A failure.
 #[derive(Clone, Debug)]
@@ -84,22 +70,6 @@ pub struct PlanResult {
     pub fingerprint: u64,
     /// The end of the trace.
     pub trace: sim::Trace,
-}
-
-/// The state after a run, to which cuts are applied.
-pub struct FinalState {
-    pub device: Arc<CrashDevice>,
-    pub records: Vec<Record>,
-    pub acks: Vec<Ack>,
-    /// The clients and nodes for which a caller got the error of a lost write.
-    pub told: Vec<(usize, u32)>,
-    /// Events of the mount.
-    pub mounted: usize,
-    pub unmounted: bool,
-    pub struck: bool,
-    pub homeward: u64,
-    /// For the changes of stripes.
-    pub shared: Arc<Shared>,
 }
 
 /// Fails a data write that is in progress together with others, once, while `armed`.

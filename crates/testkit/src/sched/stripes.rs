@@ -13,13 +13,11 @@
 use extant_base::sync::{LockClass, Mutex};
 
 use crate::crash::pattern;
-use crate::sched::client::{Ack, Coverage};
+use crate::sched::acks::{Ack, Coverage};
 use crate::sched::config::{CLIENTS_MAX, NODES};
 
 static CLASS: LockClass = LockClass::new("schedule stripes", 0);
 
-/// The name of the file.
-pub const NAME: &str = "stripes";
 /// The stripes of each client.
 pub const ROWS: usize = 6;
 /// The bytes that a disk writes as a whole.

@@ -8,9 +8,8 @@ use extant_base::sync::Waiter;
 use extant_base::task;
 use extant_block::BlockDevice;
 use extant_block::device::{Catch, HeldDevice};
-use extant_journal::Durability;
-
 use extant_cache::LossCursor;
+use extant_journal::Durability;
 
 use crate::ops::credits;
 use crate::ops::no_space::tests::take_all;
