@@ -135,3 +135,7 @@ impl<T: HasDesc> Drop for MetaWriteGuard<'_, T> {
         self.published.publish(self.meta.desc());
     }
 }
+
+#[cfg(test)]
+#[path = "meta_tests.rs"]
+mod tests;

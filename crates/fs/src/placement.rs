@@ -289,3 +289,7 @@ impl Drop for Placement {
         self.budget.uncharge(self.buddy_bytes.load(Ordering::Relaxed) as u64);
     }
 }
+
+#[cfg(test)]
+#[path = "placement_tests.rs"]
+mod tests;

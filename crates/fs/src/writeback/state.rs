@@ -128,3 +128,7 @@ impl<I: AddressSpaceOps, A, C> Writeback<I, A, C> {
         self.flusher.written(bytes);
     }
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;
