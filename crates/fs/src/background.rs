@@ -2,7 +2,7 @@
 //!
 //! Main types: none; [`Filesystem::start_threads`].
 //!
-//! What it does not do: end threads (`unmount.rs`), or keep their handles ([`crate::threads::Threads`]).
+//! What it does not do: end threads (`mount/unmount.rs`), or keep their handles ([`crate::threads::Threads`]).
 //!
 //! # Locking
 //! None of its own.

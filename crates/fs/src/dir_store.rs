@@ -1,6 +1,6 @@
 //! The blocks of a directory, as the directory layer (`dir/`) accesses them.
 //!
-//! Main types: [`DirView`] (a [`DirStore`] for one directory).
+//! Main type: [`DirView`] (a [`DirStore`] for one directory).
 //!
 //! Under rescue the directory has every block that the map contains, even past its size and with a wrong checksum.
 //!
@@ -52,7 +52,7 @@ impl Volume {
 /// Blocks with their logical numbers.
 type Blocks = Vec<(u32, Arc<Buffer>)>;
 
-/// One directory.
+/// The names of a directory. Its operations are those of the directory layer; their damage errors name the inode.
 pub(crate) struct DirView<'a> {
     pub fs: &'a Filesystem,
     pub dir: &'a Arc<Inode>,
@@ -72,6 +72,130 @@ impl<'a> DirView<'a> {
         DirView { fs, dir, params: fs.dir_params(dir), held, scanned, passed }
     }
 
+    /// The entry with this name, if there is one.
+    pub(crate) fn lookup(&self, name: &[u8]) -> Result<Option<Found>> {
+        if self.params.encrypted {
+            let stored = self.stored(name)?;
+            let found = stored.map(|stored| dir::lookup(self, &self.params, &stored)).transpose();
+            return self.mine(found.map(Option::flatten));
+        }
+        self.check_text(name)?;
+        match self.mine(dir::lookup(self, &self.params, name))? {
+            Some(found) => Ok(Some(found)),
+            None => self.damage().map_or(Ok(None), Err),
+        }
+    }
+
+    /// The parent, from `..`.
+    pub(crate) fn dotdot(&self) -> Result<InodeNr> {
+        if let Some(parent) = self.fs.inline(self.dir).parent()? {
+            return Ok(parent);
+        }
+        self.mine(dir::dotdot(self, &self.params))
+    }
+
+    /// Whether there are no names except `.` and `..`.
+    pub(crate) fn is_empty(&self) -> Result<bool> {
+        self.check_size()?;
+        self.mine(dir::is_empty(self, &self.params))
+    }
+
+    /// Adds a name. The caller has [`DirView::add_credits`].
+    pub(crate) fn add(&self, handle: &mut Handle, name: &[u8], ino: InodeNr, kind: Option<FileType>) -> Result<()> {
+        self.check_size()?;
+        if self.params.folds && !casefold::may_be_written(name, self.fs.hash.strict) {
+            return Err(Error::Invalid("name in a directory that ignores case: not UTF-8, or '.' or '..' when folded"));
+        }
+        self.fs.encryption(self.dir).may_add_names()?;
+        let stored = self.stored(name)?.ok_or(Error::NameTooLong)?;
+        // Growing the directory writes its inode, and afterwards its times are written. The part of this that can fail
+        // comes first: reading the inode's table block, which then remains in memory while it is referenced.
+        let _table = self.fs.inode_slot(self.dir.ino)?;
+        if self.fs.is_inline(self.dir) {
+            if self.fs.inline(self.dir).add_name(handle, name, ino, kind)? {
+                return Ok(());
+            }
+            // The directory now has a block, which may be full as well.
+            return DirView::new(self.fs, self.dir).add(handle, name, ino, kind);
+        }
+        *self.held.borrow_mut() = Some(Vec::new());
+        let added = dir::add(self, handle, &self.params, &stored, ino, kind).map(drop);
+        *self.held.borrow_mut() = None;
+        self.mine(added)
+    }
+
+    /// Removes a name. `hint`: its place, as found before.
+    pub(crate) fn remove(&self, handle: &mut Handle, name: &[u8], hint: Option<&Found>) -> Result<()> {
+        let stored = self.stored(name)?.ok_or(Error::NotFound)?;
+        self.mine(dir::remove(self, handle, &self.params, &stored, hint).map(drop))
+    }
+
+    /// The name of an entry as it is stored: ciphertext in an encrypted directory.
+    pub(crate) fn stored_name(&self, place: &Found) -> Result<Vec<u8>> {
+        self.mine(dir::stored_name(self, &self.params, place))
+    }
+
+    /// Stores another spelling of an entry's name, which folds to the same text. If it fails, the old spelling remains.
+    pub(crate) fn respell(
+        &self,
+        handle: &mut Handle,
+        place: &Found,
+        name: &[u8],
+        kind: Option<FileType>,
+    ) -> Result<()> {
+        let old = self.stored_name(place)?;
+        if self.mine(dir::respell(self, handle, &self.params, place, name))? {
+            return Ok(());
+        }
+        // The new name is longer. Two names that fold alike cannot coexist, so the old one is removed first. Its space
+        // remains free until the new one has been added.
+        self.remove(handle, &old, Some(place))?;
+        let added = self.add(handle, name, place.ino, kind);
+        if added.is_err() {
+            let back = DirView::new(self.fs, self.dir).add(handle, &old, place.ino, kind);
+            self.fs.whole(handle, back)?;
+        }
+        added
+    }
+
+    /// Points an entry at another inode.
+    pub(crate) fn set_inode(
+        &self,
+        handle: &mut Handle,
+        place: &Found,
+        ino: InodeNr,
+        kind: Option<FileType>,
+    ) -> Result<()> {
+        self.mine(dir::set_inode(self, handle, &self.params, place, ino, kind))
+    }
+
+    /// Points `..` at another parent.
+    pub(crate) fn set_dotdot(&self, handle: &mut Handle, parent: InodeNr) -> Result<()> {
+        self.mine(dir::set_dotdot(self, handle, &self.params, parent))
+    }
+
+    /// The block with a found name, or the inode's block for an inline directory. It remains in memory while the caller
+    /// holds it.
+    pub(crate) fn hold_found(&self, found: &Found) -> Result<Arc<Buffer>> {
+        self.hold_block(found.lblk, BlockKind::Leaf)
+    }
+
+    /// Likewise, the block with `.` and `..`.
+    pub(crate) fn hold_first(&self) -> Result<Arc<Buffer>> {
+        self.hold_block(0, BlockKind::Any)
+    }
+
+    /// The journal credits of adding a name.
+    pub(crate) fn add_credits(&self) -> u32 {
+        let add = dir::credits_for_add(&self.params, self.blocks());
+        let map = self.dir.map.read().credits_for_insert(self.fs.geo.block_size, 1);
+        // If names leave the inode, the directory needs a first block, and may then grow like any other.
+        let first = u32::from(self.fs.is_inline(self.dir));
+        // Each new block needs a bitmap, a descriptor, itself, and the map's nodes (whose first split makes the next
+        // one cheap).
+        add.blocks + (first + add.appended) * (credits::GROUP + 1) + map + credits::INODE
+    }
+
     /// The number of blocks that a rescue has scanned through this view.
     pub(crate) fn scanned(&self) -> u64 {
         self.scanned.get()
@@ -85,6 +209,16 @@ impl<'a> DirView<'a> {
         whole.or_else(|| self.passed.borrow().clone())
     }
 
+    /// Adds the directory's inode to an error.
+    fn mine<T>(&self, r: Result<T>) -> Result<T> {
+        r.map_err(|e| e.of(self.dir.ino))
+    }
+
+    /// Notes damage in a block that a rescue uses nevertheless.
+    fn pass(&self, e: Error) {
+        self.passed.borrow_mut().get_or_insert(e);
+    }
+
     /// Checks that the directory consists of whole blocks.
     fn check_size(&self) -> Result<()> {
         let size = self.dir.size();
@@ -94,27 +228,6 @@ impl<'a> DirView<'a> {
         }
         let detail = format!("a directory of {size} bytes, not a multiple of the block size");
         Err(Error::corrupt(Damage::Inode, detail).of(self.dir.ino))
-    }
-
-    fn pass(&self, e: Error) {
-        self.passed.borrow_mut().get_or_insert(e);
-    }
-
-    fn physical(&self, lblk: u32) -> Result<BlockNr> {
-        match self.fs.map_lookup(self.dir, LogicalBlock(lblk))? {
-            MapState::Written(block) => Ok(block),
-            MapState::Unwritten(block) if self.fs.rescues() => Ok(block),
-            _ => Err(Error::corrupt(Damage::Directory, format!("no block {lblk}")).of(self.dir.ino)),
-        }
-    }
-
-    /// Keeps a block in memory that adding the name may change.
-    fn hold(&self, lblk: u32, buffer: &Arc<Buffer>) {
-        if let Some(held) = &mut *self.held.borrow_mut()
-            && held.iter().all(|(at, _)| *at != lblk)
-        {
-            held.push((lblk, buffer.clone()));
-        }
     }
 
     /// Checks that the inode can still store its block count if the directory grows by a block and the nodes to map it.
@@ -128,92 +241,6 @@ impl<'a> DirView<'a> {
             return Err(extant_ondisk::Error::unsupported(format!("{} with {grown} sectors", self.dir.ino)).into());
         }
         Ok(())
-    }
-
-    /// The next block in the map, regardless of the directory's size (e2fsck: `PR_1_BAD_I_SIZE`). The scan ends after
-    /// as many blocks as the file system has, because a damaged map may refer to the same blocks repeatedly.
-    fn next_mapped(&self, lblk: u32) -> Scan<Error> {
-        let (fs, mut at, mut damage) = (self.fs, u64::from(lblk), None);
-        let mut note = |e: Error| {
-            damage.get_or_insert(e.of(self.dir.ino));
-        };
-        let view = fs.map_view(self.dir);
-        let map = self.dir.map.read();
-        let end = u64::from(map.logical_end(fs.geo.block_size));
-        while at < end {
-            let lblk = at as u32;
-            match map.salvage(&view, LogicalBlock(lblk), (end - at) as u32) {
-                Ok(found) if found.state == MapState::Hole => {
-                    if at < u64::from(self.blocks()) {
-                        note(Error::corrupt(Damage::Directory, format!("no block {lblk}")));
-                    }
-                    at += u64::from(found.len);
-                }
-                Ok(_) if self.scanned.get() >= fs.geo.blocks_count => {
-                    note(Error::corrupt(Damage::Directory, "it has more blocks than the file system"));
-                    break;
-                }
-                Ok(_) => {
-                    if at >= u64::from(self.blocks()) {
-                        note(Error::corrupt(Damage::Directory, format!("block {lblk} lies behind its size")));
-                    }
-                    self.scanned.set(self.scanned.get() + 1);
-                    return Scan { block: Some(lblk), damage };
-                }
-                Err(lost) => {
-                    note(lost.error);
-                    at = lost.end.max(at + 1);
-                }
-            }
-        }
-        Scan { block: None, damage }
-    }
-
-    fn buffer(&self, lblk: u32, kind: BlockKind) -> Result<Arc<Buffer>> {
-        let held = self.held.borrow().iter().flatten().find(|(at, _)| *at == lblk).map(|(_, b)| b.clone());
-        if let Some(buffer) = held {
-            return Ok(buffer);
-        }
-        let block = self.physical(lblk)?;
-        self.fs.read_neighbours(block, Vec::new);
-        let buffer = self.fs.cache.get(block)?;
-        if !buffer.verified() {
-            let blocks = self.blocks();
-            let whole = buffer.read(|b| dir::verify(&self.params, kind, lblk, blocks, b));
-            // A reader without the directory's lock (`is_below`) may have used outdated parameters. If the block has
-            // changed meanwhile, the change found it intact first and marked it.
-            if !buffer.verified() {
-                match whole.map_err(|e| Error::from(e).of(self.dir.ino).at(block)) {
-                    // A rescue checks the entries one by one.
-                    Err(e) if self.fs.rescues() => self.pass(e),
-                    whole => {
-                        whole?;
-                        buffer.set_verified();
-                    }
-                }
-            }
-        }
-        Ok(buffer)
-    }
-}
-
-/// The operations of the directory layer on this directory. Their damage errors name its inode.
-impl DirView<'_> {
-    fn mine<T>(&self, r: Result<T>) -> Result<T> {
-        r.map_err(|e| e.of(self.dir.ino))
-    }
-
-    pub(crate) fn lookup(&self, name: &[u8]) -> Result<Option<Found>> {
-        if self.params.encrypted {
-            let stored = self.stored(name)?;
-            let found = stored.map(|stored| dir::lookup(self, &self.params, &stored)).transpose();
-            return self.mine(found.map(Option::flatten));
-        }
-        self.check_text(name)?;
-        match self.mine(dir::lookup(self, &self.params, name))? {
-            Some(found) => Ok(Some(found)),
-            None => self.damage().map_or(Ok(None), Err),
-        }
     }
 
     /// In strict mode, a lookup in a case-insensitive directory accepts only UTF-8 (Linux: `generic_ci_d_hash`,
@@ -258,17 +285,7 @@ impl DirView<'_> {
         }
     }
 
-    /// The block with a found name, or the inode's block for an inline directory. It remains in memory while the caller
-    /// holds it.
-    pub(crate) fn hold_found(&self, found: &Found) -> Result<Arc<Buffer>> {
-        self.hold_block(found.lblk, BlockKind::Leaf)
-    }
-
-    /// Likewise, the block with `.` and `..`.
-    pub(crate) fn hold_first(&self) -> Result<Arc<Buffer>> {
-        self.hold_block(0, BlockKind::Any)
-    }
-
+    /// The buffer of a block, or of the inode's block for an inline directory.
     fn hold_block(&self, lblk: u32, kind: BlockKind) -> Result<Arc<Buffer>> {
         if self.fs.is_inline(self.dir) {
             return self.fs.inode_slot(self.dir.ino).map(|(table, _)| table);
@@ -276,97 +293,89 @@ impl DirView<'_> {
         self.mine(self.buffer(lblk, kind))
     }
 
-    /// The journal credits of adding a name.
-    pub(crate) fn add_credits(&self) -> u32 {
-        let add = dir::credits_for_add(&self.params, self.blocks());
-        let map = self.dir.map.read().credits_for_insert(self.fs.geo.block_size, 1);
-        // If names leave the inode, the directory needs a first block, and may then grow like any other.
-        let first = u32::from(self.fs.is_inline(self.dir));
-        // Each new block needs a bitmap, a descriptor, itself, and the map's nodes (whose first split makes the next
-        // one cheap).
-        add.blocks + (first + add.appended) * (credits::GROUP + 1) + map + credits::INODE
-    }
-
-    pub(crate) fn dotdot(&self) -> Result<InodeNr> {
-        if let Some(parent) = self.fs.inline(self.dir).parent()? {
-            return Ok(parent);
+    /// Keeps a block in memory that adding the name may change.
+    fn hold(&self, lblk: u32, buffer: &Arc<Buffer>) {
+        if let Some(held) = &mut *self.held.borrow_mut()
+            && held.iter().all(|(at, _)| *at != lblk)
+        {
+            held.push((lblk, buffer.clone()));
         }
-        self.mine(dir::dotdot(self, &self.params))
     }
 
-    pub(crate) fn is_empty(&self) -> Result<bool> {
-        self.check_size()?;
-        self.mine(dir::is_empty(self, &self.params))
-    }
-
-    pub(crate) fn add(&self, handle: &mut Handle, name: &[u8], ino: InodeNr, kind: Option<FileType>) -> Result<()> {
-        self.check_size()?;
-        if self.params.folds && !casefold::may_be_written(name, self.fs.hash.strict) {
-            return Err(Error::Invalid("name in a directory that ignores case: not UTF-8, or '.' or '..' when folded"));
+    /// The buffer of a block, verified as a block of this kind.
+    fn buffer(&self, lblk: u32, kind: BlockKind) -> Result<Arc<Buffer>> {
+        let held = self.held.borrow().iter().flatten().find(|(at, _)| *at == lblk).map(|(_, b)| b.clone());
+        if let Some(buffer) = held {
+            return Ok(buffer);
         }
-        self.fs.encryption(self.dir).may_name()?;
-        let stored = self.stored(name)?.ok_or(Error::NameTooLong)?;
-        // Growing the directory writes its inode, and afterwards its times are written. The part of this that can fail
-        // comes first: reading the inode's table block, which then remains in memory while it is referenced.
-        let _table = self.fs.inode_slot(self.dir.ino)?;
-        if self.fs.is_inline(self.dir) {
-            if self.fs.inline(self.dir).add_name(handle, name, ino, kind)? {
-                return Ok(());
+        let block = self.physical(lblk)?;
+        self.fs.read_neighbours(block, Vec::new);
+        let buffer = self.fs.cache.get(block)?;
+        if !buffer.verified() {
+            let blocks = self.blocks();
+            let whole = buffer.read(|b| dir::verify(&self.params, kind, lblk, blocks, b));
+            // A reader without the directory's lock (`is_below`) may have used outdated parameters. If the block has
+            // changed meanwhile, the change found it intact first and marked it.
+            if !buffer.verified() {
+                match whole.map_err(|e| Error::from(e).of(self.dir.ino).at(block)) {
+                    // A rescue checks the entries one by one.
+                    Err(e) if self.fs.rescues() => self.pass(e),
+                    whole => {
+                        whole?;
+                        buffer.set_verified();
+                    }
+                }
             }
-            // The directory now has a block, which may be full as well.
-            return DirView::new(self.fs, self.dir).add(handle, name, ino, kind);
         }
-        *self.held.borrow_mut() = Some(Vec::new());
-        let added = dir::add(self, handle, &self.params, &stored, ino, kind).map(drop);
-        *self.held.borrow_mut() = None;
-        self.mine(added)
+        Ok(buffer)
     }
 
-    pub(crate) fn remove(&self, handle: &mut Handle, name: &[u8], hint: Option<&Found>) -> Result<()> {
-        let stored = self.stored(name)?.ok_or(Error::NotFound)?;
-        self.mine(dir::remove(self, handle, &self.params, &stored, hint).map(drop))
-    }
-
-    /// The stored name of an entry.
-    pub(crate) fn stored_name(&self, place: &Found) -> Result<Vec<u8>> {
-        self.mine(dir::stored_name(self, &self.params, place))
-    }
-
-    /// Stores another spelling of an entry's name, which folds to the same text. If it fails, the old spelling remains.
-    pub(crate) fn respell(
-        &self,
-        handle: &mut Handle,
-        place: &Found,
-        name: &[u8],
-        kind: Option<FileType>,
-    ) -> Result<()> {
-        let old = self.stored_name(place)?;
-        if self.mine(dir::respell(self, handle, &self.params, place, name))? {
-            return Ok(());
+    /// The device block of a block of the directory.
+    fn physical(&self, lblk: u32) -> Result<BlockNr> {
+        match self.fs.map_lookup(self.dir, LogicalBlock(lblk))? {
+            MapState::Written(block) => Ok(block),
+            MapState::Unwritten(block) if self.fs.rescues() => Ok(block),
+            _ => Err(Error::corrupt(Damage::Directory, format!("no block {lblk}")).of(self.dir.ino)),
         }
-        // The new name is longer. Two names that fold alike cannot coexist, so the old one is removed first. Its space
-        // remains free until the new one has been added.
-        self.remove(handle, &old, Some(place))?;
-        let added = self.add(handle, name, place.ino, kind);
-        if added.is_err() {
-            let back = DirView::new(self.fs, self.dir).add(handle, &old, place.ino, kind);
-            self.fs.whole(handle, back)?;
+    }
+
+    /// The next block in the map, regardless of the directory's size (e2fsck: `PR_1_BAD_I_SIZE`). The scan ends after
+    /// as many blocks as the file system has, because a damaged map may refer to the same blocks repeatedly.
+    fn next_mapped(&self, lblk: u32) -> Scan<Error> {
+        let (fs, mut at, mut damage) = (self.fs, u64::from(lblk), None);
+        let mut note = |e: Error| {
+            damage.get_or_insert(e.of(self.dir.ino));
+        };
+        let view = fs.map_view(self.dir);
+        let map = self.dir.map.read();
+        let end = u64::from(map.logical_end(fs.geo.block_size));
+        while at < end {
+            let lblk = at as u32;
+            match map.salvage(&view, LogicalBlock(lblk), (end - at) as u32) {
+                Ok(found) if found.state == MapState::Hole => {
+                    if at < u64::from(self.blocks()) {
+                        note(Error::corrupt(Damage::Directory, format!("no block {lblk}")));
+                    }
+                    at += u64::from(found.len);
+                }
+                Ok(_) if self.scanned.get() >= fs.geo.blocks_count => {
+                    note(Error::corrupt(Damage::Directory, "it has more blocks than the file system"));
+                    break;
+                }
+                Ok(_) => {
+                    if at >= u64::from(self.blocks()) {
+                        note(Error::corrupt(Damage::Directory, format!("block {lblk} lies behind its size")));
+                    }
+                    self.scanned.set(self.scanned.get() + 1);
+                    return Scan { block: Some(lblk), damage };
+                }
+                Err(lost) => {
+                    note(lost.error);
+                    at = lost.end.max(at + 1);
+                }
+            }
         }
-        added
-    }
-
-    pub(crate) fn set_inode(
-        &self,
-        handle: &mut Handle,
-        place: &Found,
-        ino: InodeNr,
-        kind: Option<FileType>,
-    ) -> Result<()> {
-        self.mine(dir::set_inode(self, handle, &self.params, place, ino, kind))
-    }
-
-    pub(crate) fn set_dotdot(&self, handle: &mut Handle, parent: InodeNr) -> Result<()> {
-        self.mine(dir::set_dotdot(self, handle, &self.params, parent))
+        Scan { block: None, damage }
     }
 }
 

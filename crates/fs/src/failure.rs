@@ -5,12 +5,16 @@
 //! transaction is consistent. Any other failure leaves half an operation in the running transaction, which must never
 //! become durable: [`Volume::whole`] aborts the journal, and the image keeps the state of the last commit.
 //!
+//! Main functions: [`Volume::whole`]; [`Volume::abort`], after which nothing more is written.
+//!
+//! What it does not do: write reports of errors ([`crate::reports`]), or end handles ([`crate::handles`]).
+//!
 //! # Locking
 //! The caller holds the `inode` locks of its operation and an open handle, but no lock below those. This takes
 //! `superblock` (75) and releases it before it writes to the device.
 
 use extant_journal::Handle;
-use extant_ondisk::{BlockNr, InodeNr};
+use extant_ondisk::BlockNr;
 
 use crate::error::{Error, Result};
 use crate::lifecycle::{Right, Transition};
@@ -30,16 +34,6 @@ impl Volume {
         r
     }
 
-    /// Records that the blocks or the number of an unlinked inode could not be freed. It remains an orphan, and a
-    /// checker has to run.
-    pub(crate) fn note_failed_eviction(&self, ino: InodeNr, e: &Error) {
-        if !matches!(e, Error::ReadOnly | Error::Aborted { .. }) {
-            self.record_error_of(e, Some(ino));
-        }
-    }
-}
-
-impl Volume {
     /// Stops trusting the state in memory, for example after a panic in an operation. Nothing more reaches the log, the
     /// mount is read-only from here on, and the image stays marked as needing recovery. A read-only mount stays
     /// read-only and writes nothing. A frozen mount writes when it is thawed.
@@ -55,6 +49,7 @@ impl Volume {
         }
     }
 
+    /// Called when the journal has aborted, for whatever reason: records it, and makes the mount read-only.
     pub(crate) fn note_aborted(&self, error: extant_journal::Error) {
         let e = Error::from(error);
         if self.fail(&e) {

@@ -1,8 +1,8 @@
 //! The description of changes for fast commits (Linux: the `ext4_fc_track_` functions, fs/ext4/fast_commit.c).
 //!
-//! Main functions: [`Volume::describe_inode`], [`Volume::describe_blocks`], [`describe_name`]; [`suits`]:
-//! whether the mount writes fast commits at all. [`extant_journal`] lists the records, and writes them;
-//! `mount/fast_commit.rs` replays them.
+//! Main functions: [`Volume::describe_inode`], [`Volume::describe_blocks`], [`describe_name`]; [`suits`]: whether the
+//! mount writes fast commits at all. [`extant_journal`] lists the records, and writes them; `mount/fast_commit.rs`
+//! replays them.
 //!
 //! A transaction needs a full commit unless every handle that changed something in it is described
 //! ([`Handle::set_described`]). These are: new blocks of files and their conversion, sizes, times, modes and owners of
@@ -57,8 +57,8 @@ pub(crate) fn suits(sb: &SuperBlock) -> bool {
 }
 
 /// Whether a record can describe the fields of this inode. Orphans are not found by the replay of Linux. It does not
-/// count blocks of attributes, and knows maps by extents alone. The map fits into the inode: for a node of it,
-/// e2fsck 1.47.0 may take a block that a later record gives to a file.
+/// count blocks of attributes, and knows maps by extents alone. The map must fit into the inode, because for a node of
+/// it e2fsck 1.47.0 may take a block that a later record gives to a file.
 fn can_be_described(desc: &InodeDesc) -> bool {
     desc.is_regular()
         && desc.has_extents()

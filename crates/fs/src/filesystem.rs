@@ -1,8 +1,11 @@
 //! The mounted file system: its parts, in one struct.
 //!
 //! Main type: [`Filesystem`] (Linux: `struct super_block` and `struct ext4_sb_info`). [`Filesystem::mount`] (`mount/`)
-//! creates it; the operations are in `ops/`, one file each. Below it are [`Maps`] and [`crate::Volume`], and parts such
-//! as [`Orphans`] and [`Writeback`] that own their fields and methods. None of them can call a method of this type.
+//! creates it; the operations are in `ops/`, one file for each family. Below it are [`Maps`] and [`crate::Volume`], and
+//! parts such as [`Orphans`] and [`Writeback`] that own their fields and methods. None of them can call a method of
+//! this type.
+//!
+//! What it does not do: own anything that a part can own.
 //!
 //! # Locking
 //! `renames` (10) serializes cross-directory renames.
@@ -29,6 +32,7 @@ pub(crate) static RENAME_CLASS: LockClass = LockClass::new("renames", 10);
 /// It dereferences to [`Maps`], and that to [`crate::Volume`], so a caller sees one set of methods. No method of a
 /// lower layer can call one of a higher layer.
 pub struct Filesystem {
+    /// For [`Filesystem::arc`].
     pub(crate) me: Weak<Filesystem>,
     pub(crate) maps: Maps,
     pub(crate) inodes: Arc<InodeTable>,
@@ -58,6 +62,7 @@ impl Filesystem {
         Some(self.rescue.as_ref()?.surveyed()?.count)
     }
 
+    /// A reference that callbacks can keep.
     pub(crate) fn arc(&self) -> Arc<Filesystem> {
         self.me.upgrade().expect("called through an Arc")
     }

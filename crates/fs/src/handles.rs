@@ -1,7 +1,7 @@
 //! Handles: an operation's part of the running transaction (Linux: fs/ext4/ext4_jbd2.c).
 //!
-//! Main functions: [`Volume::transact`] and [`Volume::transact_whole`] (a change under a handle),
-//! [`Volume::start`] and [`Volume::end`] for changes that need several.
+//! Main functions: [`Volume::transact`] and [`Volume::transact_whole`] (a change under a handle), [`Volume::start`] and
+//! [`Volume::end`] for changes that need several.
 //!
 //! What it does not do: compute credits ([`crate::ops::credits`]), or decide what a failure in the middle of an
 //! operation means ([`crate::failure`]).
@@ -50,8 +50,7 @@ impl Volume {
     }
 
     /// Runs an operation's changes under a handle. An operation that fails must have undone its changes, or have called
-    /// [`Volume::whole`], so the handle is finished in both cases. Only a panic does neither, and aborts the
-    /// journal.
+    /// [`Volume::whole`], so the handle is finished in both cases. Only a panic does neither, and aborts the journal.
     pub(crate) fn transact_whole<T>(&self, credits: u32, change: impl FnOnce(&mut Handle) -> Result<T>) -> Result<T> {
         let mut handle = self.start(credits)?;
         let r = change(&mut handle);

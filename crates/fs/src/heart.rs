@@ -1,6 +1,8 @@
 //! The heartbeat of a mount, which `mount/mmp.rs` writes for other hosts (multi-mount protection).
 //!
-//! Main type: [`Heart`].
+//! Main type: [`Heart`], whose methods are in `mount/mmp.rs`.
+//!
+//! What it does not do: read or write the block.
 //!
 //! # Locking
 //! `heart` (9), held while the MMP block is written.
@@ -22,9 +24,11 @@ pub(crate) struct Heart {
 
 /// The last write of the MMP block.
 pub(crate) struct Last {
+    /// Its content.
     pub sign: Mmp,
     /// When it was written, by the mount's clock.
     pub at_ns: u64,
+    /// The mount writes the block no more.
     pub stopped: bool,
 }
 

@@ -10,8 +10,6 @@
 use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
-use extant_cache::BufKind;
-use extant_journal::Handle;
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{InodeDesc, InodeFlags};
 
@@ -123,6 +121,7 @@ impl Filesystem {
         Ok(r)
     }
 
+    /// The inode in memory, made of its fields; it is not in the table yet.
     fn decoded_inode(&self, ino: InodeNr, desc: InodeDesc) -> Result<Arc<Inode>> {
         let inline = desc.flags.contains(InodeFlags::INLINE_DATA);
         let seed = self.inode_seed(ino, desc.generation);
@@ -152,24 +151,5 @@ impl Filesystem {
             m.charge = Charge::of(&m.desc, values);
         }
         Ok(inode)
-    }
-
-    /// Zeroes the slot of a new inode. If the slot shows that the bitmap was wrong and the inode exists, returns an
-    /// error. 1 credit.
-    pub(crate) fn clear_inode_slot(&self, handle: &mut Handle, ino: InodeNr, fresh: bool) -> Result<()> {
-        let (buffer, offset) = self.inode_slot(ino)?;
-        let size = self.geo.inode_size;
-        let taken = self.inodes.find(ino).is_some()
-            || !fresh
-                && buffer.read(|b| {
-                    InodeDesc::parse(&b[offset..offset + size], ino, &self.geo)
-                        .is_ok_and(|d| d.links > 0 && d.dtime == 0 && d.file_type().is_some())
-                });
-        if taken {
-            return Err(Error::corrupt(Damage::InodeBitmap, "free, but in use").of(ino));
-        }
-        self.describe_new_slot(handle, &buffer, offset);
-        handle.modify(&buffer, BufKind::Table, |b| b[offset..offset + size].fill(0));
-        Ok(())
     }
 }

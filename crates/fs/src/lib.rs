@@ -1,9 +1,11 @@
 //! The ext2/3/4 file system, for embedding.
 //!
-//! Main types: [`Filesystem`] (a mounted file system; all operations are its methods), [`InodeRef`] (a file in use),
-//! [`MountOptions`], [`Error`]. Other parts: `mount/` (the steps of a mount, and its end), `ops/` (the operations),
-//! `placement.rs` (where blocks and inodes go), `map_view.rs`, `dir_store.rs`, `xattr_store.rs` (the stores for the
-//! layers below the operations), `map` (extents, indirect blocks), `dir` (directories), `xattr`.
+//! Main types: [`Filesystem`] (a mounted file system; all operations are its methods, some of them those of [`Maps`]
+//! and [`Volume`], to which it dereferences), [`Mounted`] (a mount that ends when it is dropped), [`InodeRef`] (a file
+//! in use), [`MountOptions`], [`Error`]; for servers [`Serving`] and [`Statistics`]. Other parts: `mount/` (the steps
+//! of a mount, and its end), `ops/` (the operations), `placement.rs` (where blocks and inodes go), `map_view.rs`,
+//! `dir_store.rs`, `xattr_store.rs` (the stores for the layers below the operations), `map` (extents, indirect blocks),
+//! `dir` (directories), `xattr`.
 //!
 //! What it does not do: check permissions (the caller's kernel or program does), find partitions, or repair.
 //!

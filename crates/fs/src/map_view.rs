@@ -24,21 +24,21 @@ use crate::maps::Maps;
 use crate::volume::Volume;
 
 impl Maps {
-    /// The mapping layer's view for `inode`.
+    /// The mapping layer's view of `inode`.
     pub(crate) fn map_view<'a>(&'a self, inode: &'a Inode) -> MapView<'a> {
         let regular = inode.meta.read().desc.is_regular() && !inode.of_value.load(Ordering::Acquire);
         MapView { inode: Some(inode), aside: Some(&inode.prealloc), ..MapView::new(self, inode.ino, regular) }
     }
 }
 
-/// The mapping layer's store for one inode.
+/// The mapping layer's store, for the map of one inode.
 pub(crate) struct MapView<'a> {
     pub volume: &'a Volume,
     ino: InodeNr,
     /// `None` while the inode is being created.
     inode: Option<&'a Inode>,
     goal_group: GroupNr,
-    /// The preallocation that may contain blocks reserved for its pointer blocks.
+    /// The inode's preallocation, which may contain blocks that are reserved for pointer blocks of the map.
     aside: Option<&'a InodePreallocation>,
     /// The data blocks are metadata to the journal (directories, symlinks, values), so freeing them needs revoke
     /// records.
@@ -65,11 +65,27 @@ impl<'a> MapView<'a> {
         MapView { gives_up: true, ..self }
     }
 
+    /// Keeps the node in memory; see [`MapView::held`].
     fn hold(&self, buffer: &Arc<Buffer>) {
         let mut held = self.held.borrow_mut();
         let at = held.iter().position(|h| h.as_ref().is_some_and(|h| Arc::ptr_eq(h, buffer))).unwrap_or(HELD - 1);
         held[at] = Some(buffer.clone());
         held[..=at].rotate_right(1);
+    }
+
+    /// The buffer of a node that has been verified, and is held.
+    fn verified(
+        &self,
+        block: BlockNr,
+        verify: impl FnOnce(&[u8]) -> std::result::Result<(), String>,
+    ) -> Result<Arc<Buffer>> {
+        let buffer = self.volume.cache.get(block)?;
+        if !buffer.verified() {
+            buffer.read(verify).map_err(|detail| Error::corrupt(Damage::Map, detail).of(self.ino).at(block))?;
+            buffer.set_verified();
+        }
+        self.hold(&buffer);
+        Ok(buffer)
     }
 }
 
@@ -267,25 +283,7 @@ impl Volume {
             self.cache.read_together(&together);
         }
     }
-}
 
-impl MapView<'_> {
-    fn verified(
-        &self,
-        block: BlockNr,
-        verify: impl FnOnce(&[u8]) -> std::result::Result<(), String>,
-    ) -> Result<Arc<Buffer>> {
-        let buffer = self.volume.cache.get(block)?;
-        if !buffer.verified() {
-            buffer.read(verify).map_err(|detail| Error::corrupt(Damage::Map, detail).of(self.ino).at(block))?;
-            buffer.set_verified();
-        }
-        self.hold(&buffer);
-        Ok(buffer)
-    }
-}
-
-impl Volume {
     /// The largest size that a map of this form and the block count field allow.
     pub(crate) fn size_limit(&self, extents: bool) -> u64 {
         if extents { self.geo.max_extent_file_size() } else { self.geo.max_indirect_file_size() }

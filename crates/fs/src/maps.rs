@@ -1,9 +1,10 @@
 //! Live inodes' entries in the inode tables, and their blocks: the layer between [`Volume`] and the file system.
 //!
 //! Main type: [`Maps`]. Its methods are in `inode_slots.rs` (inode tables), `ops/mapping.rs` (the blocks of a file),
-//! `ops/promises.rs` (reservations for delayed data) and `ops/disk_size.rs`.
+//! `ops/promises.rs` (reservations for delayed data), `ops/disk_size.rs` (sizes), `writeback/mod.rs` (mapping blocks
+//! that have been written) and `values.rs` (charges).
 //!
-//! What it does not do: find inodes, or read and write data. No method here can call an operation.
+//! What it does not do: find inodes, or read and write files. No method here can call one of [`crate::Filesystem`].
 //!
 //! # Locking
 //! None of its own.
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use crate::quota::Quotas;
 use crate::volume::Volume;
 
-/// The inode tables and the maps of inodes.
+/// The inode tables and the maps of inodes: the middle layer of a mount, above [`Volume`].
 pub struct Maps {
     pub(crate) volume: Arc<Volume>,
     pub(crate) quotas: Quotas,

@@ -4,16 +4,16 @@
 //! reasons, and it remains until neither applies. A record is a slot of the orphan file (feature `orphan_file`). If
 //! that is full or absent, it is a place on the list that starts at `s_last_orphan` and continues through `i_dtime`.
 //!
-//! A new record is *pending*: it gets its place when its transaction closes ([`Orphans::place_pending`]). A crash
-//! shows no other state of a transaction, so nothing is lost. Most files are freed in the transaction that removes
-//! their last name. They get no place at all, and neither the superblock nor the orphan file changes. (Linux gives a
-//! place at once, under one lock for the list, or to one of the blocks of the orphan file.)
+//! A new record is *pending*: it gets its place when its transaction closes ([`Orphans::place_pending`]). A crash shows
+//! no other state of a transaction, so nothing is lost. Most files are freed in the transaction that removes their last
+//! name. They get no place at all, and neither the superblock nor the orphan file changes. (Linux gives a place at
+//! once, under one lock for the list, or to one of the blocks of the orphan file.)
 //!
 //! What it does not do: find orphans after a crash (`mount::recover`), or free them (`ops::evict`).
 //!
 //! # Locking
 //! `orphan records` (54), one for each of some shards of the inode numbers, taken under the map lock; then `orphans`
-//! (55), for the places, before inode metas. Records become pending and are removed under an open handle, and get
+//! (55), for the places, before `inode meta` (60). Records become pending and are removed under an open handle, and get
 //! their places while none is open.
 
 use std::sync::{Arc, OnceLock};
@@ -38,6 +38,26 @@ static CLASS: LockClass = LockClass::new("orphans", 55);
 /// There is a bit for each shard in one word.
 const SHARD_BITS: u32 = 6;
 
+/// A reason for a record that no longer applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// The inode has a name again.
+    Nameless,
+    /// No blocks remain past its end.
+    Truncation,
+    /// The inode is being freed.
+    All,
+}
+
+/// The content of the orphan file.
+pub(crate) struct OrphanFile {
+    pub seed: Option<ChecksumSeed>,
+    pub blocks: Vec<BlockNr>,
+    /// For each used slot: the block of the file, the slot in it, and the orphan.
+    pub used: Vec<(u32, u32, InodeNr)>,
+}
+
+/// The place of a record on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// A block of the orphan file, and a slot in it.
@@ -70,7 +90,7 @@ impl Records {
 #[repr(align(128))]
 struct Line(Mutex<Records>);
 
-/// The places.
+/// The records that have a place.
 struct Places {
     place: HashMap<InodeNr, Place>,
     /// The list in reverse: the head, which is the newest inode, comes last.
@@ -84,6 +104,7 @@ struct Places {
     file: Option<(Option<ChecksumSeed>, Vec<BlockNr>)>,
 }
 
+/// The orphans of a mount.
 pub(crate) struct Orphans {
     volume: Arc<Volume>,
     shards: Box<[Line]>,
@@ -103,10 +124,6 @@ impl Orphans {
         let places = Places { place: HashMap::default(), list: Vec::new(), behind: 0, free: Vec::new(), file: None };
         let (waiting, superblock) = (AtomicU64::new(0), OnceLock::new());
         Orphans { volume, shards, waiting, places: Mutex::new(&CLASS, places), superblock }
-    }
-
-    fn records(&self, ino: InodeNr) -> &Mutex<Records> {
-        &self.shards[shard_of(u64::from(ino.0), SHARD_BITS)].0
     }
 
     /// Sets up the orphan file. Slots that are in use for any reason do not count as free.
@@ -163,91 +180,6 @@ impl Orphans {
             records.pending.len() + records.placed.len()
         };
         self.shards.iter().map(len).sum()
-    }
-
-    /// Notes that the inode's shard has a pending record. Mostly the bit is set already, and the line stays shared.
-    fn note_waiting(&self, ino: InodeNr) {
-        let bit = 1 << shard_of(u64::from(ino.0), SHARD_BITS);
-        sim::line_read("orphans waiting", &self.waiting);
-        if self.waiting.load(Ordering::Relaxed) & bit == 0 {
-            sim::line_written("orphans waiting", &self.waiting);
-            self.waiting.fetch_or(bit, Ordering::Relaxed);
-        }
-    }
-
-    /// Takes the pending records, which count as placed from here on. No handle is open.
-    fn take_pending(&self) -> Vec<Arc<Inode>> {
-        sim::line_read("orphans waiting", &self.waiting);
-        let mut waiting = self.waiting.load(Ordering::Relaxed);
-        if waiting == 0 {
-            return Vec::new();
-        }
-        sim::line_written("orphans waiting", &self.waiting);
-        self.waiting.store(0, Ordering::Relaxed);
-        let mut pending = Vec::new();
-        while waiting != 0 {
-            let mut records = self.shards[waiting.trailing_zeros() as usize].0.lock();
-            waiting &= waiting - 1;
-            let Records { pending: found, placed, .. } = &mut *records;
-            pending.extend(found.drain().map(|(ino, inode)| {
-                placed.insert(ino);
-                inode
-            }));
-        }
-        pending.sort_unstable_by_key(|inode| inode.ino);
-        pending
-    }
-}
-
-/// Converts the error "not in use" to damage, because an orphan record refers to the inode.
-pub(crate) fn named_wrongly(e: Error) -> Error {
-    match e {
-        Error::Stale(ino) => Error::corrupt(Damage::Orphans, "not in use").of(ino),
-        e => e,
-    }
-}
-
-/// A reason for a record that no longer applies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Over {
-    /// The inode has a name again.
-    Nameless,
-    /// No blocks remain past its end.
-    Truncation,
-    /// The inode is being freed.
-    All,
-}
-
-/// The content of the orphan file.
-pub(crate) struct OrphanFile {
-    pub seed: Option<ChecksumSeed>,
-    pub blocks: Vec<BlockNr>,
-    /// For each used slot: the block of the file, the slot in it, and the orphan.
-    pub used: Vec<(u32, u32, InodeNr)>,
-}
-
-impl Orphans {
-    /// Sets one slot of the orphan file. 1 credit.
-    fn set_slot(
-        &self,
-        handle: &mut Handle,
-        places: &Places,
-        block: u32,
-        slot: u32,
-        ino: Option<InodeNr>,
-    ) -> Result<()> {
-        let (seed, blocks) = places.file.as_ref().expect("a place in the file implies the file");
-        let nr = blocks[block as usize];
-        let buffer = self.volume.cache.get(nr)?;
-        if !buffer.verified() {
-            buffer.read(|b| orphan::verify(b, nr, *seed))?;
-            buffer.set_verified();
-        }
-        handle.modify(&buffer, BufKind::Table, |b| {
-            orphan::set_slot(b, slot as usize, ino);
-            orphan::update_checksum(b, nr, *seed);
-        });
-        Ok(())
     }
 
     /// Records the inode as an orphan, unless it is already recorded. 2 credits (superblock or orphan file block,
@@ -313,21 +245,9 @@ impl Orphans {
         }
     }
 
-    /// Writes the number of the inode that follows this one on the list. The rest of the inode in its table stays as
-    /// the transaction has it, because the inode in memory may be ahead of it.
-    fn write_next(&self, handle: &mut Handle, inode: &Arc<Inode>, next: u32) -> Result<()> {
-        let (buffer, offset) = self.volume.inode_slot(inode.ino)?;
-        let place = offset..offset + self.volume.geo.inode_size;
-        inode.meta.write().desc.dtime = next;
-        Ok(handle.modify(&buffer, BufKind::Table, |b| {
-            let mut desc = InodeDesc::parse(&b[place.clone()], inode.ino, &self.volume.geo)?;
-            desc.dtime = next;
-            desc.encode_into(&mut b[place], inode.ino, &self.volume.geo)
-        })?)
-    }
-
     /// Removes the inode's record, unless there is none or another reason needs it. 2 credits. Afterwards its `dtime`
     /// is 0; the caller writes the inode.
+    ///
     /// A truncation holds the inode's lock, but an operation that removes its last name or adds its first does not.
     /// That operation changes the link count before it comes here. So if both run at the same time, at least one of
     /// them sees the other.
@@ -382,6 +302,87 @@ impl Orphans {
         s.place.remove(&inode.ino);
         records.placed.remove(&inode.ino);
         Ok(())
+    }
+
+    fn records(&self, ino: InodeNr) -> &Mutex<Records> {
+        &self.shards[shard_of(u64::from(ino.0), SHARD_BITS)].0
+    }
+
+    /// Notes that the inode's shard has a pending record. Mostly the bit is set already, and the line stays shared.
+    fn note_waiting(&self, ino: InodeNr) {
+        let bit = 1 << shard_of(u64::from(ino.0), SHARD_BITS);
+        sim::line_read("orphans waiting", &self.waiting);
+        if self.waiting.load(Ordering::Relaxed) & bit == 0 {
+            sim::line_written("orphans waiting", &self.waiting);
+            self.waiting.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the pending records, which count as placed from here on. No handle is open.
+    fn take_pending(&self) -> Vec<Arc<Inode>> {
+        sim::line_read("orphans waiting", &self.waiting);
+        let mut waiting = self.waiting.load(Ordering::Relaxed);
+        if waiting == 0 {
+            return Vec::new();
+        }
+        sim::line_written("orphans waiting", &self.waiting);
+        self.waiting.store(0, Ordering::Relaxed);
+        let mut pending = Vec::new();
+        while waiting != 0 {
+            let mut records = self.shards[waiting.trailing_zeros() as usize].0.lock();
+            waiting &= waiting - 1;
+            let Records { pending: found, placed, .. } = &mut *records;
+            pending.extend(found.drain().map(|(ino, inode)| {
+                placed.insert(ino);
+                inode
+            }));
+        }
+        pending.sort_unstable_by_key(|inode| inode.ino);
+        pending
+    }
+
+    /// Sets one slot of the orphan file. 1 credit.
+    fn set_slot(
+        &self,
+        handle: &mut Handle,
+        places: &Places,
+        block: u32,
+        slot: u32,
+        ino: Option<InodeNr>,
+    ) -> Result<()> {
+        let (seed, blocks) = places.file.as_ref().expect("a place in the file implies the file");
+        let nr = blocks[block as usize];
+        let buffer = self.volume.cache.get(nr)?;
+        if !buffer.verified() {
+            buffer.read(|b| orphan::verify(b, nr, *seed))?;
+            buffer.set_verified();
+        }
+        handle.modify(&buffer, BufKind::Table, |b| {
+            orphan::set_slot(b, slot as usize, ino);
+            orphan::update_checksum(b, nr, *seed);
+        });
+        Ok(())
+    }
+
+    /// Writes the number of the inode that follows this one on the list. The rest of the inode in its table stays as
+    /// the transaction has it, because the inode in memory may be ahead of it.
+    fn write_next(&self, handle: &mut Handle, inode: &Arc<Inode>, next: u32) -> Result<()> {
+        let (buffer, offset) = self.volume.inode_slot(inode.ino)?;
+        let place = offset..offset + self.volume.geo.inode_size;
+        inode.meta.write().desc.dtime = next;
+        Ok(handle.modify(&buffer, BufKind::Table, |b| {
+            let mut desc = InodeDesc::parse(&b[place.clone()], inode.ino, &self.volume.geo)?;
+            desc.dtime = next;
+            desc.encode_into(&mut b[place], inode.ino, &self.volume.geo)
+        })?)
+    }
+}
+
+/// Converts the error "not in use" to damage, because an orphan record refers to the inode.
+pub(crate) fn named_wrongly(e: Error) -> Error {
+    match e {
+        Error::Stale(ino) => Error::corrupt(Damage::Orphans, "not in use").of(ino),
+        e => e,
     }
 }
 

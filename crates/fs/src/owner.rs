@@ -21,7 +21,7 @@ use crate::writeback::plug;
 impl InodeOwner for Filesystem {
     fn let_go(&self, inode: &Arc<Inode>, is_unlinked: bool) {
         match is_unlinked {
-            true => self.evictor().push(inode.clone()),
+            true => self.evictor().queue(inode.clone()),
             false => self.release_preallocations(inode),
         }
     }

@@ -1,5 +1,9 @@
 //! Path lookup for embedding programs and tools. (Under FUSE, the kernel resolves paths itself.)
 //!
+//! Main functions: [`Filesystem::walk`], [`Filesystem::walk_at`], [`Filesystem::make_dirs`].
+//!
+//! What it does not do: visit trees ([`crate::walk`]).
+//!
 //! # Locking
 //! None of its own.
 
@@ -64,6 +68,8 @@ impl Filesystem {
         Err(Error::corrupt(Damage::Tree, "a loop of directories").of(dir.ino))
     }
 
+    /// Follows `path` from `start`, or from the root if it begins with a slash. `left`: how many symbolic links may
+    /// still be followed.
     fn walk_from(&self, start: InodeRef, path: &[u8], follow: bool, left: &mut u32) -> Result<InodeRef> {
         let mut at = if path.starts_with(b"/") { self.root()? } else { start };
         let mut parts = path.split(|b| *b == b'/').filter(|p| !p.is_empty() && *p != b".").peekable();

@@ -91,24 +91,6 @@ impl Placement {
         }
     }
 
-    /// The memory for block groups, in bytes, which does not depend on the contents of the caches.
-    pub(crate) fn fixed_bytes(&self) -> u64 {
-        (self.groups.memory() + self.alloc.memory_fixed() + self.inode_hints.len() * 4) as u64
-    }
-
-    /// Adjusts the budget to the memory that the allocator's buddy bitmaps take now.
-    pub(crate) fn charge_buddies(&self) {
-        let now = self.alloc.memory_used();
-        if self.buddy_bytes.load(Ordering::Relaxed) != now {
-            let before = self.buddy_bytes.swap(now, Ordering::Relaxed);
-            self.budget.charge(now as u64);
-            self.budget.uncharge(before as u64);
-        }
-    }
-}
-
-/// The place of blocks and inodes.
-impl Placement {
     /// The free counts for statfs(2). With `all`, the file system's own structures count as blocks.
     pub(crate) fn statfs(&self, all: bool, fsid: u64) -> StatFs {
         let free = self.alloc.free_blocks().saturating_sub(self.alloc.reserved_blocks());
@@ -172,6 +154,16 @@ impl Placement {
             && !self.alloc.is_protected(start, len)
     }
 
+    /// Checks that a newly allocated block is not in use. Freeing a block also removes it from the cache. So a verified
+    /// block in the cache has an owner, and the bitmap that marked it as free is wrong. Its bit then remains set, and
+    /// its content is not overwritten.
+    pub(crate) fn check_unused(&self, block: BlockNr) -> Result<()> {
+        if self.cache.peek(block).is_some_and(|b| b.verified()) {
+            return Err(Error::corrupt(Damage::BlockBitmap, "free, but in use as metadata").at(block));
+        }
+        Ok(())
+    }
+
     /// Allocates a block for a directory, a symbolic link or attributes of `owner`. It is placed near `home`, or after
     /// `parent`, the directory's previous block.
     pub(crate) fn allocate_meta_block(
@@ -194,16 +186,6 @@ impl Placement {
         let block = self.alloc.allocate(handle, &request)?.start;
         self.check_unused(block)?;
         Ok(block)
-    }
-
-    /// Checks that a newly allocated block is not in use. Freeing a block also removes it from the cache. So a verified
-    /// block in the cache has an owner, and the bitmap that marked it as free is wrong. Its bit then remains set, and
-    /// its content is not overwritten.
-    pub(crate) fn check_unused(&self, block: BlockNr) -> Result<()> {
-        if self.cache.peek(block).is_some_and(|b| b.verified()) {
-            return Err(Error::corrupt(Damage::BlockBitmap, "free, but in use as metadata").at(block));
-        }
-        Ok(())
     }
 
     /// Frees blocks of `owner` under `handle`, with the rest of their clusters. They can be allocated again once the
@@ -267,6 +249,21 @@ impl Placement {
         }
         self.groups.keep_damage(why.of(owner));
         freed
+    }
+
+    /// The memory for block groups, in bytes, which does not depend on the contents of the caches.
+    pub(crate) fn fixed_bytes(&self) -> u64 {
+        (self.groups.memory() + self.alloc.memory_fixed() + self.inode_hints.len() * 4) as u64
+    }
+
+    /// Adjusts the budget to the memory that the allocator's buddy bitmaps take now.
+    pub(crate) fn charge_buddies(&self) {
+        let now = self.alloc.memory_used();
+        if self.buddy_bytes.load(Ordering::Relaxed) != now {
+            let before = self.buddy_bytes.swap(now, Ordering::Relaxed);
+            self.budget.charge(now as u64);
+            self.budget.uncharge(before as u64);
+        }
     }
 }
 

@@ -6,9 +6,11 @@
 //! Further ones reach the device later. So a program that calls stat(2) on a damaged inode in a loop does not cause a
 //! flush or a message each time.
 //!
+//! What it does not do: decide what an error in the middle of an operation means ([`crate::failure`]).
+//!
 //! # Locking
-//! `error reports` (211), a leaf. [`Volume::record_error`] takes `superblock` (75), and releases it before it
-//! writes to the device.
+//! `error reports` (211), a leaf. [`Volume::record_error`] takes `superblock` (75), and releases it before it writes to
+//! the device.
 
 use extant_ondisk::superblock::ErrorEvent;
 use extant_ondisk::{BlockNr, InodeNr};
@@ -51,6 +53,38 @@ impl Volume {
         }
     }
 
+    /// Counts and reports damage or a read error that makes something unavailable to a rescue.
+    pub(crate) fn note_hurt(&self, e: &Error) {
+        if e.is_corruption() || (self.rescues() && matches!(e, Error::Device(_))) {
+            self.record_error(e);
+        }
+    }
+
+    /// Records that an inode is used in spite of this damage.
+    pub(crate) fn doubt(&self, inode: &Inode, e: Error) {
+        if inode.doubt.get().is_none() {
+            self.note_hurt(&e);
+            let _ = inode.doubt.set(Box::new(e));
+        }
+    }
+
+    /// Passes a result of an eviction on; `None` for damage in spite of which it continues. The damage is recorded when
+    /// no lock is held.
+    pub(crate) fn unless_damaged<T>(&self, inode: &Inode, r: Result<T>) -> Result<Option<T>> {
+        match r {
+            Err(Error::Unsupported(what)) => {
+                self.placement.groups.keep_damage(Error::corrupt(Damage::Xattr, what.to_string()).of(inode.ino));
+                Ok(None)
+            }
+            Err(e) if e.is_corruption() => {
+                self.placement.groups.keep_damage(e.of(inode.ino));
+                Ok(None)
+            }
+            r => r.map(Some),
+        }
+    }
+
+    /// Records an error in the superblock and in a message, and does what `errors=` says.
     pub(crate) fn record_error(&self, e: &Error) {
         self.record_error_of(e, None);
     }
@@ -132,7 +166,7 @@ impl Volume {
         self.say_suppressed(self.error_log.take_suppressed());
     }
 
-    pub(crate) fn say_suppressed(&self, messages: u64) {
+    fn say_suppressed(&self, messages: u64) {
         if messages > 0 {
             self.options.messages.say(format_args!(
                 "{}: {messages} messages of errors suppressed; the superblock counts them all",
@@ -179,38 +213,6 @@ impl Volume {
                 on_disk.copy_errors_from(&self.sb.lock());
                 let _ = write_super(&*self.dev, &on_disk, self.sb_place);
             }
-        }
-    }
-}
-
-impl Volume {
-    /// Records that an inode is used in spite of this damage.
-    pub(crate) fn doubt(&self, inode: &Inode, e: Error) {
-        if inode.doubt.get().is_none() {
-            self.note_hurt(&e);
-            let _ = inode.doubt.set(Box::new(e));
-        }
-    }
-
-    /// Counts and reports damage or a read error that makes something unavailable to a rescue.
-    pub(crate) fn note_hurt(&self, e: &Error) {
-        if e.is_corruption() || (self.rescues() && matches!(e, Error::Device(_))) {
-            self.record_error(e);
-        }
-    }
-
-    /// Returns `None` for damage in spite of which an eviction continues. The damage is recorded when no lock is held.
-    pub(crate) fn unless_damaged<T>(&self, inode: &Inode, r: Result<T>) -> Result<Option<T>> {
-        match r {
-            Err(Error::Unsupported(what)) => {
-                self.placement.groups.keep_damage(Error::corrupt(Damage::Xattr, what.to_string()).of(inode.ino));
-                Ok(None)
-            }
-            Err(e) if e.is_corruption() => {
-                self.placement.groups.keep_damage(e.of(inode.ino));
-                Ok(None)
-            }
-            r => r.map(Some),
         }
     }
 }

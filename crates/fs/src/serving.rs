@@ -1,8 +1,8 @@
-//! A server's side of a mount: it has clients of its own, whose requests it must not wait for.
+//! The calls of a server, which has clients of its own and waits for none of their requests.
 //!
 //! Main type: [`Serving`].
 //!
-//! What it does not do: speak a protocol.
+//! What it does not do: speak a protocol, or keep the inodes that clients know.
 //!
 //! # Locking
 //! None of its own.
@@ -21,14 +21,15 @@ use crate::inode::{Inode, InodeRef};
 use crate::ops::WriteFlags;
 use crate::ops::sync::{Barrier, Done, DoneEach};
 
-/// The calls of a server, which remembers inodes for its clients and answers them when a request has ended.
+/// The calls of a server, beside those of [`Filesystem`]. They start work without waiting for it, or concern inodes
+/// that clients continue to use.
 #[derive(Clone, Copy)]
 pub struct Serving<'fs> {
     fs: &'fs Filesystem,
 }
 
 impl Filesystem {
-    /// The calls of a server.
+    /// The calls that only a server needs.
     pub fn serving(&self) -> Serving<'_> {
         Serving { fs: self }
     }
@@ -91,8 +92,8 @@ impl Serving<'_> {
         inode.losses.open()
     }
 
-    /// Starts an fsync. Its result also reports the file's lost writes that `cursor` has not reported yet; see
-    /// `Barrier::begin`.
+    /// Starts fsync(2) or fdatasync(2). The result also reports the file's lost writes that `cursor` has not reported
+    /// yet. For `done` see [`Done`].
     pub fn fsync_async(&self, inode: &InodeRef, cursor: LossCursor, datasync: bool, done: Done) {
         let synced: Arc<Inode> = Arc::clone(inode);
         let report = move |r| done(synced.losses.check(&cursor).map_err(Error::from).and(r));
@@ -139,8 +140,8 @@ impl Serving<'_> {
         Barrier::ALL.begin(self.fs, Box::new(report));
     }
 
-    /// Frees a few queued inodes on the caller's thread; so small files are freed without a switch to the
-    /// eviction thread, at the cost of the thread that unlinks. Large ones are left to the eviction thread.
+    /// Frees a few small inodes that have neither names nor users any more, on the caller's thread, which holds no
+    /// lock. The rest is left to the eviction thread.
     pub fn reap(&self) {
         self.fs.evictor().reap();
     }

@@ -19,7 +19,7 @@ pub struct Statistics<'fs> {
 }
 
 impl Filesystem {
-    /// Counts of operations, caches, the journal and the allocator.
+    /// Counts of operations, caches, the journal and the allocator since the mount.
     pub fn statistics(&self) -> Statistics<'_> {
         Statistics { fs: self }
     }

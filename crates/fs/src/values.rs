@@ -1,8 +1,8 @@
 //! Attribute values in inodes of their own (`ea_inode`; Linux: `ext4_xattr_inode_*`, fs/ext4/xattr.c).
 //!
-//! Main functions: [`Operation::prepare_values`] before a change, [`XattrView::refer`] and
-//! [`Maps::charge_values`] during it, [`XattrView::stored_value`] for readers. [`Values`] are the values that one
-//! change may refer to, kept in memory while it runs.
+//! Main functions: [`Operation::prepare_values`] before a change, [`XattrView::refer`] and [`Maps::charge_values`]
+//! during it, [`XattrView::stored_value`] for readers. [`Values`] are the values that one change may refer to, kept in
+//! memory while it runs.
 //!
 //! The inode of a value begins as a file without a name: an orphan that is charged to its owner. Its content is written
 //! in separate handles, as metadata. The handle that writes the first entry for it turns it into a value: the inode
@@ -65,7 +65,14 @@ impl Inode {
     }
 }
 
-/// Reading.
+impl Volume {
+    /// Checks that the log has room for the values. Linux refuses such changes as well (`ext4_xattr_set_handle`).
+    fn has_room_for(&self, values: &Values) -> Result<()> {
+        let needed = self.with_quota_credits(credits::NEW_INODE + values.credits);
+        if needed > self.journal.max_credits() { Err(Error::NoSpace) } else { Ok(()) }
+    }
+}
+
 impl Maps {
     /// The content of a value. The content is metadata, so the buffer cache may be newer than the device.
     fn read_value(&self, value: &InodeRef, len: usize) -> Result<Vec<u8>> {
@@ -91,231 +98,7 @@ impl Maps {
         }
         Ok(bytes)
     }
-}
 
-impl XattrView<'_> {
-    /// The value of attribute `name` of `owner`. The entry and the value's inode must agree.
-    pub(crate) fn stored_value(&self, name: Name<'_>, there: ExternalValue) -> Result<Vec<u8>> {
-        let value = self.value_inode(there.inode)?;
-        let bytes = self.fs.read_value(&value, there.len as usize).map_err(|e| match e.is_corruption() {
-            true => damaged(self.inode.ino, format_args!("a value in {}: {e}", there.inode)),
-            false => e,
-        })?;
-        let hash = value_hash(self.fs.geo.seed.raw(), &bytes);
-        let stored = value.meta.read().desc.value_hash();
-        if hash == stored && is_outside_hash(there.hash, name.suffix, hash) {
-            self.fs.shared_values.note(hash, there.inode);
-        } else if !value.is_lustre_value_of(self.inode) && !self.fs.rescues() {
-            let detail = format_args!("the value in {} has hash {hash:#010x}, not that of its entry", there.inode);
-            return Err(damaged(self.inode.ino, detail));
-        }
-        Ok(bytes)
-    }
-
-    /// The inode of a value that an entry of `owner` refers to (Linux: `ext4_xattr_inode_iget`).
-    fn value_inode(&self, ino: InodeNr) -> Result<InodeRef> {
-        let bad = |detail: &str| damaged(self.inode.ino, format_args!("a value in {ino}, {detail}"));
-        if !self.fs.geo.ea_inode && !self.fs.rescues() {
-            return Err(bad("but the image lacks the feature 'ea_inode'"));
-        }
-        if ino == self.inode.ino {
-            return Err(bad("which has the attribute itself"));
-        }
-        if !self.fs.geo.contains_inode(ino) || ino.0 < self.fs.geo.first_ino || self.fs.own_inodes.contains(ino) {
-            return Err(bad("which is the file system's own or does not exist"));
-        }
-        let value = self.fs.iget_own(ino).map_err(|e| match e {
-            Error::Stale(_) => bad("which is not in use"),
-            e if e.is_corruption() => damaged(self.inode.ino, format_args!("a value in {ino}: {e}")),
-            e => e,
-        })?;
-        let (is_value, area) = {
-            let d = &value.meta.read().desc;
-            let is_value = d.is_value() && d.is_regular() && d.links > 0;
-            (is_value && d.file_acl.0 == 0, d.xattr_area(&self.fs.geo))
-        };
-        if !is_value {
-            return Err(bad("which has no value of attributes"));
-        }
-        let has_own = match area {
-            Some(area) => self.fs.inode_bytes(ino, |bytes| bytes[area].starts_with(&MAGIC.to_le_bytes()))?,
-            None => false,
-        };
-        if has_own {
-            return Err(bad("which has attributes itself"));
-        }
-        Ok(value)
-    }
-}
-
-/// Before a change.
-impl Volume {
-    /// Checks that the log has room for the values. Linux refuses such changes as well (`ext4_xattr_set_handle`).
-    fn has_room_for(&self, values: &Values) -> Result<()> {
-        let needed = self.with_quota_credits(credits::NEW_INODE + values.credits);
-        if needed > self.journal.max_credits() { Err(Error::NoSpace) } else { Ok(()) }
-    }
-}
-
-impl XattrView<'_> {
-    /// The values that the attributes of `inode` refer to now. A change of its attributes may add and drop references
-    /// to all of them.
-    ///
-    /// # Errors
-    /// Damage of the attributes or of a value; [`Error::NoSpace`] if the log has no room for this many.
-    pub(crate) fn hold_values(&self) -> Result<Values> {
-        let mut values = Values::default();
-        if !self.fs.geo.ea_inode {
-            return Ok(values);
-        }
-        for there in xattr::outside(self)? {
-            if values.get(there.inode).is_none() {
-                values.hold(self.fs, self.value_inode(there.inode)?, credits::VALUE)?;
-            }
-        }
-        self.fs.has_room_for(&values)?;
-        Ok(values)
-    }
-
-    /// The same at the end of the inode's life. Damage is recorded, and the affected value is leaked; e2fsck finds it.
-    pub(crate) fn hold_last_values(&self) -> Result<Values> {
-        let mut values = Values::default();
-        if !self.fs.geo.ea_inode {
-            return Ok(values);
-        }
-        let found = xattr::outside(self).map_err(Error::from);
-        for there in self.fs.unless_damaged(self.inode, found)?.unwrap_or_default() {
-            if values.get(there.inode).is_none()
-                && let Some(value) = self.fs.unless_damaged(self.inode, self.value_inode(there.inode))?
-            {
-                values.hold(self.fs, value, credits::VALUE)?;
-            }
-        }
-        Ok(values)
-    }
-}
-
-impl Operation<'_> {
-    /// An inode with this value, if the index has one. This compares the bytes.
-    fn find_value(&self, value: &[u8], hash: u32) -> Option<InodeRef> {
-        let candidates = self.fs.shared_values.candidates(hash);
-        for ino in candidates {
-            let fits = |found: &InodeRef| {
-                // If the inode loses its last reference meanwhile, it stays in memory and may get another.
-                found.of_value.load(Ordering::Acquire)
-                    && found.meta.read().desc.value_hash() == hash
-                    && self.fs.read_value(found, value.len()).is_ok_and(|bytes| bytes == value)
-            };
-            match self.fs.iget_own(ino) {
-                Ok(found) if fits(&found) => return Some(found),
-                _ => self.fs.shared_values.forget(hash, ino),
-            }
-        }
-        None
-    }
-}
-
-impl Operation<'_> {
-    /// The values that a change of the attributes of `inode` may need: those that the attributes refer to, and an inode
-    /// for each value in `new` that needs one. The caller holds no handle.
-    ///
-    /// # Errors
-    /// As [`XattrView::hold_values`]; [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::QuotaExceeded`] for a new
-    /// value.
-    pub(crate) fn prepare_values(&self, inode: &InodeRef, new: &[(Name<'_>, Vec<u8>)]) -> Result<Values> {
-        let mut values = self.fs.xattrs(inode).hold_values()?;
-        for (name, value) in new {
-            if values.prepared(value).is_some() || !xattr::goes_outside(&self.fs.xattrs(inode), *name, value)? {
-                continue;
-            }
-            let hash = value_hash(self.fs.geo.seed.raw(), value);
-            let found = self.value_with(inode, value, hash)?;
-            values.prepare(value.clone(), hash, found.ino);
-            if values.get(found.ino).is_none() {
-                values.hold(self.fs, found, credits::VALUE)?;
-            }
-        }
-        self.fs.has_room_for(&values)?;
-        Ok(values)
-    }
-
-    /// The same for a new inode in `dir` that inherits these ACLs: prepares values for those that may not fit in one
-    /// block. They count against the limits of the owners of `dir`.
-    pub(crate) fn prepare_inherited(&self, dir: &Arc<Inode>, lists: &[(Name<'_>, Vec<u8>)]) -> Result<Values> {
-        let mut values = Values::default();
-        let bytes: usize = lists.iter().map(|(_, list)| list.len()).sum();
-        if bytes <= self.fs.geo.block_size as usize / 2 {
-            return Ok(values);
-        }
-        for (_, list) in lists {
-            let hash = value_hash(self.fs.geo.seed.raw(), list);
-            let found = self.value_with(dir, list, hash)?;
-            values.prepare(list.clone(), hash, found.ino);
-            if values.get(found.ino).is_none() {
-                values.hold(self.fs, found, credits::VALUE)?;
-            }
-        }
-        self.fs.has_room_for(&values)?;
-        Ok(values)
-    }
-
-    /// An inode with this value, existing or new. It counts against the limits of the owners of `inode` in either case.
-    fn value_with(&self, inode: &Arc<Inode>, value: &[u8], hash: u32) -> Result<InodeRef> {
-        let owners = {
-            let d = &inode.meta.read().desc;
-            [d.uid, d.gid, d.projid]
-        };
-        self.fs.quotas.prepare(self.fs, owners)?;
-        let _admitted = self.fs.quotas.promise_inode(owners)?;
-        let blocks = value.len().div_ceil(self.fs.geo.block_size as usize) as u32;
-        if self.fs.quotas.blocks_within(inode, blocks)? < blocks {
-            return Err(Error::QuotaExceeded);
-        }
-        if let Some(found) = self.find_value(value, hash) {
-            self.fs.shared_values.shared.inc();
-            return Ok(found);
-        }
-        let made = self.fs.transact_whole(credits::NEW_INODE, |handle| self.new_value_inode(handle, inode, hash))?;
-        self.write_value(&made, value)?;
-        self.fs.shared_values.note(hash, made.ino);
-        Ok(made)
-    }
-
-    /// Writes the content of a new value, in as many handles as needed. If that fails, dropping the inode frees it.
-    fn write_value(&self, made: &InodeRef, value: &[u8]) -> Result<()> {
-        let bs = self.fs.geo.block_size as usize;
-        let blocks = value.len().div_ceil(bs) as u32;
-        made.set_size(value.len() as u64);
-        let mut at = 0;
-        while at < blocks {
-            let (first, most) = (LogicalBlock(at), (blocks - at).min(BLOCKS_PER_HANDLE));
-            let (chosen, _) =
-                self.fs.choose_blocks(made, first, most, Want::Written, None, WritebackReason::Background)?;
-            let (start, len) = (chosen.start, chosen.len);
-            let mut chosen = Some(chosen);
-            let mapped = self.fs.transact_whole(self.fs.allocate_credits(made, len) + len, |handle| {
-                let mapped = self.fs.map_chosen(handle, made, first, &mut chosen, false)?;
-                let written = (0..mapped).try_for_each(|i| {
-                    let buffer = handle.create(BlockNr(start.0 + u64::from(i)), BufKind::Leaf)?;
-                    let from = (at + i) as usize * bs;
-                    let piece = &value[from..value.len().min(from + bs)];
-                    handle.modify(&buffer, BufKind::Leaf, |block| block[..piece.len()].copy_from_slice(piece));
-                    Ok(())
-                });
-                made.meta.write().desc.size = value.len() as u64;
-                let written = written.and_then(|()| self.fs.write_inode_data(handle, made));
-                self.fs.whole(handle, written).map(|()| mapped)
-            });
-            self.fs.cancel_chosen(&mut chosen);
-            at += mapped?;
-        }
-        self.fs.release_preallocations(made);
-        Ok(())
-    }
-}
-
-/// In a change.
-impl Maps {
     /// Charges the blocks of values to `owner`, whose attributes referred to the values `before` and now refer to those
     /// in `after`. The caller writes the inode.
     pub(crate) fn charge_values(
@@ -342,7 +125,62 @@ impl Maps {
 }
 
 impl XattrView<'_> {
-    /// Adds or drops a reference to a value, for an entry of `owner` that the handle writes (Linux:
+    /// The value of the attribute `name`, whose entry says that it is `there`. The entry and the value's inode must
+    /// agree.
+    pub(crate) fn stored_value(&self, name: Name<'_>, there: ExternalValue) -> Result<Vec<u8>> {
+        let value = self.value_inode(there.inode)?;
+        let bytes = self.fs.read_value(&value, there.len as usize).map_err(|e| match e.is_corruption() {
+            true => damaged(self.inode.ino, format_args!("a value in {}: {e}", there.inode)),
+            false => e,
+        })?;
+        let hash = value_hash(self.fs.geo.seed.raw(), &bytes);
+        let stored = value.meta.read().desc.value_hash();
+        if hash == stored && is_outside_hash(there.hash, name.suffix, hash) {
+            self.fs.shared_values.note(hash, there.inode);
+        } else if !value.is_lustre_value_of(self.inode) && !self.fs.rescues() {
+            let detail = format_args!("the value in {} has hash {hash:#010x}, not that of its entry", there.inode);
+            return Err(damaged(self.inode.ino, detail));
+        }
+        Ok(bytes)
+    }
+
+    /// The values that the attributes refer to now, for a change that may add and drop references to all of them.
+    ///
+    /// # Errors
+    /// Damage of the attributes or of a value; [`Error::NoSpace`] if the log has no room for this many.
+    pub(crate) fn hold_values(&self) -> Result<Values> {
+        let mut values = Values::default();
+        if !self.fs.geo.ea_inode {
+            return Ok(values);
+        }
+        for there in xattr::outside(self)? {
+            if values.get(there.inode).is_none() {
+                values.hold(self.fs, self.value_inode(there.inode)?, credits::VALUE)?;
+            }
+        }
+        self.fs.has_room_for(&values)?;
+        Ok(values)
+    }
+
+    /// As [`XattrView::hold_values`], at the end of the inode's life. Damage is recorded, and the affected value is
+    /// leaked; e2fsck finds it.
+    pub(crate) fn hold_last_values(&self) -> Result<Values> {
+        let mut values = Values::default();
+        if !self.fs.geo.ea_inode {
+            return Ok(values);
+        }
+        let found = xattr::outside(self).map_err(Error::from);
+        for there in self.fs.unless_damaged(self.inode, found)?.unwrap_or_default() {
+            if values.get(there.inode).is_none()
+                && let Some(value) = self.fs.unless_damaged(self.inode, self.value_inode(there.inode))?
+            {
+                values.hold(self.fs, value, credits::VALUE)?;
+            }
+        }
+        Ok(values)
+    }
+
+    /// Adds or drops a reference to a value, for an entry that the handle writes (Linux:
     /// `ext4_xattr_inode_update_ref`). [`credits::VALUE`].
     pub(crate) fn refer(&self, handle: &mut Handle, value: &InodeRef, how: Reference) -> Result<()> {
         let (uid, gid, projid) = {
@@ -406,5 +244,158 @@ impl XattrView<'_> {
                 return Ok(());
             }
         }
+    }
+
+    /// The inode of a value that an entry refers to (Linux: `ext4_xattr_inode_iget`).
+    fn value_inode(&self, ino: InodeNr) -> Result<InodeRef> {
+        let (fs, inode) = (self.fs, self.inode);
+        let bad = |detail: &str| damaged(inode.ino, format_args!("a value in {ino}, {detail}"));
+        if !fs.geo.ea_inode && !fs.rescues() {
+            return Err(bad("but the image lacks the feature 'ea_inode'"));
+        }
+        if ino == inode.ino {
+            return Err(bad("which has the attribute itself"));
+        }
+        if !fs.geo.contains_inode(ino) || ino.0 < fs.geo.first_ino || fs.own_inodes.contains(ino) {
+            return Err(bad("which is the file system's own or does not exist"));
+        }
+        let value = fs.iget_own(ino).map_err(|e| match e {
+            Error::Stale(_) => bad("which is not in use"),
+            e if e.is_corruption() => damaged(inode.ino, format_args!("a value in {ino}: {e}")),
+            e => e,
+        })?;
+        let (is_value, area) = {
+            let d = &value.meta.read().desc;
+            let is_value = d.is_value() && d.is_regular() && d.links > 0;
+            (is_value && d.file_acl.0 == 0, d.xattr_area(&fs.geo))
+        };
+        if !is_value {
+            return Err(bad("which has no value of attributes"));
+        }
+        let has_own = match area {
+            Some(area) => fs.inode_bytes(ino, |bytes| bytes[area].starts_with(&MAGIC.to_le_bytes()))?,
+            None => false,
+        };
+        if has_own {
+            return Err(bad("which has attributes itself"));
+        }
+        Ok(value)
+    }
+}
+
+impl Operation<'_> {
+    /// The values that a change of the attributes of `inode` may need: those that the attributes refer to, and an inode
+    /// for each value in `new` that needs one. The caller holds no handle.
+    ///
+    /// # Errors
+    /// As [`XattrView::hold_values`]; [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::QuotaExceeded`] for a new
+    /// value.
+    pub(crate) fn prepare_values(&self, inode: &InodeRef, new: &[(Name<'_>, Vec<u8>)]) -> Result<Values> {
+        let mut values = self.fs.xattrs(inode).hold_values()?;
+        for (name, value) in new {
+            if values.prepared(value).is_some() || !xattr::goes_outside(&self.fs.xattrs(inode), *name, value)? {
+                continue;
+            }
+            let hash = value_hash(self.fs.geo.seed.raw(), value);
+            let found = self.value_with(inode, value, hash)?;
+            values.prepare(value.clone(), hash, found.ino);
+            if values.get(found.ino).is_none() {
+                values.hold(self.fs, found, credits::VALUE)?;
+            }
+        }
+        self.fs.has_room_for(&values)?;
+        Ok(values)
+    }
+
+    /// As [`Operation::prepare_values`], for a new inode in `dir` that inherits these ACLs: prepares values for those
+    /// that may not fit in one block. They count against the limits of the owners of `dir`.
+    pub(crate) fn prepare_inherited(&self, dir: &Arc<Inode>, lists: &[(Name<'_>, Vec<u8>)]) -> Result<Values> {
+        let mut values = Values::default();
+        let bytes: usize = lists.iter().map(|(_, list)| list.len()).sum();
+        if bytes <= self.fs.geo.block_size as usize / 2 {
+            return Ok(values);
+        }
+        for (_, list) in lists {
+            let hash = value_hash(self.fs.geo.seed.raw(), list);
+            let found = self.value_with(dir, list, hash)?;
+            values.prepare(list.clone(), hash, found.ino);
+            if values.get(found.ino).is_none() {
+                values.hold(self.fs, found, credits::VALUE)?;
+            }
+        }
+        self.fs.has_room_for(&values)?;
+        Ok(values)
+    }
+
+    /// An inode with this value, existing or new. It counts against the limits of the owners of `inode` in either case.
+    fn value_with(&self, inode: &Arc<Inode>, value: &[u8], hash: u32) -> Result<InodeRef> {
+        let owners = {
+            let d = &inode.meta.read().desc;
+            [d.uid, d.gid, d.projid]
+        };
+        self.fs.quotas.prepare(self.fs, owners)?;
+        let _admitted = self.fs.quotas.promise_inode(owners)?;
+        let blocks = value.len().div_ceil(self.fs.geo.block_size as usize) as u32;
+        if self.fs.quotas.blocks_within(inode, blocks)? < blocks {
+            return Err(Error::QuotaExceeded);
+        }
+        if let Some(found) = self.find_value(value, hash) {
+            self.fs.shared_values.shared.inc();
+            return Ok(found);
+        }
+        let made = self.fs.transact_whole(credits::NEW_INODE, |handle| self.new_value_inode(handle, inode, hash))?;
+        self.write_value(&made, value)?;
+        self.fs.shared_values.note(hash, made.ino);
+        Ok(made)
+    }
+
+    /// An inode with this value, if the index has one. This compares the bytes.
+    fn find_value(&self, value: &[u8], hash: u32) -> Option<InodeRef> {
+        let candidates = self.fs.shared_values.candidates(hash);
+        for ino in candidates {
+            let fits = |found: &InodeRef| {
+                // If the inode loses its last reference meanwhile, it stays in memory and may get another.
+                found.of_value.load(Ordering::Acquire)
+                    && found.meta.read().desc.value_hash() == hash
+                    && self.fs.read_value(found, value.len()).is_ok_and(|bytes| bytes == value)
+            };
+            match self.fs.iget_own(ino) {
+                Ok(found) if fits(&found) => return Some(found),
+                _ => self.fs.shared_values.forget(hash, ino),
+            }
+        }
+        None
+    }
+
+    /// Writes the content of a new value, in as many handles as needed. If that fails, dropping the inode frees it.
+    fn write_value(&self, made: &InodeRef, value: &[u8]) -> Result<()> {
+        let fs = self.fs;
+        let bs = fs.geo.block_size as usize;
+        let blocks = value.len().div_ceil(bs) as u32;
+        made.set_size(value.len() as u64);
+        let mut at = 0;
+        while at < blocks {
+            let (first, most) = (LogicalBlock(at), (blocks - at).min(BLOCKS_PER_HANDLE));
+            let (chosen, _) = fs.choose_blocks(made, first, most, Want::Written, None, WritebackReason::Background)?;
+            let (start, len) = (chosen.start, chosen.len);
+            let mut chosen = Some(chosen);
+            let mapped = fs.transact_whole(fs.allocate_credits(made, len) + len, |handle| {
+                let mapped = fs.map_chosen(handle, made, first, &mut chosen, false)?;
+                let written = (0..mapped).try_for_each(|i| {
+                    let buffer = handle.create(BlockNr(start.0 + u64::from(i)), BufKind::Leaf)?;
+                    let from = (at + i) as usize * bs;
+                    let piece = &value[from..value.len().min(from + bs)];
+                    handle.modify(&buffer, BufKind::Leaf, |block| block[..piece.len()].copy_from_slice(piece));
+                    Ok(())
+                });
+                made.meta.write().desc.size = value.len() as u64;
+                let written = written.and_then(|()| fs.write_inode_data(handle, made));
+                fs.whole(handle, written).map(|()| mapped)
+            });
+            fs.cancel_chosen(&mut chosen);
+            at += mapped?;
+        }
+        fs.release_preallocations(made);
+        Ok(())
     }
 }

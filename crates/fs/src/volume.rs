@@ -5,8 +5,8 @@
 //! (`mount/super_block.rs`), inode tables (`inode_slots.rs`), and the passage of an operation through the gate
 //! (`operation.rs`).
 //!
-//! What it does not do: keep live inodes, or know which files are in use. [`crate::Filesystem`] does that above it; no
-//! method here can call one there.
+//! What it does not do: keep inodes in memory, map files or count usage. [`crate::Maps`] and [`crate::Filesystem`]
+//! above it do that; no method here can call one of theirs. An inode is at most an argument.
 //!
 //! # Locking
 //! `growth` (3) lets one growth run at a time. `superblock` (75) guards the decoded superblock.
@@ -27,6 +27,7 @@ use extant_ondisk::time::Timestamp;
 use extant_ondisk::{BlockNr, InodeNr};
 
 use crate::error_log::ErrorLog;
+use crate::hash_settings::HashSettings;
 use crate::heart::Heart;
 use crate::lifecycle::{Lifecycle, Right};
 use crate::options::{MountOptions, OnError};
@@ -52,7 +53,7 @@ pub struct FsStats {
     pub errors: Counter,
 }
 
-/// The file system on its device, without the inodes in memory.
+/// The file system on its device, without the inodes in memory: the lowest layer of a mount.
 pub struct Volume {
     pub(crate) dev: Arc<dyn BlockDevice>,
     pub(crate) options: MountOptions,
@@ -89,10 +90,10 @@ pub struct Volume {
     pub(crate) charged: AtomicU64,
     /// Held by a growth, so that only one runs at a time.
     pub(crate) growth: Mutex<()>,
-    pub(crate) hash: crate::hash_settings::HashSettings,
+    pub(crate) hash: HashSettings,
     /// The journal credits that every operation needs for its owners' entries.
     pub(crate) quota_credits: AtomicU32,
-    /// The MMP sequence that shows other hosts the mount; only if the mount can write and the image has `mmp`.
+    /// The signs of life for other hosts; only if the mount can write and the image has `mmp`.
     pub(crate) heart: OnceLock<Heart>,
     /// Counts of operations.
     pub stats: FsStats,
@@ -157,6 +158,7 @@ impl Volume {
         Timestamp { seconds: t.sec, nanos: if fine { t.nsec } else { 0 } }
     }
 
+    /// The next random number.
     pub(crate) fn random_u32(&self) -> u32 {
         // A mixed Weyl sequence (Steele, Lea, Flood: SplitMix, 2014). It needs no lock, and its numbers depend only on
         // the seed.

@@ -1,7 +1,9 @@
-//! The attributes of an inode, as the attribute layer (`xattr/`) accesses them.
+//! The attributes of an inode, as the attribute layer (`xattr/`) changes them.
 //!
-//! Main types: [`XattrEdit`] (changing, under a handle; [`XattrView`] reads), [`Values`] (the values in inodes of their
-//! own that a change may need).
+//! Main types: [`XattrEdit`] (a change under a handle; [`XattrView::edit`] runs it), [`Values`] (the values in inodes
+//! of their own that a change may need).
+//!
+//! What it does not do: read attributes (`xattr_view.rs`), or make values (`values.rs`).
 //!
 //! # Locking
 //! The caller holds the inode's `inode` lock, and for changes of the block `shared attributes` (77). This takes inode
@@ -36,10 +38,12 @@ pub(crate) struct Values {
 }
 
 impl Values {
+    /// The inode of a held value.
     pub(crate) fn get(&self, ino: InodeNr) -> Option<&InodeRef> {
         self.held.iter().find(|value| value.ino == ino)
     }
 
+    /// The inode and the hash of a prepared value.
     pub(crate) fn prepared(&self, value: &[u8]) -> Option<(InodeNr, u32)> {
         let found = self.prepared.iter().find(|(bytes, ..)| bytes == value)?;
         Some((found.2, found.1))
@@ -63,6 +67,7 @@ impl Values {
     }
 }
 
+/// A change of the attributes of an inode, under a handle.
 pub(crate) struct XattrEdit<'a> {
     view: XattrView<'a>,
     handle: &'a mut Handle,
@@ -80,7 +85,7 @@ impl XattrView<'_> {
         values: &Values,
         f: impl FnOnce(&mut XattrEdit<'_>) -> std::result::Result<R, XattrError<Error>>,
     ) -> Result<R> {
-        let mut edit = XattrEdit { view: XattrView { fs: self.fs, inode: self.inode }, handle, values, changed: false };
+        let mut edit = XattrEdit { view: *self, handle, values, changed: false };
         let r = f(&mut edit).map_err(Error::from);
         if edit.changed { self.fs.whole(handle, r) } else { r }
     }
@@ -123,18 +128,18 @@ impl XattrSource for XattrEdit<'_> {
 
 impl XattrStore for XattrEdit<'_> {
     fn write_inode_area(&mut self, area: &[u8]) -> Result<()> {
-        let fs = self.view.fs;
-        let Some(range) = self.view.inode.meta.read().desc.xattr_area(&fs.geo) else {
+        let XattrView { fs, inode } = self.view;
+        let Some(range) = inode.meta.read().desc.xattr_area(&fs.geo) else {
             return Err(Error::Invalid("an inode without room for attributes"));
         };
-        let (buffer, offset) = fs.inode_slot(self.view.inode.ino)?;
+        let (buffer, offset) = fs.inode_slot(inode.ino)?;
         self.changed = true;
         self.handle.set_opaque();
         self.handle.modify(&buffer, BufKind::Table, |b| {
             b[offset + range.start..offset + range.end].copy_from_slice(area);
         });
         // Write the inode, because its checksum covers the area.
-        fs.write_inode(self.handle, self.view.inode)
+        fs.write_inode(self.handle, inode)
     }
 
     fn set_mode(&mut self, mode: u16) -> Result<()> {
@@ -146,9 +151,9 @@ impl XattrStore for XattrEdit<'_> {
     fn set_block_nr(&mut self, nr: Option<BlockNr>) -> Result<()> {
         self.changed = true;
         self.handle.set_opaque();
-        let fs = self.view.fs;
+        let XattrView { fs, inode } = self.view;
         {
-            let mut m = self.view.inode.meta.write();
+            let mut m = inode.meta.write();
             let units = u64::from(fs.geo.block_size / 512) << fs.geo.cluster_bits;
             match (m.desc.file_acl.0 != 0, nr.is_some()) {
                 (false, true) => m.desc.blocks += units,
@@ -157,15 +162,14 @@ impl XattrStore for XattrEdit<'_> {
             }
             m.desc.file_acl = nr.unwrap_or(BlockNr(0));
         }
-        fs.write_inode(self.handle, self.view.inode)
+        fs.write_inode(self.handle, inode)
     }
 
     fn allocate_block(&mut self) -> Result<BlockNr> {
-        let fs = self.view.fs;
+        let XattrView { fs, inode } = self.view;
         if !fs.sb.lock().compat().contains(Compat::EXT_ATTR) {
             fs.modify_superblock(self.handle, |sb| sb.set_ext_attr())?;
         }
-        let inode = self.view.inode;
         fs.quotas.blocks_within(inode, 1)?;
         let home = fs.placement.inode_goal(inode.ino, inode.file_type());
         let owner = (MetaRole::Xattr, inode.ino);
@@ -182,10 +186,11 @@ impl XattrStore for XattrEdit<'_> {
     }
 
     fn update_block(&mut self, nr: BlockNr, _held: &Joinable, change: &mut dyn FnMut(&mut [u8]) -> bool) -> Result<()> {
-        if !self.view.fs.placement.may_be_owned(nr, 1) {
-            return Err(not_theirs(self.view.inode, nr));
+        let XattrView { fs, inode } = self.view;
+        if !fs.placement.may_be_owned(nr, 1) {
+            return Err(not_theirs(inode, nr));
         }
-        let buffer = self.view.fs.cache.get(nr)?;
+        let buffer = fs.cache.get(nr)?;
         let mut copy = buffer.read(<[u8]>::to_vec);
         if change(&mut copy) {
             self.changed = true;
@@ -219,13 +224,14 @@ impl XattrStore for XattrEdit<'_> {
         };
         self.changed = true;
         self.handle.set_opaque();
-        self.view.fs.xattrs(self.view.inode).refer(self.handle, value, how)
+        self.view.refer(self.handle, value, how)
     }
 
     fn charge(&mut self, before: &[ExternalValue], after: &[ExternalValue]) -> Result<()> {
         self.changed = true;
         self.handle.set_opaque();
-        self.view.fs.charge_values(self.view.inode, self.values, before, after);
-        self.view.fs.write_inode(self.handle, self.view.inode)
+        let XattrView { fs, inode } = self.view;
+        fs.charge_values(inode, self.values, before, after);
+        fs.write_inode(self.handle, inode)
     }
 }

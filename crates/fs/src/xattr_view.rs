@@ -1,6 +1,8 @@
 //! The attributes of an inode, for reading.
 //!
-//! Main type: [`XattrView`], the source of the attribute layer (`xattr/`). `xattr_store.rs` changes attributes.
+//! Main type: [`XattrView`], the source of the attribute layer (`xattr/`).
+//!
+//! What it does not do: change attributes (`xattr_store.rs`), or read values in inodes of their own (`values.rs`).
 //!
 //! # Locking
 //! The caller holds the inode's `inode` lock. This takes inode meta (60) and buffers (80).
@@ -16,6 +18,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::xattr::{self, SharedBlocks, XattrError, XattrSource};
 
+/// The attributes of an inode.
 #[derive(Clone, Copy)]
 pub(crate) struct XattrView<'a> {
     pub fs: &'a Filesystem,
@@ -29,6 +32,7 @@ impl Filesystem {
     }
 }
 
+/// The error for an attribute block that no file can own.
 pub(crate) fn not_theirs(inode: &Inode, nr: BlockNr) -> Error {
     Error::corrupt(Damage::Xattr, "their block cannot be a file's").of(inode.ino).at(nr)
 }

@@ -31,7 +31,7 @@ const WITH_CALLS: [(&str, usize); 3] = [("crates/fs", 2), ("crates/mballoc", 5),
 
 /// The maximum number of inherent methods of a type. When it loses some, so does its number here.
 const METHODS: [(&str, &str, usize); 3] =
-    [("crates/fs", "Filesystem", 88), ("crates/fs", "Volume", 101), ("crates/fs", "Maps", 40)];
+    [("crates/fs", "Filesystem", 85), ("crates/fs", "Volume", 91), ("crates/fs", "Maps", 33)];
 
 /// The path of a module in its crate: `["ops", "sync"]`; empty for the root.
 type Module = Vec<String>;

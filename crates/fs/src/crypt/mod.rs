@@ -3,7 +3,7 @@
 //!
 //! Main types: [`KeyRing`] (the master keys of a mount), [`Crypt`] (the encryption of one inode), [`FileKey`] (its
 //! cipher, if the mount has its master key). Functions: [`CryptView::crypt`], [`CryptView::file_key`],
-//! [`CryptView::new_context`], [`CryptView::check_policies`].
+//! [`CryptView::new_context`], [`CryptView::check_policy`].
 //!
 //! Contents are encrypted on their way to the device and decrypted on their way back. Folios hold plaintext, so holes,
 //! unwritten blocks and the end of a file work as in other files. A block is encrypted as a whole, with zeros after the
@@ -64,56 +64,11 @@ impl Filesystem {
     pub(crate) fn encryption<'a>(&'a self, inode: &'a Arc<Inode>) -> CryptView<'a> {
         CryptView { fs: self, inode }
     }
-}
 
-/// Reading.
-impl CryptView<'_> {
-    fn crypt_of(&self, context: Context) -> Crypt {
-        self.crypt_as(context, self.inode.file_type() == Some(FileType::Regular))
-    }
-
-    /// As `Volume::crypt_of`, for the cipher of contents or the cipher of names.
-    fn crypt_as(&self, context: Context, is_contents: bool) -> Crypt {
-        let volume = self.fs.sb.lock().uuid();
-        let (policy, block_bits) = (context.policy, self.fs.geo.block_bits);
-        let unit_bits = match policy.unit_bits {
-            0 => Some(block_bits),
-            bits => Some(u32::from(bits)).filter(|bits| (9..=block_bits).contains(bits)),
-        };
-        let key = file_cipher(&self.fs.options.keys, &context, is_contents, &volume, self.inode.ino.0);
-        let key = key.and_then(|(cipher, vary)| match unit_bits {
-            Some(unit_bits) => Ok(FileKey { cipher, vary, block_bits, unit_bits, padding: policy.padding() }),
-            None => Err(NoKey::Unusable(format!("its policy has units of 2^{} bytes", policy.unit_bits))),
-        });
-        Crypt { context, key }
-    }
-}
-
-impl Volume {
-    /// Reads and decrypts a part of some blocks of the device. It begins at byte `within` of `block`, whose logical
-    /// number is `lblk`.
-    pub(crate) fn read_sealed(
-        &self,
-        key: &FileKey,
-        (lblk, block): (u32, BlockNr),
-        within: u64,
-        to: &mut [u8],
-    ) -> Result<()> {
-        let bits = self.geo.block_bits;
-        let mask = (1 << bits) - 1;
-        let at = block.0 << bits;
-        if within == 0 && to.len() & mask == 0 {
-            self.dev.read_at(at, to, BioFlags::empty())?;
-            key.apply(Way::Decrypt, lblk.into(), to);
-            return Ok(());
-        }
-        // Only whole blocks can be decrypted.
-        let end = (within as usize + to.len() + mask) & !mask;
-        let mut whole = AlignedBuf::zeroed(end);
-        self.dev.read_at(at, &mut whole, BioFlags::empty())?;
-        key.apply(Way::Decrypt, lblk.into(), &mut whole);
-        to.copy_from_slice(&whole[within as usize..within as usize + to.len()]);
-        Ok(())
+    /// Whether an encrypted inode lacks its key: its content cannot be read, or its names are shown in encrypted form.
+    pub fn lacks_key(&self, inode: &InodeRef) -> bool {
+        let _shared = inode.rw.read();
+        self.encryption(inode).file_key().is_err()
     }
 }
 
@@ -140,7 +95,7 @@ impl<'a> CryptView<'a> {
             })?;
         // This takes ranked locks, which must not be taken inside the cell: a second thread would wait for the first
         // one outside the order of locks. It makes the same value instead, and the first one stays.
-        let made = Box::new(self.crypt_of(context));
+        let made = Box::new(self.with_key(context));
         Ok(Some(self.inode.crypt.get_or_init(|| made)))
     }
 
@@ -185,39 +140,9 @@ impl<'a> CryptView<'a> {
             }),
         }
     }
-}
 
-impl Filesystem {
-    /// Whether an encrypted inode lacks its key: its content cannot be read, or its names are shown in encrypted form.
-    pub fn lacks_key(&self, inode: &InodeRef) -> bool {
-        let _shared = inode.rw.read();
-        self.encryption(inode).file_key().is_err()
-    }
-}
-
-/// Writing.
-impl CryptView<'_> {
-    /// Gives a new inode its context.
-    pub(crate) fn begin(&self, context: Context) {
-        self.inode.crypt.get_or_init(|| Box::new(self.crypt_of(context)));
-    }
-}
-
-impl Volume {
-    /// A context of this policy, with a nonce that no other file has. The nonce comes from the system's generator even
-    /// if the mount has a seed, because two files with the same nonce would have the same key.
-    fn fresh_context(&self, policy: Policy) -> Result<Context> {
-        let mut nonce = [0; NONCE_LEN];
-        match getrandom::fill(&mut nonce) {
-            Ok(()) => Ok(Context { policy, nonce }),
-            Err(_) => Err(Error::NotSupported("encryption on a host without random numbers")),
-        }
-    }
-}
-
-impl<'a> CryptView<'a> {
-    /// The run in the form that goes to the device: a copy in ciphertext if the inode is encrypted. The folios keep the
-    /// plaintext.
+    /// A run of the inode's dirty folios in the form that goes to the device: a copy in ciphertext if the inode is
+    /// encrypted. The folios keep the plaintext.
     pub(crate) fn sealed_run(&self, run: DirtyRun) -> Result<DirtyRun> {
         let Some(key) = self.file_key()? else { return Ok(run) };
         let DirtyRun { start, blocks, vecs } = run;
@@ -231,29 +156,8 @@ impl<'a> CryptView<'a> {
         Ok(DirtyRun { start, blocks, vecs: sealed.collect() })
     }
 
-    /// The context of a new inode of this kind in `dir`: the directory's policy, with a fresh nonce. `None` if the
-    /// inode is not encrypted.
-    ///
-    /// # Errors
-    /// The errors of [`CryptView::file_key`] for the directory: without its key, no names can be added to it.
-    pub(crate) fn new_context(&self, kind: Option<FileType>) -> Result<Option<Context>> {
-        let Some(crypt) = self.for_change()? else { return Ok(None) };
-        match may_be_encrypted(kind) {
-            true => Ok(Some(self.fs.fresh_context(crypt.context.policy)?)),
-            false => Ok(None),
-        }
-    }
-
-    /// The encryption of a directory for an operation that adds or replaces names; `None` if it is not encrypted.
-    fn for_change(&self) -> Result<Option<&'a Crypt>> {
-        if self.file_key()?.is_none() {
-            return Ok(None);
-        }
-        self.crypt()
-    }
-
     /// Checks that names can be added to the directory: if it is encrypted, the mount must have its key.
-    pub(crate) fn may_name(&self) -> Result<()> {
+    pub(crate) fn may_add_names(&self) -> Result<()> {
         self.file_key().map(drop)
     }
 
@@ -262,7 +166,7 @@ impl<'a> CryptView<'a> {
     ///
     /// # Errors
     /// [`Error::OtherPolicy`].
-    pub(crate) fn check_policies(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub(crate) fn check_policy(&self, inode: &Arc<Inode>) -> Result<()> {
         let Some(above) = self.crypt()? else { return Ok(()) };
         if !may_be_encrypted(inode.file_type()) {
             return Ok(());
@@ -271,5 +175,81 @@ impl<'a> CryptView<'a> {
             Some(own) if own.context.policy == above.context.policy => Ok(()),
             _ => Err(Error::OtherPolicy),
         }
+    }
+
+    /// The context of a new inode of this kind in the directory: the directory's policy, with a fresh nonce. `None` if
+    /// the inode is not encrypted.
+    ///
+    /// # Errors
+    /// As [`CryptView::file_key`]: without the directory's key, no names can be added to it.
+    pub(crate) fn new_context(&self, kind: Option<FileType>) -> Result<Option<Context>> {
+        if self.file_key()?.is_none() || !may_be_encrypted(kind) {
+            return Ok(None);
+        }
+        self.crypt()?.map(|crypt| fresh_context(crypt.context.policy)).transpose()
+    }
+
+    /// Gives a new inode its context.
+    pub(crate) fn set_context(&self, context: Context) {
+        self.inode.crypt.get_or_init(|| Box::new(self.with_key(context)));
+    }
+
+    /// The encryption by this context, with its key if the mount has it.
+    fn with_key(&self, context: Context) -> Crypt {
+        self.with_key_for(context, self.inode.file_type() == Some(FileType::Regular))
+    }
+
+    /// As [`CryptView::with_key`], with the cipher of contents or else that of names, whatever kind the inode is.
+    fn with_key_for(&self, context: Context, is_contents: bool) -> Crypt {
+        let volume = self.fs.sb.lock().uuid();
+        let (policy, block_bits) = (context.policy, self.fs.geo.block_bits);
+        let unit_bits = match policy.unit_bits {
+            0 => Some(block_bits),
+            bits => Some(u32::from(bits)).filter(|bits| (9..=block_bits).contains(bits)),
+        };
+        let key = file_cipher(&self.fs.options.keys, &context, is_contents, &volume, self.inode.ino.0);
+        let key = key.and_then(|(cipher, vary)| match unit_bits {
+            Some(unit_bits) => Ok(FileKey { cipher, vary, block_bits, unit_bits, padding: policy.padding() }),
+            None => Err(NoKey::Unusable(format!("its policy has units of 2^{} bytes", policy.unit_bits))),
+        });
+        Crypt { context, key }
+    }
+}
+
+impl Volume {
+    /// Reads and decrypts a part of some blocks of the device. It begins at byte `within` of `block`, whose logical
+    /// number is `lblk`.
+    pub(crate) fn read_sealed(
+        &self,
+        key: &FileKey,
+        (lblk, block): (u32, BlockNr),
+        within: u64,
+        to: &mut [u8],
+    ) -> Result<()> {
+        let bits = self.geo.block_bits;
+        let mask = (1 << bits) - 1;
+        let at = block.0 << bits;
+        if within == 0 && to.len() & mask == 0 {
+            self.dev.read_at(at, to, BioFlags::empty())?;
+            key.apply(Way::Decrypt, lblk.into(), to);
+            return Ok(());
+        }
+        // Only whole blocks can be decrypted.
+        let end = (within as usize + to.len() + mask) & !mask;
+        let mut whole = AlignedBuf::zeroed(end);
+        self.dev.read_at(at, &mut whole, BioFlags::empty())?;
+        key.apply(Way::Decrypt, lblk.into(), &mut whole);
+        to.copy_from_slice(&whole[within as usize..within as usize + to.len()]);
+        Ok(())
+    }
+}
+
+/// A context of this policy, with a nonce that no other file has. The nonce comes from the system's generator even if
+/// the mount has a seed, because two files with the same nonce would have the same key.
+fn fresh_context(policy: Policy) -> Result<Context> {
+    let mut nonce = [0; NONCE_LEN];
+    match getrandom::fill(&mut nonce) {
+        Ok(()) => Ok(Context { policy, nonce }),
+        Err(_) => Err(Error::NotSupported("encryption on a host without random numbers")),
     }
 }

@@ -12,8 +12,7 @@ use extant_ondisk::encryption::{Context, KeyName, Policy};
 use extant_ondisk::features::Incompat;
 use extant_ondisk::inode::InodeFlags;
 
-use super::CONTEXT;
-use crate::crypt::CryptView;
+use super::{CONTEXT, CryptView, fresh_context};
 use crate::dir_store::DirView;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
@@ -41,26 +40,27 @@ impl Volume {
 }
 
 impl CryptView<'_> {
+    /// Makes an empty directory encrypted. The caller holds its lock exclusively.
     fn encrypt_empty(&self, context: Context) -> Result<()> {
-        let _table = self.fs.inode_slot(self.inode.ino)?;
-        let credits = credits::create(DirView::new(self.fs, self.inode).add_credits());
-        self.fs.transact_whole(credits, |handle| {
+        let (fs, inode) = (self.fs, self.inode);
+        let _table = fs.inode_slot(inode.ino)?;
+        let credits = credits::create(DirView::new(fs, inode).add_credits());
+        fs.transact_whole(credits, |handle| {
             // Names stored in the inode are never encrypted.
-            if self.fs.is_inline(self.inode) {
-                self.fs.inline(self.inode).move_directory_out(handle)?;
+            if fs.is_inline(inode) {
+                fs.inline(inode).move_directory_out(handle)?;
             }
-            self.fs
-                .xattrs(self.inode)
-                .edit(handle, &Values::default(), |edit| xattr::set_stored(edit, CONTEXT, &context.encode()))?;
+            let stored = context.encode();
+            fs.xattrs(inode).edit(handle, &Values::default(), |edit| xattr::set_stored(edit, CONTEXT, &stored))?;
             {
-                let mut m = self.inode.meta.write();
+                let mut m = inode.meta.write();
                 m.desc.flags.insert(InodeFlags::ENCRYPT);
-                m.desc.ctime = self.fs.now();
+                m.desc.ctime = fs.now();
             }
-            self.inode.fresh.store(false, Ordering::Release);
-            self.begin(context);
-            let written = self.fs.write_inode(handle, self.inode);
-            self.fs.whole(handle, written)
+            inode.fresh.store(false, Ordering::Release);
+            self.set_context(context);
+            let written = fs.write_inode(handle, inode);
+            fs.whole(handle, written)
         })
     }
 }
@@ -110,10 +110,10 @@ impl Filesystem {
             if !DirView::new(self, dir).is_empty()? {
                 return Err(Error::NotEmpty);
             }
-            let context = self.fresh_context(policy)?;
+            let context = fresh_context(policy)?;
             // With an unusable key, nothing could be created in the directory.
             for is_contents in [false, true] {
-                self.encryption(dir).crypt_as(context, is_contents).key(dir.ino)?;
+                self.encryption(dir).with_key_for(context, is_contents).key(dir.ino)?;
             }
             self.encryption(dir).encrypt_empty(context)
         })?;

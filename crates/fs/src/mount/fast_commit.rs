@@ -44,6 +44,7 @@ use crate::map::{MapRoot, MapState, MapStore, NewNode, Progress, Shared};
 use crate::map_view::MapView;
 use crate::mount::draft::Draft;
 use crate::mount::mount_unlogged;
+use crate::mount::recover::read_orphan_file;
 use crate::ops::credits;
 use crate::ops::names::{add_dir_link, check_name, drop_dir_link};
 use crate::options::MountOptions;
@@ -180,7 +181,7 @@ impl<'a> Applier<'a> {
             orphans.insert(ino, dtime);
             next = (dtime != 0).then_some(InodeNr(dtime));
         }
-        if let Some(Some(file)) = unless_damaged(fs.read_orphan_file())? {
+        if let Some(Some(file)) = unless_damaged(read_orphan_file(fs))? {
             orphans.extend(file.used.into_iter().map(|(_, _, ino)| (ino, 0)));
         }
         Ok(Applier {
@@ -269,7 +270,7 @@ impl<'a> Applier<'a> {
         Ok(Some(inode))
     }
 
-    /// Linux: `ext4_fc_replay_add_range`.
+    /// Maps the blocks of a record to its file (Linux: `ext4_fc_replay_add_range`).
     fn add_range(&mut self, ino: InodeNr, add: &Extent) -> Result<()> {
         let Some(inode) = self.mapped(ino)? else { return Ok(()) };
         if add.end() > u64::from(inode.map.read().logical_end(self.fs.geo.block_size)) {
@@ -381,7 +382,7 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// Linux: `ext4_fc_replay_inode`.
+    /// Gives an inode the fields of a record (Linux: `ext4_fc_replay_inode`).
     fn inode(&mut self, ino: InodeNr, raw: &[u8]) -> Result<()> {
         let fs = self.fs;
         let size = fs.geo.inode_size;
@@ -724,9 +725,7 @@ impl Volume {
         }
         Ok(changed)
     }
-}
 
-impl Volume {
     /// Marks this inode number as used, unless it is already. Zeroes never-used slots that come into use with it
     /// (Linux: `ext4_mark_inode_used`).
     fn mark_inode_used(&self, ino: InodeNr, is_dir: bool) -> Result<()> {

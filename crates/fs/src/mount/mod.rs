@@ -51,7 +51,7 @@ use crate::journal_hooks::JournalHooks;
 use crate::lifecycle::Lifecycle;
 use crate::maps::Maps;
 use crate::mount::copies::Copies;
-use crate::mount::recover::{Use, clean_orphans, lend_journal, log_of, recover};
+use crate::mount::recover::{Use, clean_orphans, lend_journal, log_of, read_orphan_file, recover};
 use crate::mount::super_block::{check_after_replay, read_super_at};
 use crate::mount::unmount::Mounted;
 use crate::options::{CACHE_BYTES_MIN, COMMIT_INTERVAL_S, MountOptions, OnError};
@@ -234,7 +234,7 @@ fn begun(fs: Arc<Filesystem>, read_only: bool) -> Result<Arc<Filesystem>> {
 fn begin(fs: &Arc<Filesystem>, read_only: bool) -> Result<()> {
     if !read_only {
         // The kernel does not mount an image with a damaged orphan file. Nothing has been changed yet.
-        let orphan_file = fs.read_orphan_file().map_err(|e| {
+        let orphan_file = read_orphan_file(fs).map_err(|e| {
             e.advised("mount read-only (-o ro) to read the image, or let e2fsck make the orphan file anew")
         })?;
         fs.quotas.load(&**fs)?;

@@ -391,6 +391,34 @@ impl Recorded {
     }
 }
 
+/// The blocks of an orphan file that are used; a damaged map may have very many.
+const ORPHAN_BLOCKS_MAX: usize = 512;
+
+/// Reads the orphan file; `None` if there is none. Fails if one of its blocks is damaged (Linux:
+/// `ext4_init_orphan_info`).
+pub(super) fn read_orphan_file(fs: &Filesystem) -> Result<Option<OrphanFile>> {
+    let Some(ino) = fs.sb.lock().orphan_file() else { return Ok(None) };
+    let inode = fs.iget_own(ino).map_err(named_wrongly)?;
+    let seed = fs.geo.metadata_csum.then(|| fs.geo.seed.for_inode(ino, inode.generation));
+    let mut blocks = Vec::new();
+    let view = fs.map_view(&inode);
+    inode.map.read().walk(&view, LogicalBlock(0), |m| {
+        if let MapState::Written(start) = m.state {
+            blocks.extend((0..u64::from(m.len)).map(|i| BlockNr(start.0 + i)));
+        }
+        if blocks.len() <= ORPHAN_BLOCKS_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    blocks.truncate(ORPHAN_BLOCKS_MAX);
+    let mut used = Vec::new();
+    for (i, nr) in blocks.iter().enumerate() {
+        let buffer = fs.cache.get(*nr)?;
+        buffer.read(|b| orphan::verify(b, *nr, seed))?;
+        buffer.set_verified();
+        buffer.read(|b| used.extend(orphan::used_slots(b).map(|(slot, ino)| (i as u32, slot as u32, ino))));
+    }
+    Ok(Some(OrphanFile { seed, blocks, used }))
+}
+
 /// Returns `None` for damage, which is recorded.
 fn unless_damaged<T>(fs: &Filesystem, r: Result<T>) -> Result<Option<T>> {
     match r {
@@ -399,33 +427,6 @@ fn unless_damaged<T>(fs: &Filesystem, r: Result<T>) -> Result<Option<T>> {
             Ok(None)
         }
         r => r.map(Some),
-    }
-}
-
-impl Filesystem {
-    /// Reads the orphan file; `None` if there is none. Fails if one of its blocks is damaged (Linux:
-    /// `ext4_init_orphan_info`).
-    pub(crate) fn read_orphan_file(&self) -> Result<Option<OrphanFile>> {
-        let Some(ino) = self.sb.lock().orphan_file() else { return Ok(None) };
-        let inode = self.iget_own(ino).map_err(named_wrongly)?;
-        let seed = self.geo.metadata_csum.then(|| self.geo.seed.for_inode(ino, inode.generation));
-        let mut blocks = Vec::new();
-        let view = self.map_view(&inode);
-        inode.map.read().walk(&view, LogicalBlock(0), |m| {
-            if let MapState::Written(start) = m.state {
-                blocks.extend((0..u64::from(m.len)).map(|i| BlockNr(start.0 + i)));
-            }
-            if blocks.len() <= 512 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        blocks.truncate(512);
-        let mut used = Vec::new();
-        for (i, nr) in blocks.iter().enumerate() {
-            let buffer = self.cache.get(*nr)?;
-            buffer.read(|b| orphan::verify(b, *nr, seed))?;
-            buffer.set_verified();
-            buffer.read(|b| used.extend(orphan::used_slots(b).map(|(slot, ino)| (i as u32, slot as u32, ino))));
-        }
-        Ok(Some(OrphanFile { seed, blocks, used }))
     }
 }
 

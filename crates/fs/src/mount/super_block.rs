@@ -3,12 +3,14 @@
 //!
 //! [`extant_ondisk::features`] decides what the features allow; this module applies that to the mount.
 //!
-//! What it does not do: choose among copies ([`crate::mount::copies`]), or change the superblock under a handle
-//! ([`Volume::modify_superblock`]).
+//! Main functions: [`check_after_replay`], [`write_super`]; [`Volume::mark_mounted`]; [`Volume::modify_superblock`] for
+//! changes under a handle.
+//!
+//! What it does not do: choose among copies ([`crate::mount::copies`]).
 //!
 //! # Locking
-//! [`write_super`] takes no lock; its callers ensure that no transaction holds the block. The methods of [`Filesystem`]
-//! take `superblock` (75).
+//! [`write_super`] takes no lock; its callers ensure that no transaction holds the block. The methods take `superblock`
+//! (75).
 
 use std::sync::Arc;
 
@@ -72,22 +74,6 @@ fn write_super_with(dev: &dyn BlockDevice, sb: &SuperBlock, place: (BlockNr, usi
 }
 
 impl Volume {
-    /// Marks the image as in use, durably, before the first change.
-    pub(crate) fn mark_in_use(&self, sb: &mut SuperBlock) -> Result<()> {
-        if self.has_log {
-            sb.set_needs_recovery(true);
-        } else {
-            let state = sb.state().difference(FsState::VALID);
-            sb.set_state(state);
-        }
-        if sb.orphan_file().is_some() && self.has_log {
-            sb.set_orphan_present(true);
-        }
-        // No later write may become durable before this one. A single flush covers it and all earlier writes.
-        write_super_with(&*self.dev, sb, self.sb_place, BioFlags::empty())?;
-        Ok(self.dev.flush()?)
-    }
-
     /// Records the mount in the superblock (count, time, mount point), and marks the image as in use.
     pub(crate) fn mark_mounted(&self) -> Result<()> {
         let mut sb = self.sb.lock();
@@ -105,6 +91,33 @@ impl Volume {
         let at = self.sb_place.1;
         let mut inner = buffer.lock();
         sb.encode_into(&mut Arc::make_mut(&mut inner.data)[at..at + SUPERBLOCK_SIZE]);
+        Ok(())
+    }
+
+    /// Marks the image as in use, durably, before the first change.
+    pub(crate) fn mark_in_use(&self, sb: &mut SuperBlock) -> Result<()> {
+        if self.has_log {
+            sb.set_needs_recovery(true);
+        } else {
+            let state = sb.state().difference(FsState::VALID);
+            sb.set_state(state);
+        }
+        if sb.orphan_file().is_some() && self.has_log {
+            sb.set_orphan_present(true);
+        }
+        // No later write may become durable before this one. A single flush covers it and all earlier writes.
+        write_super_with(&*self.dev, sb, self.sb_place, BioFlags::empty())?;
+        Ok(self.dev.flush()?)
+    }
+
+    /// Changes the superblock under `handle`. 1 credit.
+    pub(crate) fn modify_superblock(&self, handle: &mut Handle, f: impl FnOnce(&mut SuperBlock)) -> Result<()> {
+        let buffer = self.cache.get(self.sb_place.0)?;
+        handle.set_opaque();
+        let mut sb = self.sb.lock();
+        f(&mut sb);
+        let at = self.sb_place.1;
+        handle.modify(&buffer, BufKind::Table, |b| sb.encode_into(&mut b[at..at + 1024]));
         Ok(())
     }
 }
@@ -129,18 +142,5 @@ impl Filesystem {
             sb.set_state(state);
         }
         sb
-    }
-}
-
-impl Volume {
-    /// Changes the superblock under `handle`. 1 credit.
-    pub(crate) fn modify_superblock(&self, handle: &mut Handle, f: impl FnOnce(&mut SuperBlock)) -> Result<()> {
-        let buffer = self.cache.get(self.sb_place.0)?;
-        handle.set_opaque();
-        let mut sb = self.sb.lock();
-        f(&mut sb);
-        let at = self.sb_place.1;
-        handle.modify(&buffer, BufKind::Table, |b| sb.encode_into(&mut b[at..at + 1024]));
-        Ok(())
     }
 }

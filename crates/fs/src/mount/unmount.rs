@@ -20,7 +20,7 @@ use crate::mount::borrow;
 use crate::mount::mmp::THREAD;
 use crate::mount::super_block::write_super;
 use crate::ops::sync::Barrier;
-use crate::ops::volume::Freeze;
+use crate::ops::volume::Freezer;
 use crate::volume::Volume;
 
 /// A mount, and the obligation to end it: dropping it unmounts the file system. Parts of a program may share the file
@@ -95,7 +95,7 @@ impl Ending<'_> {
         let mut result = Ok(());
         if self.fs.borrowed && self.fs.lifecycle.now().access == Access::Remounted {
             // The journal must not stay in the image, so make the mount writable again to remove it.
-            result = Freeze::of(self.fs).make_writable();
+            result = Freezer::new(self.fs).make_writable();
         }
         let writable = !self.fs.is_read_only();
         if !writable {
@@ -166,9 +166,9 @@ impl Ending<'_> {
             return;
         }
         let mut ended = self.fs.lifecycle.exclusive();
-        // This comes before changes continue that wait at the gate or for a handle. Nothing is marked on the device. If
-        // the mount was frozen, the next one finds the device clean. If the mount had failed, errors that are found
-        // later are not recorded.
+        // The transition comes first, because changes that wait at the gate or for a handle continue below. Nothing is
+        // marked on the device: if the mount was frozen, the next one finds the device clean, and if it had failed,
+        // errors that are found later are not recorded.
         if !self.fs.lifecycle.cut_off(&cut()) {
             return;
         }
@@ -217,7 +217,7 @@ impl Filesystem {
             return how.clone();
         }
         if frozen {
-            Freeze::of(self).thaw_device();
+            Freezer::new(self).thaw_device();
         }
         let result = Ending { fs: self }.write_and_close();
         self.lifecycle.go(Transition::End);

@@ -1,5 +1,9 @@
 //! getattr and setattr.
 //!
+//! Main functions: [`Filesystem::getattr`], [`Filesystem::setattr`]. Main type: [`SetAttr`].
+//!
+//! What it does not do: change flags (`flags.rs`), or check permissions.
+//!
 //! # Locking
 //! `inode` exclusively for setattr.
 
@@ -78,6 +82,7 @@ impl SetAttr {
 }
 
 impl Operation<'_> {
+    /// One attempt of [`Filesystem::setattr`].
     fn set_attributes(&self, inode: &InodeRef, set: &SetAttr) -> Result<()> {
         let _exclusive = inode.rw.write();
         for change in set.changes() {
@@ -100,26 +105,9 @@ impl Operation<'_> {
         }
         // Reading the inode's block can fail, so it comes before the first change, including the change of size.
         let _table = self.fs.hold_slots([inode])?;
-        let resized = match set.size {
-            Some(size) => {
-                match inode.file_type() {
-                    Some(FileType::Regular) => {}
-                    Some(FileType::Directory) => return Err(Error::IsDirectory),
-                    _ => return Err(Error::Invalid("size of a special file")),
-                }
-                if set.kill_privileges {
-                    self.fs.content(inode).kill_privileges()?;
-                }
-                // Setting the same size still frees blocks that were preallocated past the end.
-                let cluster_bits = self.fs.geo.block_bits + self.fs.geo.cluster_bits;
-                let units = size.div_ceil(1 << cluster_bits) << (cluster_bits - 9);
-                if size != inode.size() || self.fs.is_left_behind(inode) || units < inode.meta.read().desc.blocks {
-                    self.fs.content(inode).truncate(size)?;
-                }
-                true
-            }
-            None => false,
-        };
+        if let Some(size) = set.size {
+            self.set_size(inode, size, set.kill_privileges)?;
+        }
         let chmod = set.mode.is_some_and(|m| m & 0o7777 != inode.mode() & 0o7777);
         let mut values = Values::default();
         if let Some(mode) = set.mode.filter(|_| chmod) {
@@ -156,7 +144,7 @@ impl Operation<'_> {
                 if chown && set.mode.is_none() && FileType::from_mode(d.mode) != Some(FileType::Directory) {
                     d.mode &= !privileges(d.mode);
                 }
-                if resized {
+                if set.size.is_some() {
                     d.mtime = now;
                 }
                 set.apply_times(d, now);
@@ -165,6 +153,26 @@ impl Operation<'_> {
             set_file_described(handle, inode);
             self.fs.whole(handle, written)
         })
+    }
+
+    /// Sets the size of a file. The caller holds its lock exclusively, and sets the times.
+    fn set_size(&self, inode: &InodeRef, size: u64, kill_privileges: bool) -> Result<()> {
+        match inode.file_type() {
+            Some(FileType::Regular) => {}
+            Some(FileType::Directory) => return Err(Error::IsDirectory),
+            _ => return Err(Error::Invalid("size of a special file")),
+        }
+        let content = self.fs.content(inode);
+        if kill_privileges {
+            content.kill_privileges()?;
+        }
+        // Setting the same size still frees blocks that were preallocated past the end.
+        let cluster_bits = self.fs.geo.block_bits + self.fs.geo.cluster_bits;
+        let units = size.div_ceil(1 << cluster_bits) << (cluster_bits - 9);
+        if size != inode.size() || content.is_left_behind() || units < inode.meta.read().desc.blocks {
+            content.truncate(size)?;
+        }
+        Ok(())
     }
 }
 

@@ -1,8 +1,8 @@
 //! Finding the purpose of a block, for example to find the file that a bad sector belongs to (debugfs: icheck).
 //!
 //! Main functions: [`Filesystem::block_use`], which recognizes the file system's own structures and free space;
-//! [`Maps::part_in`], which decides whether a block belongs to an inode. There is no map from blocks to inodes,
-//! so a caller that looks for a file must try each inode.
+//! [`Maps::part_in`], which decides whether a block belongs to an inode. There is no map from blocks to inodes, so a
+//! caller that looks for a file must try each inode.
 //!
 //! # Locking
 //! `part_in` takes `inode`, shared.

@@ -35,7 +35,6 @@ use crate::ops::flags::Change;
 use crate::ops::names::{S_ISGID, add_dir_link, check_name};
 use crate::quota::NewInode;
 use crate::reserve::Caller;
-use crate::volume::Volume;
 use crate::xattr::{self, AclKind};
 use crate::xattr_store::Values;
 
@@ -91,6 +90,15 @@ impl NewNode<'_> {
     pub fn symlink(target: &[u8]) -> NewNode<'_> {
         NewNode { mode: FileType::Symlink.mode_bits() | 0o777, rdev: None, target: Some(target) }
     }
+
+    /// Checks that the target, if there is one, can be stored.
+    fn check_target(&self, block_size: u32) -> Result<()> {
+        match self.target {
+            Some([]) => Err(Error::NotFound),
+            Some(target) if target.len() >= block_size as usize => Err(Error::NameTooLong),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The attributes of a directory that new inodes can inherit.
@@ -135,16 +143,6 @@ fn inherit(parent: &Parent<'_>, mode: u16, cred: Cred) -> Inherited {
     }
 }
 
-impl Volume {
-    fn check_target(&self, target: Option<&[u8]>) -> Result<()> {
-        match target {
-            Some([]) => Err(Error::NotFound),
-            Some(t) if t.len() >= self.geo.block_size as usize => Err(Error::NameTooLong),
-            _ => Ok(()),
-        }
-    }
-}
-
 impl Filesystem {
     /// Creates `node` as `name` in `dir`.
     ///
@@ -157,7 +155,7 @@ impl Filesystem {
         let op = Operation::begin(self)?;
         dir.check_dir()?;
         check_name(name)?;
-        self.check_target(node.target)?;
+        node.check_target(self.geo.block_size)?;
         let made = op.retry_no_space(|| op.create_once(dir, name, node, cred));
         self.budget.relieve();
         if made.is_ok() {
@@ -176,7 +174,7 @@ impl Filesystem {
         op.retry_no_space(|| {
             let _shared = dir.rw.read();
             dir.may_change(Change::AddEntry)?;
-            self.encryption(dir).may_name()?;
+            self.encryption(dir).may_add_names()?;
             let _new = op.admit_new(dir, NewNode::file(mode), cred)?;
             let values = op.inherited_values(dir, NewNode::file(mode), cred)?;
             self.transact_whole(credits::NEW_INODE + values.credits, |handle| {
@@ -200,7 +198,7 @@ impl Operation<'_> {
             }
         }
         dir.may_change(Change::AddEntry)?;
-        self.fs.encryption(dir).may_name()?;
+        self.fs.encryption(dir).may_add_names()?;
         let view = DirView::new(self.fs, dir);
         if is_dir && !dir.may_link_dir(&view) {
             return Err(Error::TooManyLinks);
@@ -306,7 +304,7 @@ impl Operation<'_> {
         let inode = self.place_new(handle, ino, fresh, desc)?;
         if let Some(context) = context {
             inode.meta.write().desc.flags.insert(InodeFlags::ENCRYPT);
-            self.fs.encryption(&inode).begin(context);
+            self.fs.encryption(&inode).set_context(context);
         }
         let filled = (|| {
             // The context comes first. If there is too little room in the inode, the other attributes go to a block,

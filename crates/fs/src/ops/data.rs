@@ -6,6 +6,10 @@
 //! without a copy. That suits large writes, and overwrites if the device itself caches (an image file without
 //! O_DIRECT).
 //!
+//! Main functions: [`Filesystem::read`], [`Filesystem::write`].
+//!
+//! What it does not do: fill or empty folios (`pages.rs`), or choose blocks (`mapping.rs`).
+//!
 //! # Locking
 //! Writers hold `inode` (20) exclusively and readers hold it shared, across the I/O. Blocks are looked up under `map`
 //! (50); the extent-status cache changes only under that lock.
@@ -60,22 +64,6 @@ impl Volume {
 }
 
 impl Maps {
-    /// Whether every block of the range is mapped and written, so that an overwrite needs no metadata.
-    fn all_written(&self, inode: &Arc<Inode>, pos: u64, len: u64) -> Result<bool> {
-        let bits = self.geo.block_bits;
-        let (mut lblk, last) = ((pos >> bits) as u32, ((pos + len - 1) >> bits) as u32);
-        loop {
-            let (n, state) = self.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
-            if !matches!(state, EsState::Written(_)) {
-                return Ok(false);
-            }
-            if n > last - lblk {
-                return Ok(true);
-            }
-            lblk += n;
-        }
-    }
-
     /// Writes whole blocks (the last may end with the file): allocates the missing ones, then writes from the caller's
     /// memory. Returns how much was written before space ran out; the size is then where the data ends.
     fn write_through(&self, inode: &Arc<Inode>, pos: u64, data: &[u8]) -> Result<usize> {
@@ -141,52 +129,14 @@ impl Maps {
 }
 
 impl ContentView<'_> {
-    /// As [`ContentView::write_once`]. The caller holds the inode's lock exclusively, and the range is within the
-    /// format's limits.
-    fn write_locked(&self, pos: u64, data: &[u8]) -> Result<(usize, u64)> {
-        if self.fs.inline(self.inode).write(pos, data)? {
-            return Ok((data.len(), 0));
-        }
-        let bs = u64::from(self.fs.geo.block_size);
-        let old = self.inode.size();
-        let end = pos + data.len() as u64;
-        self.prepare_end(pos)?;
-        let aligned = pos.is_multiple_of(bs) && (end.is_multiple_of(bs) || end >= old);
-        let through = match self.fs.options.write_through_bytes {
-            // The plaintext of an encrypted file exists only in folios.
-            Some(min)
-                if aligned
-                    && self.inode.crypt.get().is_none()
-                    && !self.inode.pages.overlaps(pos, data.len() as u64) =>
-            {
-                data.len() as u64 >= min || self.fs.all_written(self.inode, pos, data.len() as u64)?
-            }
-            _ => false,
-        };
-        if through {
-            self.fs.stats.writes_through.inc();
-            if !self.inode.pages.is_empty() && self.inode.meta.read().desc.size < end {
-                // The size on disk must not advance past data that waits to be written.
-                self.write_and_wait();
-            }
-            // [`ContentView::prepare_end`] has already handled the end of the file.
-            self.prepare_size(pos.min(old))?;
-            Ok((self.fs.write_through(self.inode, pos, data)?, 0))
-        } else {
-            self.fs.stats.writes_delayed.inc();
-            self.write_delayed(pos, data)
-        }
-    }
-}
-
-impl ContentView<'_> {
-    /// Returns the number of bytes written, and the bytes of blocks that became dirty.
+    /// As [`Filesystem::write`], but does not wait if much data is dirty. Also returns the bytes of blocks that became
+    /// dirty.
     pub(crate) fn write(&self, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
         let op = Operation::begin(self.fs)?;
         if self.inode.file_type() != Some(FileType::Regular) {
             return Err(if self.inode.is_dir() { Error::IsDirectory } else { Error::Invalid("not a regular file") });
         }
-        let max = self.fs.max_size(self.inode);
+        let max = self.max_size();
         if pos >= max && !data.is_empty() {
             return Err(Error::FileTooBig);
         }
@@ -213,10 +163,11 @@ impl ContentView<'_> {
     /// Writes as much as there is space for at once, at least one byte. Returns the number of bytes written, and the
     /// bytes of blocks that became dirty.
     fn write_once(&self, pos: u64, data: &[u8], flags: WriteFlags) -> Result<(usize, u64)> {
-        let _exclusive = self.inode.rw.write();
-        let appends = flags.from_cache || pos >= self.inode.size();
-        self.inode.may_change(if appends { Change::Append } else { Change::Write })?;
-        self.fs.encryption(self.inode).file_key()?;
+        let (fs, inode) = (self.fs, self.inode);
+        let _exclusive = inode.rw.write();
+        let appends = flags.from_cache || pos >= inode.size();
+        inode.may_change(if appends { Change::Append } else { Change::Write })?;
+        fs.encryption(inode).file_key()?;
         if flags.kill_privileges {
             self.kill_privileges()?;
         } else if flags.kill_capabilities {
@@ -224,15 +175,65 @@ impl ContentView<'_> {
         }
         let written = self.write_locked(pos, data)?;
         if !flags.keep_times {
-            let now = self.fs.now();
-            let mut m = self.inode.meta.write();
+            let now = fs.now();
+            let mut m = inode.meta.write();
             m.desc.mtime = now;
             m.desc.ctime = now;
             m.lazy_times = true;
             drop(m);
-            self.fs.writeback.note_dirty(self.inode.ino, self.inode, 0);
+            fs.writeback.note_dirty(inode.ino, inode, 0);
         }
         Ok(written)
+    }
+
+    /// As [`ContentView::write_once`]. The caller holds the inode's lock exclusively, and the range is within the
+    /// format's limits.
+    fn write_locked(&self, pos: u64, data: &[u8]) -> Result<(usize, u64)> {
+        let (fs, inode) = (self.fs, self.inode);
+        if fs.inline(inode).write(pos, data)? {
+            return Ok((data.len(), 0));
+        }
+        let bs = u64::from(fs.geo.block_size);
+        let old = inode.size();
+        let end = pos + data.len() as u64;
+        self.prepare_end(pos)?;
+        let aligned = pos.is_multiple_of(bs) && (end.is_multiple_of(bs) || end >= old);
+        let through = match fs.options.write_through_bytes {
+            // The plaintext of an encrypted file exists only in folios.
+            Some(min) if aligned && inode.crypt.get().is_none() && !inode.pages.overlaps(pos, data.len() as u64) => {
+                data.len() as u64 >= min || self.all_written(pos, data.len() as u64)?
+            }
+            _ => false,
+        };
+        if through {
+            fs.stats.writes_through.inc();
+            if !inode.pages.is_empty() && inode.meta.read().desc.size < end {
+                // The size on disk must not advance past data that waits to be written.
+                self.write_and_wait();
+            }
+            // [`ContentView::prepare_end`] has already handled the end of the file.
+            self.prepare_size(pos.min(old))?;
+            Ok((fs.write_through(inode, pos, data)?, 0))
+        } else {
+            fs.stats.writes_delayed.inc();
+            self.write_delayed(pos, data)
+        }
+    }
+
+    /// Whether every block of the range is mapped and written, so that an overwrite needs no metadata.
+    fn all_written(&self, pos: u64, len: u64) -> Result<bool> {
+        let bits = self.fs.geo.block_bits;
+        let (mut lblk, last) = ((pos >> bits) as u32, ((pos + len - 1) >> bits) as u32);
+        loop {
+            let (n, state) = self.fs.status(self.inode, LogicalBlock(lblk), last - lblk + 1)?;
+            if !matches!(state, EsState::Written(_)) {
+                return Ok(false);
+            }
+            if n > last - lblk {
+                return Ok(true);
+            }
+            lblk += n;
+        }
     }
 }
 

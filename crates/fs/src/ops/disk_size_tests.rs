@@ -91,7 +91,7 @@ impl World {
         };
         let all = [
             (Waiting, f.pages.dirty_bytes() > 0),
-            (Lost, memory > 0 && fs.is_left_behind(f)),
+            (Lost, memory > 0 && fs.content(f).is_left_behind()),
             (Stale, is_stale()),
             (CutOff, fs.orphans.is_cut_short(f.ino)),
             (Blocks, blocks * 512 > memory.next_multiple_of(BLOCK)),

@@ -1,5 +1,9 @@
 //! fallocate(2): preallocation, holes, zeros.
 //!
+//! Main function: [`Filesystem::fallocate`].
+//!
+//! What it does not do: choose or map blocks (`mapping.rs`).
+//!
 //! # Locking
 //! `inode`, exclusively; `inode writeback` (25) while blocks change under folios.
 
@@ -8,14 +12,13 @@ use extant_ondisk::inode::FileType;
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeRef};
+use crate::inode::InodeRef;
 use crate::operation::Operation;
 use crate::ops::credits;
 use crate::ops::disk_size::Move;
 use crate::ops::flags::Change;
 use crate::ops::mapping::LAST_BLOCK;
 use crate::ops::pages::ContentView;
-use crate::volume::Volume;
 use extant_es::EsState;
 
 /// The operation of fallocate(2).
@@ -35,33 +38,25 @@ pub enum FallocateMode {
     },
 }
 
-impl Volume {
-    /// The whole blocks of the range: the first, and one past the last. The block with the end of the file counts as
-    /// whole if the range reaches the end.
-    pub(super) fn whole_blocks(&self, inode: &Inode, pos: u64, end: u64) -> (u64, u64) {
-        let bs = 1u64 << self.geo.block_bits;
-        let stop = if end >= inode.size() { end.div_ceil(bs) } else { end / bs };
-        (pos.div_ceil(bs), stop.min(u64::from(LAST_BLOCK.0) + 1))
-    }
-}
-
 impl ContentView<'_> {
-    pub(super) fn preallocate(&self, pos: u64, end: u64, keep_size: bool) -> Result<()> {
-        let bits = self.fs.geo.block_bits;
+    /// Allocates unwritten blocks for the holes of the range. The size grows to its end, unless `keep_size` is set.
+    fn preallocate(&self, pos: u64, end: u64, keep_size: bool) -> Result<()> {
+        let (fs, inode) = (self.fs, self.inode);
+        let bits = fs.geo.block_bits;
         // Linux: `ext4_fallocate` compares with `i_disksize`.
-        let grows = !keep_size && (end > self.inode.size() || self.fs.is_left_behind(self.inode));
+        let grows = !keep_size && (end > inode.size() || self.is_left_behind());
         if grows {
             self.prepare_size(end)?;
         }
         let mut lblk = (pos >> bits) as u32;
         let last = ((end - 1) >> bits).min(u64::from(LAST_BLOCK.0)) as u32;
         while lblk <= last {
-            let (n, state) = self.fs.status(self.inode, LogicalBlock(lblk), last - lblk + 1)?;
+            let (n, state) = fs.status(inode, LogicalBlock(lblk), last - lblk + 1)?;
             let n = if state == EsState::Hole {
                 let n = n.min(1 << 15);
-                self.fs.transact(self.fs.allocate_credits(self.inode, n), |handle| {
-                    let got = self.fs.preallocate_range(handle, self.inode, LogicalBlock(lblk), n)?;
-                    self.fs.write_inode_data(handle, self.inode)?;
+                fs.transact(fs.allocate_credits(inode, n), |handle| {
+                    let got = fs.preallocate_range(handle, inode, LogicalBlock(lblk), n)?;
+                    fs.write_inode_data(handle, inode)?;
                     Ok(got)
                 })?
             } else {
@@ -70,16 +65,44 @@ impl ContentView<'_> {
             lblk = lblk.saturating_add(n);
         }
         if grows {
-            self.fs.transact(credits::DISK_SIZE, |handle| self.fs.move_size(handle, self.inode, end, Move::AtLeast))?;
+            fs.transact(credits::DISK_SIZE, |handle| fs.move_size(handle, inode, end, Move::AtLeast))?;
         }
         Ok(())
     }
 
+    /// Makes a hole of the range. Its whole blocks are freed, and the rest is filled with zeros.
+    fn punch(&self, pos: u64, end: u64) -> Result<()> {
+        let (fs, inode) = (self.fs, self.inode);
+        let size = inode.size();
+        self.zero_edges(pos, end)?;
+        let (first, stop) = self.whole_blocks(pos, end);
+        if first >= stop {
+            return Ok(());
+        }
+        // Pending appends must not leave the size on disk before blocks that remain mapped after the hole.
+        let raise = size.min(end);
+        self.prepare_size(raise)?;
+        let _wb = inode.wb.lock();
+        inode.writes.wait(); // as in `drop_pages`
+        let removed = fs.remove_blocks(inode, LogicalBlock(first as u32), LogicalBlock((stop - 1) as u32));
+        self.drop_unwritten_pages(first, stop, removed.is_ok());
+        let mut handle = removed?;
+        let r = if inode.meta.read().desc.size < raise {
+            let credits = fs.with_quota_credits(credits::DISK_SIZE);
+            let enough = handle.has_credits(credits);
+            let room = if enough { Ok(()) } else { handle.restart(credits).map_err(Error::from) };
+            room.and_then(|()| fs.move_size(&mut handle, inode, raise, Move::AtLeast))
+        } else {
+            Ok(())
+        };
+        fs.end(handle, r)
+    }
+
     /// Zeros a range without writing zeros. Its whole blocks become unwritten, and holes get unwritten blocks. Only
     /// partial blocks at its ends are written (Linux: `ext4_zero_range`).
-    pub(super) fn zero_range(&self, pos: u64, end: u64, keep_size: bool) -> Result<()> {
+    fn zero_range(&self, pos: u64, end: u64, keep_size: bool) -> Result<()> {
         self.zero_edges(pos, end)?;
-        let (first, stop) = self.fs.whole_blocks(self.inode, pos, end);
+        let (first, stop) = self.whole_blocks(pos, end);
         if first < stop {
             let size = self.inode.size().min(end);
             self.prepare_size(size)?;
@@ -93,7 +116,7 @@ impl ContentView<'_> {
     }
 
     /// Writes zeros to the partial blocks at the ends of the range, within the file.
-    pub(super) fn zero_edges(&self, pos: u64, end: u64) -> Result<()> {
+    fn zero_edges(&self, pos: u64, end: u64) -> Result<()> {
         let bs = 1u64 << self.fs.geo.block_bits;
         let size = self.inode.size();
         let data_end = end.min(size);
@@ -116,36 +139,18 @@ impl ContentView<'_> {
         Ok(())
     }
 
-    pub(super) fn punch(&self, pos: u64, end: u64) -> Result<()> {
-        let size = self.inode.size();
-        self.zero_edges(pos, end)?;
-        let (first, stop) = self.fs.whole_blocks(self.inode, pos, end);
-        if first >= stop {
-            return Ok(());
-        }
-        // Pending appends must not leave the size on disk before blocks that remain mapped after the hole.
-        let raise = size.min(end);
-        self.prepare_size(raise)?;
-        let _wb = self.inode.wb.lock();
-        self.inode.writes.wait(); // as in `drop_pages`
-        let removed = self.fs.remove_blocks(self.inode, LogicalBlock(first as u32), LogicalBlock((stop - 1) as u32));
-        self.drop_unwritten_pages(first, stop, removed.is_ok());
-        let mut handle = removed?;
-        let r = if self.inode.meta.read().desc.size < raise {
-            let credits = self.fs.with_quota_credits(credits::DISK_SIZE);
-            let enough = handle.has_credits(credits);
-            let room = if enough { Ok(()) } else { handle.restart(credits).map_err(Error::from) };
-            room.and_then(|()| self.fs.move_size(&mut handle, self.inode, raise, Move::AtLeast))
-        } else {
-            Ok(())
-        };
-        self.fs.end(handle, r)
+    /// The whole blocks of the range: the first, and one past the last. The block with the end of the file counts as
+    /// whole if the range reaches the end.
+    fn whole_blocks(&self, pos: u64, end: u64) -> (u64, u64) {
+        let bs = 1u64 << self.fs.geo.block_bits;
+        let stop = if end >= self.inode.size() { end.div_ceil(bs) } else { end / bs };
+        (pos.div_ceil(bs), stop.min(u64::from(LAST_BLOCK.0) + 1))
     }
 
     /// As `Writeback::drop_pages`, for blocks whose content an operation removes. If the operation failed half-way
     /// (not `all`), blocks that are still written keep their content in memory, because the device may have older
     /// content.
-    pub(super) fn drop_unwritten_pages(&self, from: u64, to: u64, all: bool) {
+    fn drop_unwritten_pages(&self, from: u64, to: u64, all: bool) {
         let mut at = from;
         while at < to {
             let n = if all {
@@ -187,7 +192,7 @@ impl Filesystem {
         if !extents && mode != FallocateMode::PunchHole {
             return Err(Error::NotSupported("preallocation without extents"));
         }
-        if mode != FallocateMode::PunchHole && end > self.max_size(inode) {
+        if mode != FallocateMode::PunchHole && end > self.content(inode).max_size() {
             return Err(Error::FileTooBig);
         }
         let carve = || {
@@ -198,10 +203,11 @@ impl Filesystem {
             let _table = self.hold_slots([inode])?;
             self.inline(inode).move_out()?;
             self.check_form(inode)?;
+            let content = self.content(inode);
             match mode {
-                FallocateMode::Allocate { keep_size } => self.content(inode).preallocate(pos, end, keep_size)?,
-                FallocateMode::PunchHole => self.content(inode).punch(pos, end.min(self.max_size(inode)))?,
-                FallocateMode::ZeroRange { keep_size } => self.content(inode).zero_range(pos, end, keep_size)?,
+                FallocateMode::Allocate { keep_size } => content.preallocate(pos, end, keep_size)?,
+                FallocateMode::PunchHole => content.punch(pos, end.min(content.max_size()))?,
+                FallocateMode::ZeroRange { keep_size } => content.zero_range(pos, end, keep_size)?,
             }
             let now = self.now();
             self.transact(credits::INODE, |handle| self.stamp(handle, inode, now))

@@ -1,8 +1,8 @@
 //! Inode flags: the changes that they forbid, the durability that they demand, and the rules for setting them
 //! (chattr(1), FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR).
 //!
-//! [`Inode::may_change`] alone decides which changes immutable and append-only allow. Every operation passes its
-//! kind to it as a [`Change`]. The rules are those of Linux, where the checks are spread over the VFS (`may_delete`,
+//! [`Inode::may_change`] alone decides which changes immutable and append-only allow. Every operation passes its kind
+//! to it as a [`Change`]. The rules are those of Linux, where the checks are spread over the VFS (`may_delete`,
 //! `may_create`, `may_setattr`, `vfs_fallocate`, `xattr_permission`, `may_open`) and ext4.
 //!
 //! What it does not do: check permissions by mode and owner. The caller checks them (under FUSE, the kernel does).
@@ -118,6 +118,11 @@ impl DirView<'_> {
 }
 
 impl Inode {
+    /// The project; 0 if inodes have no room for one.
+    pub fn project(&self) -> u32 {
+        self.meta.read().desc.projid
+    }
+
     /// Checks that the inode's flags allow the change; [`Error::NotPermitted`] if not.
     pub(crate) fn may_change(&self, change: Change) -> Result<()> {
         let flags = self.meta.read().desc.flags;
@@ -141,13 +146,6 @@ impl Inode {
             return Err(Error::OtherProject);
         }
         Ok(())
-    }
-}
-
-impl Inode {
-    /// The project; 0 if inodes have no room for one.
-    pub fn project(&self) -> u32 {
-        self.meta.read().desc.projid
     }
 }
 

@@ -1,6 +1,8 @@
 //! Where data of a file should go.
 //!
-//! Main function: [`Volume::goal_behind`]. The allocator's policies start from this goal.
+//! Main function: [`Volume::goal_behind`].
+//!
+//! What it does not do: choose blocks. The allocator's policies do, and start from this goal.
 //!
 //! # Locking
 //! None of its own.
@@ -14,7 +16,8 @@ use crate::volume::Volume;
 use crate::writeback::batch::WritebackReason;
 
 impl Volume {
-    /// The goal of data that follows the block `before`, and the flags of its request.
+    /// The goal of data that follows the block `before`, and the flags of its request. `reserved`: space is reserved
+    /// for it.
     pub(super) fn goal_behind(
         &self,
         inode: &Inode,
@@ -36,12 +39,10 @@ impl Volume {
         if why == WritebackReason::Fsync {
             flags = flags | RequestFlags::SYNCED;
         }
-        (
-            before.map_or_else(
-                || self.placement.inode_goal(inode.ino, inode.file_type()),
-                |before| BlockNr(before.0 + 1),
-            ),
-            flags,
-        )
+        let goal = match before {
+            Some(before) => BlockNr(before.0 + 1),
+            None => self.placement.inode_goal(inode.ino, inode.file_type()),
+        };
+        (goal, flags)
     }
 }

@@ -1,5 +1,9 @@
 //! Listing a directory (Linux: `ext4_readdir`, fs/ext4/dir.c).
 //!
+//! Main function: [`Filesystem::read_dir`].
+//!
+//! What it does not do: know the format of directories ([`crate::dir`]).
+//!
 //! # Locking
 //! The directory's `inode` lock, shared; the callback runs under it and may load inodes.
 

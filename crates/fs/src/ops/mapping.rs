@@ -1,9 +1,8 @@
 //! The blocks of a file: looking them up, choosing and mapping new ones, converting, removing (Linux:
 //! `ext4_map_blocks` and its neighbours).
 //!
-//! Main functions: [`Maps::status`] and [`Maps::map_lookup`] (the current state),
-//! [`Maps::choose_blocks`] (in memory only) and [`Maps::map_chosen`] (under a handle),
-//! [`Maps::convert_some`], [`Maps::remove_blocks`].
+//! Main functions: [`Maps::status`] and [`Maps::map_lookup`] (the current state), [`Maps::choose_blocks`] (in memory
+//! only) and [`Maps::map_chosen`] (under a handle), [`Maps::convert_some`], [`Maps::remove_blocks`].
 //!
 //! What it does not do: read or write data. The writers decide when to map its blocks (`writeback/`, `data.rs`).
 //!
@@ -55,6 +54,7 @@ fn es_state(state: MapState) -> EsState {
 }
 
 impl Volume {
+    /// Checks that blocks in a map exist.
     pub(crate) fn check_data_range(&self, inode: &Inode, block: BlockNr, len: u32) -> Result<()> {
         if block.0 < self.geo.first_data_block.max(1) || !self.geo.contains_range(block, u64::from(len)) {
             return Err(Error::corrupt(Damage::Map, format!("{len} blocks of data outside the file system"))
@@ -64,17 +64,14 @@ impl Volume {
         Ok(())
     }
 
-    /// The largest size that the inode's map and the block count field allow.
-    pub(crate) fn max_size(&self, inode: &Inode) -> u64 {
-        self.size_limit(inode.map.read().extents)
-    }
-
+    /// Makes the blocks that remain chosen free again.
     pub(crate) fn cancel_chosen(&self, chosen: &mut Option<Chosen>) {
         if let Some(chosen) = chosen.take() {
             self.placement.alloc.cancel(chosen);
         }
     }
 
+    /// Frees the inode's preallocated blocks, unless delayed data will soon need them.
     pub(crate) fn release_preallocations(&self, inode: &Inode) {
         if inode.es.counts().delayed_blocks == 0 {
             self.placement.alloc.discard_preallocations(&inode.prealloc);
@@ -83,6 +80,13 @@ impl Volume {
 }
 
 impl Maps {
+    /// Called when a writer closes the file: releases the preallocation for its growth, unless delayed data will soon
+    /// need it (Linux: `ext4_release_file`). Dropping the last [`InodeRef`] does the same.
+    pub fn release(&self, inode: &InodeRef) {
+        inode.set_closed(true);
+        self.release_preallocations(inode);
+    }
+
     /// The map's state of `lblk`; a delayed block counts as a hole.
     pub(crate) fn map_lookup(&self, inode: &Arc<Inode>, lblk: LogicalBlock) -> Result<MapState> {
         let (_, state) = self.status(inode, lblk, 1)?;
@@ -267,14 +271,56 @@ impl Maps {
         progress
     }
 
+    /// Allocates and maps the block `lblk` of a file of metadata: a directory, or quotas. It goes to the place of its
+    /// cluster; otherwise `before` is the file's previous block. A failure either has undone its changes or aborts the
+    /// journal.
+    pub(crate) fn append_meta_block(
+        &self,
+        handle: &mut Handle,
+        view: &MapView<'_>,
+        inode: &Inode,
+        lblk: LogicalBlock,
+        before: Option<BlockNr>,
+    ) -> Result<BlockNr> {
+        self.check_form(inode)?;
+        // In its replay, e2fsck 1.47.0 may put the block where a later record has data of a file.
+        handle.set_opaque();
+        // No other thread appends.
+        let place = inode.map.read().place_in_cluster(view, lblk)?;
+        let block = match place {
+            Some(block) => {
+                self.placement.check_unused(block)?;
+                block
+            }
+            None => {
+                let home = self.placement.inode_goal(inode.ino, inode.file_type());
+                let owner = (MetaRole::Directory, inode.ino);
+                let block = self.placement.allocate_meta_block(handle, owner, home, before, Caller::current())?;
+                BlockNr(block.0 + u64::from(view.cluster_size().offset(lblk.0.into())))
+            }
+        };
+        let mut map = inode.map.write();
+        if let Err(e) = map.insert(view, handle, lblk, block, 1, false) {
+            drop(map);
+            if place.is_none() {
+                let freed = self.placement.free_blocks(handle, inode.ino, block, 1);
+                self.whole(handle, freed)?;
+            }
+            return Err(e);
+        }
+        // The map has counted its own nodes; add this block.
+        inode.absorb_map(&mut map, self.geo.block_size);
+        Ok(block)
+    }
+
     /// Unmaps and frees `from..=to`, in as many handles as needed, and returns the last one, still open. The caller
     /// excludes writeback of the range, has none in progress, and drops the cached blocks.
     pub(crate) fn remove_blocks(&self, inode: &Arc<Inode>, from: LogicalBlock, to: LogicalBlock) -> Result<Handle> {
         self.unmap(&self.map_view(inode), inode, from, to)
     }
 
-    /// As [`Maps::remove_blocks`], for all blocks of an inode that is being evicted. Damage in its map is
-    /// recorded, and the blocks below it are left to e2fsck. So the damage does not prevent freeing the rest (Linux:
+    /// As [`Maps::remove_blocks`], for all blocks of an inode that is being evicted. Damage in its map is recorded, and
+    /// the blocks below it are left to e2fsck. So the damage does not prevent freeing the rest (Linux:
     /// `ext4_ind_truncate`).
     pub(crate) fn remove_all_blocks(&self, inode: &Arc<Inode>) -> Result<Handle> {
         self.unmap(&self.map_view(inode).giving_up(), inode, LogicalBlock(0), LAST_BLOCK)
@@ -349,58 +395,5 @@ impl Maps {
                 }
             }
         }
-    }
-}
-
-impl Maps {
-    /// Called when a writer closes the file: releases the preallocation for its growth, unless delayed data will soon
-    /// need it (Linux: `ext4_release_file`). Dropping the last [`InodeRef`] does the same.
-    pub fn release(&self, inode: &InodeRef) {
-        inode.set_closed(true);
-        self.release_preallocations(inode);
-    }
-}
-
-impl Maps {
-    /// Allocates and maps the block `lblk` of a file of metadata: a directory, or quotas. It goes to the place of its
-    /// cluster; otherwise `before` is the file's previous block. A failure either has undone its changes or aborts the
-    /// journal.
-    pub(crate) fn append_meta_block(
-        &self,
-        handle: &mut Handle,
-        view: &MapView<'_>,
-        inode: &Inode,
-        lblk: LogicalBlock,
-        before: Option<BlockNr>,
-    ) -> Result<BlockNr> {
-        self.check_form(inode)?;
-        // In its replay, e2fsck 1.47.0 may put the block where a later record has data of a file.
-        handle.set_opaque();
-        // No other thread appends.
-        let place = inode.map.read().place_in_cluster(view, lblk)?;
-        let block = match place {
-            Some(block) => {
-                self.placement.check_unused(block)?;
-                block
-            }
-            None => {
-                let home = self.placement.inode_goal(inode.ino, inode.file_type());
-                let owner = (MetaRole::Directory, inode.ino);
-                let block = self.placement.allocate_meta_block(handle, owner, home, before, Caller::current())?;
-                BlockNr(block.0 + u64::from(view.cluster_size().offset(lblk.0.into())))
-            }
-        };
-        let mut map = inode.map.write();
-        if let Err(e) = map.insert(view, handle, lblk, block, 1, false) {
-            drop(map);
-            if place.is_none() {
-                let freed = self.placement.free_blocks(handle, inode.ino, block, 1);
-                self.whole(handle, freed)?;
-            }
-            return Err(e);
-        }
-        // The map has counted its own nodes; add this block.
-        inode.absorb_map(&mut map, self.geo.block_size);
-        Ok(block)
     }
 }

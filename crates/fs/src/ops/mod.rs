@@ -1,4 +1,5 @@
-//! The operations of a file system, one file per family. All are methods of [`crate::Filesystem`].
+//! The operations of a file system, one file per family. Callers see methods of [`crate::Filesystem`]. Their steps are
+//! methods of the running [`crate::operation::Operation`] and of views of one inode, such as [`pages::ContentView`].
 //!
 //! | file | what |
 //! |---|---|
@@ -17,10 +18,12 @@
 //! | `sync/` | fsync, syncfs, and the policy for the other inodes that an fsync writes |
 //! | `evict.rs` | the end of an inode's life |
 //! | `verified.rs` | reads of files that a Merkle tree protects |
-//! | `volume.rs` | freeze, trim, label, remount |
-//! | `credits.rs` | how many blocks each may change |
+//! | `volume.rs`, `growth/` | freeze, trim, label, remount; a larger file system while it is mounted |
+//! | `credits.rs` | how many blocks each operation may change |
 //! | `no_space.rs` | when an operation that found no space tries again |
 //! | `promises.rs` | delayed blocks, and how they get clusters of several blocks |
+//!
+//! What it does not do: write dirty data (`writeback/`), or check permissions.
 //!
 //! # Locking
 //! Each operation first takes the `inode` locks that it needs; see docs/locking.md for the whole order.

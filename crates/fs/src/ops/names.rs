@@ -1,4 +1,9 @@
-//! Names of existing inodes: lookup, link, unlink, the targets of symbolic links. Creating inodes is in `create.rs`.
+//! Names of existing inodes: lookup, link, unlink, the targets of symbolic links.
+//!
+//! Main functions: [`Filesystem::lookup`], [`Filesystem::link`], [`Filesystem::unlink`], [`Filesystem::rmdir`],
+//! [`Filesystem::read_link`].
+//!
+//! What it does not do: create inodes (`create.rs`), or move names (`rename.rs`).
 //!
 //! # Locking
 //! The directory's `inode` lock, shared for lookup, exclusive for changes. A directory to be removed is locked after
@@ -28,13 +33,13 @@ use crate::ops::flags::Change;
 use crate::ops::pages::ContentView;
 use crate::orphan::Over;
 use crate::volume::Volume;
-use crate::xattr;
+use crate::xattr::{self, XattrSource};
 use crate::xattr_store::Values;
-use crate::xattr_view::XattrView;
 
 const S_ISUID: u16 = 0o4000;
 pub(super) const S_ISGID: u16 = 0o2000;
 
+/// Checks that a name can be stored.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > 255 {
         return Err(Error::NameTooLong);
@@ -108,6 +113,7 @@ impl Operation<'_> {
         self.lost_last_name(handle, inode)
     }
 
+    /// Called when the last link has been dropped.
     fn lost_last_name(&self, handle: &mut Handle, inode: &InodeRef) -> Result<()> {
         self.fs.evictions.lost_last_name(inode, self.fs.options.clock.now_ns());
         self.fs.orphans.add(handle, inode)?;
@@ -116,49 +122,46 @@ impl Operation<'_> {
 }
 
 impl ContentView<'_> {
+    /// The target of a symbolic link, decrypted.
     fn symlink_target(&self) -> Result<Vec<u8>> {
+        let (fs, inode) = (self.fs, self.inode);
+        let open = |stored: &[u8]| fs.encryption(inode).open_target(stored);
         let whole = |target: Vec<u8>, size: usize| {
             let end = target.iter().position(|b| *b == 0).unwrap_or(target.len());
             if end == 0 || end != size {
                 let detail = format!("a target of {end} bytes, {size} expected");
-                return Err(Error::corrupt(Damage::Symlink, detail).of(self.inode.ino));
+                return Err(Error::corrupt(Damage::Symlink, detail).of(inode.ino));
             }
             Ok(target)
         };
         let (fast, size, is_encrypted) = {
-            let m = self.inode.meta.read();
+            let m = inode.meta.read();
             if !m.desc.is_symlink() {
                 return Err(Error::Invalid("not a symbolic link"));
             }
-            (m.desc.fast_symlink_target(&self.fs.geo).map(<[u8]>::to_vec), m.desc.size as usize, is_encrypted(&m.desc))
+            (m.desc.fast_symlink_target(&fs.geo).map(<[u8]>::to_vec), m.desc.size as usize, is_encrypted(&m.desc))
         };
         if let Some(target) = fast {
             let size = target.len();
-            return if is_encrypted {
-                self.fs.encryption(self.inode).open_target(&target)
-            } else {
-                whole(target, size)
-            };
+            return if is_encrypted { open(&target) } else { whole(target, size) };
         }
-        if let Some(target) = self.fs.inline(self.inode).content()? {
+        if let Some(target) = fs.inline(inode).content()? {
             return whole(target, size);
         }
-        let MapState::Written(block) = self.fs.map_lookup(self.inode, LogicalBlock(0))? else {
-            return Err(Error::corrupt(Damage::Symlink, "no block").of(self.inode.ino));
+        let MapState::Written(block) = fs.map_lookup(inode, LogicalBlock(0))? else {
+            return Err(Error::corrupt(Damage::Symlink, "no block").of(inode.ino));
         };
-        if size > self.fs.geo.block_size as usize || block == BlockNr(0) {
-            return Err(Error::corrupt(Damage::Symlink, format!("{size} bytes")).of(self.inode.ino));
+        if size > fs.geo.block_size as usize || block == BlockNr(0) {
+            return Err(Error::corrupt(Damage::Symlink, format!("{size} bytes")).of(inode.ino));
         }
-        let buffer = self.fs.cache.get(block)?;
+        let buffer = fs.cache.get(block)?;
         let target = buffer.read(|b| b[..size].to_vec());
         if is_encrypted {
-            return self.fs.encryption(self.inode).open_target(&target);
+            return open(&target);
         }
         whole(target, size)
     }
-}
 
-impl ContentView<'_> {
     /// Called before a change of content: removes the set-user-id bit, file capabilities, and, if the group may execute
     /// the file, the set-group-id bit.
     pub(crate) fn kill_privileges(&self) -> Result<()> {
@@ -167,24 +170,24 @@ impl ContentView<'_> {
 
     /// Removes these bits of the mode, as well as file capabilities.
     pub(crate) fn kill_bits(&self, kill: u16) -> Result<()> {
+        let (fs, inode) = (self.fs, self.inode);
         let has_caps = {
-            let view = XattrView { fs: self.fs, inode: self.inode };
-            use crate::xattr::XattrSource;
+            let view = fs.xattrs(inode);
             let may = view.block_nr().is_some() || !view.inode_area()?.iter().all(|b| *b == 0);
             may && xattr::get(&view, b"security.capability").is_ok()
         };
         if kill == 0 && !has_caps {
             return Ok(());
         }
-        let _table = self.fs.inode_slot(self.inode.ino)?;
-        let values = if has_caps { self.fs.xattrs(self.inode).hold_values()? } else { Values::default() };
-        self.fs.transact_whole(credits::CHMOD + values.credits, |handle| {
+        let _table = fs.inode_slot(inode.ino)?;
+        let values = if has_caps { fs.xattrs(inode).hold_values()? } else { Values::default() };
+        fs.transact_whole(credits::CHMOD + values.credits, |handle| {
             if has_caps {
-                self.fs.xattrs(self.inode).edit(handle, &values, |edit| xattr::remove(edit, b"security.capability"))?;
+                fs.xattrs(inode).edit(handle, &values, |edit| xattr::remove(edit, b"security.capability"))?;
             }
-            self.inode.meta.write().desc.mode &= !kill;
-            let written = self.fs.write_inode(handle, self.inode);
-            self.fs.whole(handle, written)
+            inode.meta.write().desc.mode &= !kill;
+            let written = fs.write_inode(handle, inode);
+            fs.whole(handle, written)
         })
     }
 }
@@ -221,7 +224,7 @@ impl Filesystem {
             // As in Linux (`ext4_lookup`). Otherwise a directory that was put here offline would accept plaintext. The
             // lock of the directory has been released, because a hostile name may refer to the directory itself.
             let _child = inode.rw.read();
-            self.encryption(dir).check_policies(&inode).map_err(|e| match e {
+            self.encryption(dir).check_policy(&inode).map_err(|e| match e {
                 Error::OtherPolicy => Error::NotPermitted,
                 e => e,
             })?;
@@ -277,8 +280,8 @@ impl Filesystem {
             if view.lookup(name)?.is_some() {
                 return Err(Error::Exists);
             }
-            self.encryption(dir).may_name()?;
-            self.encryption(dir).check_policies(inode)?;
+            self.encryption(dir).may_add_names()?;
+            self.encryption(dir).check_policy(inode)?;
             dir.check_project(inode)?;
             inode.may_change(Change::Link)?;
             let _tables = self.hold_slots([inode, dir])?;
@@ -458,5 +461,3 @@ pub(crate) fn drop_dir_link(desc: &mut InodeDesc) {
         desc.links -= 1;
     }
 }
-
-impl Filesystem {}

@@ -1,7 +1,7 @@
 //! New inodes: their number, their slot, and their way back if they cannot be completed.
 //!
-//! Main functions: `Operation::new_number` and `Operation::place_new`; `Operation::new_value_inode` for attribute
-//! values; `Operation::take_back`.
+//! Main functions: [`Operation::new_number`] and [`Operation::place_new`]; [`Operation::new_value_inode`] for attribute
+//! values; [`Operation::take_back`].
 //!
 //! What it does not do: decide what a new inode inherits or contains (`create.rs`).
 //!
@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use extant_base::sync::atomic::Ordering;
+use extant_cache::BufKind;
 use extant_journal::Handle;
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::{FileType, InodeDesc, InodeFlags};
@@ -87,7 +88,7 @@ impl Operation<'_> {
         } else {
             MapRoot::new(ino, desc.i_block, false, seed)
         };
-        if let Err(e) = self.fs.clear_inode_slot(handle, ino, fresh) {
+        if let Err(e) = self.clear_slot(handle, ino, fresh) {
             if !e.is_corruption() {
                 // Only the bitmap has changed so far, and this handle will be committed in any case.
                 let freed = self.fs.placement.free_inode_number(handle, ino, is_dir);
@@ -106,6 +107,25 @@ impl Operation<'_> {
             return self.fs.whole(handle, found);
         }
         Ok(inode)
+    }
+
+    /// Zeroes the slot of a new inode. If the slot shows that the bitmap was wrong and the inode exists, returns an
+    /// error. 1 credit.
+    fn clear_slot(&self, handle: &mut Handle, ino: InodeNr, fresh: bool) -> Result<()> {
+        let (buffer, offset) = self.fs.inode_slot(ino)?;
+        let size = self.fs.geo.inode_size;
+        let taken = self.fs.inodes.find(ino).is_some()
+            || !fresh
+                && buffer.read(|b| {
+                    InodeDesc::parse(&b[offset..offset + size], ino, &self.fs.geo)
+                        .is_ok_and(|d| d.links > 0 && d.dtime == 0 && d.file_type().is_some())
+                });
+        if taken {
+            return Err(Error::corrupt(Damage::InodeBitmap, "free, but in use").of(ino));
+        }
+        self.fs.describe_new_slot(handle, &buffer, offset);
+        handle.modify(&buffer, BufKind::Table, |b| b[offset..offset + size].fill(0));
+        Ok(())
     }
 
     /// Takes back a new inode that could not be completed; its eviction frees it.

@@ -36,7 +36,7 @@ const WRITEBACK_TRIES_PENDING: u32 = 1000;
 /// For this time after an inode lost its last name, its last user may be about to release it. That is the thread of a
 /// FUSE server that has received the kernel's FORGET and waits for a processor.
 const LEAVING_NS: u64 = 500_000_000;
-/// The maximum time that an operation waits for that user. It may also be a program that has the file open.
+/// The maximum time that an operation waits for that user. That user may also be a program that has the file open.
 const RELEASE_WAIT: Duration = Duration::from_millis(100);
 
 /// The caller that found no space.

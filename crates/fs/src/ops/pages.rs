@@ -1,7 +1,7 @@
 //! The content of a locked file: folios, reserved blocks, and the device below.
 //!
-//! Main functions: [`ContentView::read_locked`] and [`ContentView::read_device`]; [`ContentView::write_delayed`] (into
-//! folios) and [`Volume::write_piece`] (to chosen blocks).
+//! Main type: [`ContentView`]. Main functions: [`ContentView::read_locked`] and [`ContentView::read_device`];
+//! [`ContentView::write_delayed`] (into folios) and [`Volume::write_piece`] (to chosen blocks).
 //!
 //! What it does not do: lock inodes, check sizes or flags, or decide whether a write goes through folios (`data.rs`).
 //!
@@ -19,13 +19,27 @@ use extant_ondisk::{BlockNr, LogicalBlock};
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
-use crate::maps::Maps;
 use crate::volume::Volume;
 
 /// The size of the largest possible block, in bytes.
 const BLOCK_SIZE_MAX: usize = 64 << 10;
 /// The number of bytes to read ahead for a sequential reader in process.
 const READAHEAD_BYTES: u64 = 512 << 10;
+
+/// The content of a file: its folios and its blocks. Its methods are in `ops/`, with the operations that they belong
+/// to.
+#[derive(Clone, Copy)]
+pub(crate) struct ContentView<'a> {
+    pub(crate) fs: &'a Filesystem,
+    pub(crate) inode: &'a Arc<Inode>,
+}
+
+impl Filesystem {
+    /// The content of `inode`.
+    pub(crate) fn content<'a>(&'a self, inode: &'a Arc<Inode>) -> ContentView<'a> {
+        ContentView { fs: self, inode }
+    }
+}
 
 impl Volume {
     /// Writes the start of `data` to `len` blocks from `block` on, and pads the last block with zeros. Returns the
@@ -38,73 +52,6 @@ impl Volume {
         static ZEROS: [u8; BLOCK_SIZE_MAX] = [0; BLOCK_SIZE_MAX];
         self.dev.write_at(block.0 << bits, &[&data[..n], &ZEROS[..pad]], BioFlags::empty())?;
         Ok(n)
-    }
-}
-
-impl Maps {
-    /// Reserves blocks for the holes in `first..=last`, from the start on, as long as there is space. Returns the first
-    /// block without a reservation or place (`last` + 1 if there is none), and the reserved runs.
-    fn promise_holes(&self, inode: &Arc<Inode>, first: u32, last: u32) -> Result<(u32, Vec<(u32, u32)>)> {
-        let mut promised: Vec<(u32, u32)> = Vec::new();
-        let mut lblk = first;
-        loop {
-            let (n, state) = match self.status(inode, LogicalBlock(lblk), last - lblk + 1) {
-                Ok(found) => found,
-                Err(e) => {
-                    self.break_promises(inode, promised);
-                    return Err(e);
-                }
-            };
-            if state == EsState::Hole {
-                let got = match self.promise(inode, LogicalBlock(lblk), n) {
-                    Ok(got) => got,
-                    Err(e) => {
-                        self.break_promises(inode, promised);
-                        return Err(e);
-                    }
-                };
-                if got > 0 {
-                    promised.push((lblk, got));
-                }
-                if got < n {
-                    return Ok((lblk + got, promised));
-                }
-            }
-            if n > last - lblk {
-                return Ok((last + 1, promised));
-            }
-            lblk += n;
-        }
-    }
-
-    /// Cancels reservations, because no data follows for these blocks.
-    fn break_promises(&self, inode: &Inode, promised: Vec<(u32, u32)>) {
-        let _map = inode.map.write();
-        for (lblk, n) in promised {
-            self.forget_status(inode, LogicalBlock(lblk), n.into());
-        }
-    }
-
-    /// The reason why no block could be reserved for delayed data of the inode.
-    fn missing_space(&self, inode: &Inode) -> Error {
-        match self.quotas.blocks_within(inode, 1) {
-            Err(Error::QuotaExceeded) => Error::QuotaExceeded,
-            _ => Error::NoSpace,
-        }
-    }
-}
-
-/// The content of a file: its folios and its blocks.
-#[derive(Clone, Copy)]
-pub(crate) struct ContentView<'a> {
-    pub(crate) fs: &'a Filesystem,
-    pub(crate) inode: &'a Arc<Inode>,
-}
-
-impl Filesystem {
-    /// The content of `inode`.
-    pub(crate) fn content<'a>(&'a self, inode: &'a Arc<Inode>) -> ContentView<'a> {
-        ContentView { fs: self, inode }
     }
 }
 
@@ -210,9 +157,9 @@ impl ContentView<'_> {
         loop {
             // Take the position before the map is read: a loss from here on cancels the reservations of its blocks.
             let before = self.inode.losses.position();
-            let (placed, promised) = self.fs.promise_holes(self.inode, first as u32, last as u32)?;
+            let (placed, promised) = self.promise_holes(first as u32, last as u32)?;
             let n = match u64::from(placed) {
-                placed if placed <= first => return Err(self.fs.missing_space(self.inode)),
+                placed if placed <= first => return Err(self.missing_space()),
                 placed => ((placed << bits).min(end) - pos) as usize,
             };
             match self.inode.pages.write(pos, &data[..n], &fills, self.inode.size_cell(), before) {
@@ -221,7 +168,7 @@ impl ContentView<'_> {
                     return Ok((n, newly));
                 }
                 Err(refused) => {
-                    self.fs.break_promises(self.inode, promised);
+                    self.break_promises(promised);
                     if let WriteRefused::NeedsFill { block } = refused {
                         // The block's writeback has ended since the check, and the block was evicted. The device has
                         // its content now.
@@ -229,6 +176,62 @@ impl ContentView<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// The largest size that the file's map and the block count field allow.
+    pub(crate) fn max_size(&self) -> u64 {
+        self.fs.size_limit(self.inode.map.read().extents)
+    }
+
+    /// Reserves blocks for the holes in `first..=last`, from the start on, as long as there is space. Returns the first
+    /// block without a reservation or place (`last` + 1 if there is none), and the reserved runs.
+    fn promise_holes(&self, first: u32, last: u32) -> Result<(u32, Vec<(u32, u32)>)> {
+        let mut promised: Vec<(u32, u32)> = Vec::new();
+        let mut lblk = first;
+        loop {
+            let (n, state) = match self.fs.status(self.inode, LogicalBlock(lblk), last - lblk + 1) {
+                Ok(found) => found,
+                Err(e) => {
+                    self.break_promises(promised);
+                    return Err(e);
+                }
+            };
+            if state == EsState::Hole {
+                let got = match self.fs.promise(self.inode, LogicalBlock(lblk), n) {
+                    Ok(got) => got,
+                    Err(e) => {
+                        self.break_promises(promised);
+                        return Err(e);
+                    }
+                };
+                if got > 0 {
+                    promised.push((lblk, got));
+                }
+                if got < n {
+                    return Ok((lblk + got, promised));
+                }
+            }
+            if n > last - lblk {
+                return Ok((last + 1, promised));
+            }
+            lblk += n;
+        }
+    }
+
+    /// Cancels reservations, because no data follows for these blocks.
+    fn break_promises(&self, promised: Vec<(u32, u32)>) {
+        let _map = self.inode.map.write();
+        for (lblk, n) in promised {
+            self.fs.forget_status(self.inode, LogicalBlock(lblk), n.into());
+        }
+    }
+
+    /// The reason why no block could be reserved for delayed data of the file.
+    fn missing_space(&self) -> Error {
+        match self.fs.quotas.blocks_within(self.inode, 1) {
+            Err(Error::QuotaExceeded) => Error::QuotaExceeded,
+            _ => Error::NoSpace,
         }
     }
 

@@ -3,9 +3,8 @@
 //! Space is reserved for every delayed block. Under `bigalloc` it is reserved for the clusters of [`Promises`]: those
 //! with delayed blocks but no mapped one. A block whose cluster is already mapped needs no space. So the set changes
 //! when a block becomes delayed ([`Maps::promise`]), is mapped ([`Maps::fill_hole`]), or is forgotten
-//! ([`Maps::forget_status`]), and when the last mapped block of a cluster is removed
-//! ([`Maps::renew_promises`]). Linux: `ext4_insert_delayed_blocks`, `ext4_es_remove_extent` with its `struct
-//! rsvd_count`, `ext4_rereserve_cluster`.
+//! ([`Maps::forget_status`]), and when the last mapped block of a cluster is removed ([`Maps::renew_promises`]). Linux:
+//! `ext4_insert_delayed_blocks`, `ext4_es_remove_extent` with its `struct rsvd_count`, `ext4_rereserve_cluster`.
 //!
 //! Blocks of a cluster may be written at different times, and by several threads. So under `bigalloc` a writer does not
 //! choose blocks in advance. It first maps them as unwritten, so that each thread sees where the cluster is.

@@ -1,5 +1,9 @@
 //! rename(2) and renameat2(2).
 //!
+//! Main function: [`Filesystem::rename`]. Main type: [`RenameFlags`].
+//!
+//! What it does not do: change the blocks of directories ([`crate::dir_store`]).
+//!
 //! # Locking
 //! Any rename that moves a directory or crosses directories holds `renames` (10), so that the shape of the tree does
 //! not change. Then the two parents, the ancestor first, otherwise the lower inode number first. Then directories that
@@ -84,7 +88,8 @@ impl Filesystem {
 }
 
 impl Operation<'_> {
-    /// Returns the file whose data must be written first, unless it is `written`.
+    /// One attempt of [`Filesystem::rename`]. Returns the file whose data must be written first, unless it is
+    /// `written`; then nothing has changed.
     fn rename_once(
         &self,
         old_dir: &InodeRef,
@@ -212,12 +217,12 @@ impl Operation<'_> {
         source: &InodeRef,
         back: Option<&InodeRef>,
     ) -> Result<()> {
-        self.fs.encryption(old_dir).may_name()?;
-        self.fs.encryption(new_dir).may_name()?;
+        self.fs.encryption(old_dir).may_add_names()?;
+        self.fs.encryption(new_dir).may_add_names()?;
         for (dir, inode) in [(new_dir, Some(source)), (old_dir, back)] {
             let Some(inode) = inode else { continue };
             if old_dir.ino != new_dir.ino {
-                self.fs.encryption(dir).check_policies(inode)?;
+                self.fs.encryption(dir).check_policy(inode)?;
             }
             dir.check_project(inode)?;
         }
@@ -276,6 +281,7 @@ impl Operation<'_> {
         }
     }
 
+    /// Moves the name of `source` to the place of `target`, or to a new name.
     #[allow(clippy::too_many_arguments)] // the two sides of one rename
     fn replace(
         &self,
@@ -384,6 +390,7 @@ impl Operation<'_> {
         view.hold_first().map(Some)
     }
 
+    /// Exchanges the inodes of two names.
     fn exchange(
         &self,
         old_view: &DirView<'_>,
@@ -432,6 +439,7 @@ impl Operation<'_> {
         })
     }
 
+    /// Updates the times of both directories, which may be one.
     fn stamp_both(&self, handle: &mut Handle, a: &Arc<Inode>, b: &Arc<Inode>, now: Timestamp) -> Result<()> {
         self.fs.stamp(handle, a, now)?;
         if a.ino != b.ino {

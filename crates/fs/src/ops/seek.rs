@@ -1,5 +1,9 @@
 //! Finding a file's data: lseek(2) with SEEK_DATA and SEEK_HOLE, the FIBMAP ioctl.
 //!
+//! Main functions: [`Filesystem::seek`], [`Filesystem::bmap`], [`Maps::extents`].
+//!
+//! What it does not do: read the data.
+//!
 //! # Locking
 //! `inode`, shared, except while waiting for data under writeback.
 

@@ -1,5 +1,9 @@
 //! Reads of files with a Merkle tree (fs-verity).
 //!
+//! Main function: [`ContentView::read_verified`].
+//!
+//! What it does not do: compute hashes ([`crate::verity`]), or give files a tree.
+//!
 //! # Locking
 //! The caller holds `inode` (20), shared.
 
@@ -54,7 +58,8 @@ impl ContentView<'_> {
         Ok(())
     }
 
-    /// Linux: `ext4_get_verity_descriptor_location`.
+    /// Reads the descriptor of the tree, at the end of the blocks behind the file's end (Linux:
+    /// `ext4_get_verity_descriptor_location`).
     fn load_verity(&self) -> Result<Verity> {
         let (size, bits) = (self.inode.size(), self.fs.geo.block_bits);
         let tree_at = size.next_multiple_of(TREE_ALIGNMENT);

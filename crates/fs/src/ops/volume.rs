@@ -1,5 +1,10 @@
 //! Operations on the file system as a whole: freeze and thaw, remounting, trim, the label.
 //!
+//! Main type: [`Freezer`], which also takes part in the unmount. Main functions: [`Filesystem::freeze`],
+//! [`Filesystem::thaw`], [`Filesystem::remount`], [`Filesystem::trim`], [`Filesystem::set_label`].
+//!
+//! What it does not do: decide which transitions are possible ([`crate::lifecycle`]), or unmount.
+//!
 //! # Locking
 //! `s_umount` (4) is held by freeze, thaw, remount, unmount and the write of a new label home, so that each finds the
 //! state that the one before left. They hold it while they wait for changes inside the gate ([`crate::lifecycle`]) and
@@ -42,18 +47,18 @@ impl Volume {
     }
 }
 
-/// The steps of a freeze, a thaw and a remount.
-pub(crate) struct Freeze<'fs> {
+/// Freezes, thaws and remounts a mount. The caller holds `s_umount`.
+pub(crate) struct Freezer<'fs> {
     fs: &'fs Filesystem,
 }
 
-impl<'fs> Freeze<'fs> {
-    pub(crate) fn of(fs: &'fs Filesystem) -> Freeze<'fs> {
-        Freeze { fs }
+impl<'fs> Freezer<'fs> {
+    pub(crate) fn new(fs: &'fs Filesystem) -> Freezer<'fs> {
+        Freezer { fs }
     }
 
-    /// Freezes the mount. The caller holds `s_umount`.
-    fn begin(&self) -> Result<()> {
+    /// Freezes the mount.
+    fn freeze(&self) -> Result<()> {
         if !self.fs.lifecycle.go(Transition::Shut) {
             return Err(Error::ReadOnly);
         }
@@ -78,7 +83,7 @@ impl<'fs> Freeze<'fs> {
         Barrier::ALL.wait(self.fs)?;
         // This reports data that was lost meanwhile, and earlier losses that no party has seen.
         self.fs.writeback.losses.check(&cursor)?;
-        self.fs.evictor().hold();
+        self.fs.evictor().freeze();
         Ok(self.fs.journal.freeze()?)
     }
 
@@ -89,8 +94,7 @@ impl<'fs> Freeze<'fs> {
         write_super(&*self.fs.dev, &sb, self.fs.sb_place)
     }
 
-    /// Marks the device as in use again, unless the mount is read-only. The gate remains shut. The caller holds
-    /// `s_umount`.
+    /// Marks the device as in use again, unless the mount is read-only. The gate remains shut.
     pub(crate) fn thaw_device(&self) {
         if !self.fs.is_read_only() {
             let marked = self.fs.mark_in_use(&mut self.fs.sb.lock());
@@ -114,7 +118,7 @@ impl<'fs> Freeze<'fs> {
         self.fs.evictions.resume();
     }
 
-    /// Ends a remount to read-only. The caller holds `s_umount`.
+    /// Ends a remount to read-only.
     pub(crate) fn make_writable(&self) -> Result<()> {
         if self.fs.lifecycle.now().access != Access::Remounted || self.fs.journal.is_aborted() {
             return Err(Error::ReadOnly);
@@ -122,16 +126,16 @@ impl<'fs> Freeze<'fs> {
         self.fs.mark_in_use(&mut self.fs.sb.lock())?;
         self.fs.lifecycle.go(Transition::RemountWritable);
         self.fs.journal.thaw();
-        self.fs.evictor().push_unused();
+        self.fs.evictor().queue_unused();
         Ok(())
     }
 
     /// Writes all changes home and empties the log. This is a momentary freeze that reports no lost data and does not
-    /// mark the image as unmounted. The caller holds `s_umount`.
+    /// mark the image as unmounted.
     fn empty_log(&self) -> Result<()> {
         self.fs.lifecycle.go(Transition::Shut);
         let emptied = Barrier::ALL.wait(self.fs).and_then(|()| {
-            self.fs.evictor().hold();
+            self.fs.evictor().freeze();
             Ok(self.fs.journal.freeze()?)
         });
         self.resume();
@@ -154,7 +158,7 @@ impl Filesystem {
         if self.is_frozen() {
             return Ok(false);
         }
-        Freeze::of(self).begin().map(|()| true)
+        Freezer::new(self).freeze().map(|()| true)
     }
 
     /// Ends [`Filesystem::freeze`]. Returns false if the mount is not frozen.
@@ -163,7 +167,7 @@ impl Filesystem {
         if !self.is_frozen() {
             return false;
         }
-        Freeze::of(self).thaw_device();
+        Freezer::new(self).thaw_device();
         self.lifecycle.go(Transition::Reopen)
     }
 
@@ -185,15 +189,15 @@ impl Filesystem {
             return self.lifecycle.acknowledge();
         }
         if !read_only {
-            return Freeze::of(self).make_writable();
+            return Freezer::new(self).make_writable();
         }
         if !self.is_frozen() {
-            Freeze::of(self).begin()?;
+            Freezer::new(self).freeze()?;
         }
         self.write_kept_errors();
         // The journal remains frozen. If the mount has failed meanwhile, it does not become read-only in this way.
         if !self.lifecycle.go(Transition::RemountReadOnly) {
-            Freeze::of(self).resume();
+            Freezer::new(self).resume();
         }
         self.lifecycle.go(Transition::Reopen);
         self.lifecycle.acknowledge()
@@ -249,7 +253,7 @@ impl Filesystem {
             // Everything has been written already, or nothing more will be.
             return self.lifecycle.acknowledge();
         }
-        Freeze::of(self).empty_log()
+        Freezer::new(self).empty_log()
     }
 }
 

@@ -1,5 +1,10 @@
 //! Extended attributes, as used by the system calls.
 //!
+//! Main functions: [`Filesystem::get_xattr`], [`Filesystem::list_xattrs`], [`Filesystem::set_xattr`],
+//! [`Filesystem::remove_xattr`].
+//!
+//! What it does not do: store them ([`crate::xattr`]).
+//!
 //! # Locking
 //! `inode`: shared for reading, exclusive for changing.
 
@@ -63,8 +68,7 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::Exists`] and [`Error::NoAttribute`], depending on `mode`; [`Error::NoSpace`] if inode and block are
-    /// full;
-    /// [`Error::NotSupported`] for a prefix that the format or this mount does not support.
+    /// full; [`Error::NotSupported`] for a prefix that the format or this mount does not support.
     pub fn set_xattr(&self, inode: &InodeRef, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
         self.change_xattr(inode, name, Some(value), |edit| xattr::set(edit, name, value, mode))
     }

@@ -1,5 +1,10 @@
-//! Accounting: loading the quota files at the mount, the charges of inodes, reservations, and the space that limits
-//! leave.
+//! Accounting: the charges of inodes, reservations, and the space that limits leave.
+//!
+//! Main functions: [`Quotas::recharge`] and [`Quotas::charge`] (an inode goes into its table),
+//! [`Quotas::promise_blocks`] and [`Quotas::settle_promises`] (delayed data), [`Quotas::promise_inode`] (a new inode),
+//! [`Quotas::blocks_within`].
+//!
+//! What it does not do: load the quota files (`load.rs`), or add entries (`owners.rs`).
 //!
 //! # Locking
 //! As [`super`].
@@ -20,104 +25,24 @@ use crate::inode::{Inode, Meta};
 use crate::reserve::Caller;
 
 impl Quotas {
-    pub(super) fn block(&self, blocks: &[BlockNr], number: u32) -> std::result::Result<[u8; BLOCK_BYTES], Fault> {
-        let (block, offset) = locate(blocks, number, self.volume.geo.block_bits).map_err(Fault::Other)?;
-        let buffer = self.volume.cache.get(block).map_err(|e| Fault::Other(e.into()))?;
-        let mut copy = [0; BLOCK_BYTES];
-        buffer.read(|bytes| copy.copy_from_slice(&bytes[offset..offset + BLOCK_BYTES]));
-        Ok(copy)
-    }
-
-    /// The buffer with an owner's entry, and the entry's offset in it.
-    pub(super) fn entry(&self, content: &Content, place: Place) -> Result<(Arc<Buffer>, usize)> {
-        let (block, offset) = locate(&content.blocks, place.block, self.volume.geo.block_bits)?;
-        Ok((self.volume.cache.get(block)?, offset + usize::from(place.offset)))
-    }
-
-    pub(super) fn read(&self, file: &File, id: u32) -> Result<Option<Owner>> {
-        let content = file.content.read();
-        let Some(place) = content.tree.places.get(&id).copied() else { return Ok(None) };
-        let (buffer, at) = self.entry(&content, place)?;
-        let mut entry = [0; ENTRY_BYTES];
-        buffer.read(|bytes| entry.copy_from_slice(&bytes[at..at + ENTRY_BYTES]));
-        Ok(Some(tree::read_owner(&entry)))
-    }
-
-    /// Changes an owner's entry under `handle`. Returns false if the owner has none.
-    pub(super) fn change(
-        &self,
-        handle: &mut Handle,
-        file: &File,
-        id: u32,
-        change: impl FnOnce(&mut Owner, [u32; 2], u64),
-    ) -> Result<bool> {
-        let now = self.volume.now().seconds.max(0) as u64;
-        let (empty, was_idle) = {
-            let content = file.content.read();
-            let Some(place) = content.tree.places.get(&id).copied() else { return Ok(false) };
-            let (buffer, at) = self.entry(&content, place)?;
-            let mut entry = [0; ENTRY_BYTES];
-            handle.set_opaque();
-            let empty = handle.modify(&buffer, BufKind::Leaf, |bytes| {
-                let stored = &mut bytes[at..at + ENTRY_BYTES];
-                entry.copy_from_slice(stored);
-                let mut owner = tree::read_owner(&entry);
-                change(&mut owner, content.tree.grace, now);
-                owner.usage.id = id;
-                tree::write_owner(&owner, &mut entry);
-                stored.copy_from_slice(&entry);
-                tree::is_empty(&owner)
-            });
-            (empty, content.idle.contains(&id))
-        };
-        if empty && !was_idle {
-            file.content.write().idle.insert(id);
+    /// The charge before and after the inode's fields went into its table. The promises of its delayed data follow its
+    /// owners.
+    pub(crate) fn recharge(&self, inode: &Inode, meta: &mut Meta) -> Option<(Charge, Charge)> {
+        if !self.is_counting() || self.volume.own_inodes.contains(inode.ino) {
+            return None;
         }
-        Ok(true)
-    }
-
-    /// Forgets when delayed data exceeded the soft limit of an owner, once that is stored or not true any more.
-    fn settle_since(&self, file: &File, id: u32) -> Result<()> {
-        let Some(owner) = self.read(file, id)? else { return Ok(()) };
-        let promise = self.promises.lock().get(&(file.kind, id)).copied().unwrap_or_default();
-        if owner.limits.blocks_until > 0 || !promise.exceeds(&owner) {
-            self.forget_since(file.kind, id);
+        let before = meta.charge;
+        let after = if meta.freed { Charge::default() } else { Charge::of(&meta.desc, meta.values) };
+        meta.charge = after;
+        let delayed = inode.promised_blocks() << self.volume.geo.block_bits;
+        if meta.promised > 0 || delayed > 0 {
+            let promise = Promise::of_bytes;
+            self.move_promise((before.owners, promise(meta.promised)), (after.owners, promise(delayed)));
+            meta.promised = delayed;
         }
-        Ok(())
+        Some((before, after))
     }
 
-    /// Whether the limits of this kind apply to the thread's caller.
-    pub(super) fn limits_hold(&self, kind: QuotaKind) -> bool {
-        self.volume.options.quota_limits[kind as usize] && Caller::current().uid != 0
-    }
-
-    /// The bytes and inodes that the limits leave to an owner.
-    pub(super) fn left_to(&self, file: &File, id: u32, promise: Promise) -> Result<(u64, u64)> {
-        let Some(owner) = self.read(file, id)? else { return Ok((u64::MAX, u64::MAX)) };
-        let until = promise.blocks_until(&owner, file.content.read().tree.grace[0]);
-        let Owner { usage, limits } = owner;
-        let now = self.volume.now().seconds.max(0) as u64;
-        let (hard, soft) = (bytes(limits.blocks_hard), bytes(limits.blocks_soft));
-        let space = left(hard, soft, until, usage.bytes.saturating_add(promise.bytes), now);
-        let used = usage.inodes.saturating_add(promise.inodes);
-        Ok((space, left(limits.inodes_hard, limits.inodes_soft, limits.inodes_until, used, now)))
-    }
-
-    /// The minimum over all kinds whose limits apply to the caller.
-    pub(super) fn owners_left(
-        &self,
-        owners: [u32; 3],
-        promises: &HashMap<(QuotaKind, u32), Promise>,
-    ) -> Result<(u64, u64)> {
-        let (mut space, mut inodes) = (u64::MAX, u64::MAX);
-        for file in self.files().iter().filter(|file| self.limits_hold(file.kind)) {
-            let id = owners[file.kind as usize];
-            let promise = promises.get(&(file.kind, id)).copied().unwrap_or_default();
-            let left = self.left_to(file, id, promise)?;
-            (space, inodes) = (space.min(left.0), inodes.min(left.1));
-        }
-        Ok((space, inodes))
-    }
     /// Charges the difference between an inode's former and new state, which has just been written into its table. The
     /// caller holds no lock of rank 73 or above.
     pub(crate) fn charge(&self, handle: &mut Handle, ino: InodeNr, before: Charge, after: Charge) -> Result<()> {
@@ -167,24 +92,6 @@ impl Quotas {
             }
         }
         Ok(())
-    }
-
-    /// The charge before and after the inode's fields went into its table. The promises of its delayed data follow its
-    /// owners.
-    pub(crate) fn recharge(&self, inode: &Inode, meta: &mut Meta) -> Option<(Charge, Charge)> {
-        if !self.is_counting() || self.volume.own_inodes.contains(inode.ino) {
-            return None;
-        }
-        let before = meta.charge;
-        let after = if meta.freed { Charge::default() } else { Charge::of(&meta.desc, meta.values) };
-        meta.charge = after;
-        let delayed = inode.promised_blocks() << self.volume.geo.block_bits;
-        if meta.promised > 0 || delayed > 0 {
-            let promise = Promise::of_bytes;
-            self.move_promise((before.owners, promise(meta.promised)), (after.owners, promise(delayed)));
-            meta.promised = delayed;
-        }
-        Some((before, after))
     }
 
     /// Adjusts the reservations of an inode to its delayed data. Called after each change of the delayed data.
@@ -292,5 +199,102 @@ impl Quotas {
             }
         }
         Ok(())
+    }
+
+    /// A block of a quota file, of the format's own size.
+    pub(super) fn block(&self, blocks: &[BlockNr], number: u32) -> std::result::Result<[u8; BLOCK_BYTES], Fault> {
+        let (block, offset) = locate(blocks, number, self.volume.geo.block_bits).map_err(Fault::Other)?;
+        let buffer = self.volume.cache.get(block).map_err(|e| Fault::Other(e.into()))?;
+        let mut copy = [0; BLOCK_BYTES];
+        buffer.read(|bytes| copy.copy_from_slice(&bytes[offset..offset + BLOCK_BYTES]));
+        Ok(copy)
+    }
+
+    /// The buffer with an owner's entry, and the entry's offset in it.
+    fn entry(&self, content: &Content, place: Place) -> Result<(Arc<Buffer>, usize)> {
+        let (block, offset) = locate(&content.blocks, place.block, self.volume.geo.block_bits)?;
+        Ok((self.volume.cache.get(block)?, offset + usize::from(place.offset)))
+    }
+
+    /// An owner's entry, if there is one.
+    pub(super) fn read(&self, file: &File, id: u32) -> Result<Option<Owner>> {
+        let content = file.content.read();
+        let Some(place) = content.tree.places.get(&id).copied() else { return Ok(None) };
+        let (buffer, at) = self.entry(&content, place)?;
+        let mut entry = [0; ENTRY_BYTES];
+        buffer.read(|bytes| entry.copy_from_slice(&bytes[at..at + ENTRY_BYTES]));
+        Ok(Some(tree::read_owner(&entry)))
+    }
+
+    /// Changes an owner's entry under `handle`. Returns false if the owner has none.
+    pub(super) fn change(
+        &self,
+        handle: &mut Handle,
+        file: &File,
+        id: u32,
+        change: impl FnOnce(&mut Owner, [u32; 2], u64),
+    ) -> Result<bool> {
+        let now = self.volume.now().seconds.max(0) as u64;
+        let (empty, was_idle) = {
+            let content = file.content.read();
+            let Some(place) = content.tree.places.get(&id).copied() else { return Ok(false) };
+            let (buffer, at) = self.entry(&content, place)?;
+            let mut entry = [0; ENTRY_BYTES];
+            handle.set_opaque();
+            let empty = handle.modify(&buffer, BufKind::Leaf, |bytes| {
+                let stored = &mut bytes[at..at + ENTRY_BYTES];
+                entry.copy_from_slice(stored);
+                let mut owner = tree::read_owner(&entry);
+                change(&mut owner, content.tree.grace, now);
+                owner.usage.id = id;
+                tree::write_owner(&owner, &mut entry);
+                stored.copy_from_slice(&entry);
+                tree::is_empty(&owner)
+            });
+            (empty, content.idle.contains(&id))
+        };
+        if empty && !was_idle {
+            file.content.write().idle.insert(id);
+        }
+        Ok(true)
+    }
+
+    /// Forgets when delayed data exceeded the soft limit of an owner, once that is stored or not true any more.
+    fn settle_since(&self, file: &File, id: u32) -> Result<()> {
+        let Some(owner) = self.read(file, id)? else { return Ok(()) };
+        let promise = self.promises.lock().get(&(file.kind, id)).copied().unwrap_or_default();
+        if owner.limits.blocks_until > 0 || !promise.exceeds(&owner) {
+            self.forget_since(file.kind, id);
+        }
+        Ok(())
+    }
+
+    /// Whether the limits of this kind apply to the thread's caller.
+    fn limits_hold(&self, kind: QuotaKind) -> bool {
+        self.volume.options.quota_limits[kind as usize] && Caller::current().uid != 0
+    }
+
+    /// The bytes and inodes that the limits leave to an owner.
+    fn left_to(&self, file: &File, id: u32, promise: Promise) -> Result<(u64, u64)> {
+        let Some(owner) = self.read(file, id)? else { return Ok((u64::MAX, u64::MAX)) };
+        let until = promise.blocks_until(&owner, file.content.read().tree.grace[0]);
+        let Owner { usage, limits } = owner;
+        let now = self.volume.now().seconds.max(0) as u64;
+        let (hard, soft) = (bytes(limits.blocks_hard), bytes(limits.blocks_soft));
+        let space = left(hard, soft, until, usage.bytes.saturating_add(promise.bytes), now);
+        let used = usage.inodes.saturating_add(promise.inodes);
+        Ok((space, left(limits.inodes_hard, limits.inodes_soft, limits.inodes_until, used, now)))
+    }
+
+    /// The bytes and inodes that the limits leave to all of an inode's owners together.
+    fn owners_left(&self, owners: [u32; 3], promises: &HashMap<(QuotaKind, u32), Promise>) -> Result<(u64, u64)> {
+        let (mut space, mut inodes) = (u64::MAX, u64::MAX);
+        for file in self.files().iter().filter(|file| self.limits_hold(file.kind)) {
+            let id = owners[file.kind as usize];
+            let promise = promises.get(&(file.kind, id)).copied().unwrap_or_default();
+            let left = self.left_to(file, id, promise)?;
+            (space, inodes) = (space.min(left.0), inodes.min(left.1));
+        }
+        Ok((space, inodes))
     }
 }

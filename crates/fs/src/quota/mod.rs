@@ -6,11 +6,10 @@
 //! adds and removes entries, reports usage and sets limits.
 //!
 //! The usage on disk is the sum over the inodes in the inode tables. So only one function changes it.
-//! `Maps::write_inode` charges the difference between the inode's former and new state in its table, under the
-//! same handle. Code that allocates or frees space, or changes owners, is independent of quotas, and after a crash
-//! usage and inodes come from one transaction. Blocks that are reserved for delayed data
-//! (`Quotas::settle_promises`), and inodes that are being created, count against limits as well, but only in
-//! memory.
+//! `Maps::write_inode` charges the difference between the inode's former and new state in its table, under the same
+//! handle. Code that allocates or frees space, or changes owners, is independent of quotas, and after a crash usage and
+//! inodes come from one transaction. Blocks that are reserved for delayed data (`Quotas::settle_promises`), and inodes
+//! that are being created, count against limits as well, but only in memory.
 //!
 //! Limits apply to the kinds that a mount option enables ([`crate::MountOptions::quota_limits`]), and not to root. They
 //! are checked before space is taken. For delayed data, the check also reserves the space, so that concurrent writers
@@ -116,6 +115,7 @@ struct File {
     content: RwLock<Content>,
 }
 
+/// The content of a quota file, as far as it is in memory.
 struct Content {
     tree: Tree,
     /// The blocks of the quota file, in units of the file system's block size.
@@ -133,7 +133,7 @@ pub(crate) struct Quotas {
     promises: Mutex<HashMap<(QuotaKind, u32), Promise>>,
 }
 
-/// The inodes of the quota files, as quotas need them.
+/// The inodes of the quota files, as quotas need them. The file system implements it.
 pub(crate) trait QuotaInodes {
     /// The size of a quota file, and its blocks in order.
     fn content_of(&self, ino: InodeNr) -> Result<(u64, Vec<BlockNr>)>;
@@ -205,7 +205,8 @@ fn bytes(kibibytes: u64) -> u64 {
     kibibytes.saturating_mul(1024)
 }
 
-/// `since`: when delayed data exceeded the limit of blocks; 0: it did not.
+/// Sets the ends of the grace times after a change of the usage. `since`: when delayed data exceeded the limit of
+/// blocks; 0: it did not.
 fn judge_times(owner: &mut Owner, grace: [u32; 2], now: u64, since: u64) {
     let Owner { usage, limits } = owner;
     let start = if since > 0 { since } else { now };

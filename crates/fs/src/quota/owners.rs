@@ -1,6 +1,10 @@
 //! Owners' entries, which are added before they are needed and removed at the unmount. Callers read usage and set
 //! limits here.
 //!
+//! Main functions: [`Quotas::prepare`], [`Quotas::drop_idle`]; [`Filesystem::quota_from`], [`Filesystem::set_quota`].
+//!
+//! What it does not do: count (`count.rs`).
+//!
 //! # Locking
 //! As [`super`].
 
@@ -21,23 +25,6 @@ use crate::ops::credits;
 use crate::reserve::Caller;
 
 impl Quotas {
-    pub(super) fn patch(&self, handle: &mut Handle, blocks: &[BlockNr], patches: Vec<Patch>) -> Result<()> {
-        let find = |patch: &Patch| {
-            let (block, offset) = locate(blocks, patch.block, self.volume.geo.block_bits)?;
-            Ok((self.volume.cache.get(block)?, offset + patch.offset))
-        };
-        // Read all blocks before changing the first one.
-        let places = patches.iter().map(find).collect::<Result<Vec<_>>>()?;
-        for (patch, (buffer, at)) in patches.into_iter().zip(places) {
-            handle.modify(&buffer, BufKind::Leaf, |bytes| {
-                bytes[at..at + patch.bytes.len()].copy_from_slice(&patch.bytes);
-            });
-        }
-        Ok(())
-    }
-}
-
-impl Quotas {
     /// Adds entries for owners that have none. The caller holds no handle, and no locks except inodes' locks.
     ///
     /// # Errors
@@ -52,6 +39,28 @@ impl Quotas {
         Ok(())
     }
 
+    /// Removes the entries of owners without usage and limits. No operation may be in progress.
+    pub(crate) fn drop_idle(&self) -> Result<()> {
+        for file in self.files() {
+            let _growth = file.growth.lock();
+            let idle = std::mem::take(&mut file.content.write().idle);
+            for id in idle {
+                if self.read(file, id)?.is_none_or(|owner| !tree::is_empty(&owner)) {
+                    continue;
+                }
+                self.volume.transact(CHANGED_BLOCKS, |handle| {
+                    let mut content = file.content.write();
+                    let Content { tree, blocks, .. } = &mut *content;
+                    let patches = tree.remove(id, |number| self.block(blocks, number));
+                    let patches = patches.map_err(|fault: Fault| fault.in_file(file.ino))?.unwrap_or_default();
+                    self.patch(handle, blocks, patches)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the entry of an owner, for which the file may have to grow.
     fn add_entry(&self, inodes: &impl QuotaInodes, file: &File, id: u32) -> Result<()> {
         let _growth = file.growth.lock();
         // The quota file belongs to the file system, so its growth may use root's reserve for any caller.
@@ -76,27 +85,6 @@ impl Quotas {
         })
     }
 
-    /// Removes the entries of owners without usage and limits. No operation may be in progress.
-    pub(crate) fn drop_idle(&self) -> Result<()> {
-        for file in self.files() {
-            let _growth = file.growth.lock();
-            let idle = std::mem::take(&mut file.content.write().idle);
-            for id in idle {
-                if self.read(file, id)?.is_none_or(|owner| !tree::is_empty(&owner)) {
-                    continue;
-                }
-                self.volume.transact(CHANGED_BLOCKS, |handle| {
-                    let mut content = file.content.write();
-                    let Content { tree, blocks, .. } = &mut *content;
-                    let patches = tree.remove(id, |number| self.block(blocks, number));
-                    let patches = patches.map_err(|fault: Fault| fault.in_file(file.ino))?.unwrap_or_default();
-                    self.patch(handle, blocks, patches)
-                })?;
-            }
-        }
-        Ok(())
-    }
-
     /// Appends a block of zeros to the quota file. The caller holds the file's growth.
     fn append(&self, inodes: &impl QuotaInodes, file: &File) -> Result<()> {
         let (lblk, before) = {
@@ -105,6 +93,22 @@ impl Quotas {
         };
         let block = inodes.append_zeros(file.ino, lblk, before)?;
         file.content.write().blocks.push(block);
+        Ok(())
+    }
+
+    /// Writes these bytes into blocks of a quota file. A failure changes nothing.
+    fn patch(&self, handle: &mut Handle, blocks: &[BlockNr], patches: Vec<Patch>) -> Result<()> {
+        let find = |patch: &Patch| {
+            let (block, offset) = locate(blocks, patch.block, self.volume.geo.block_bits)?;
+            Ok((self.volume.cache.get(block)?, offset + patch.offset))
+        };
+        // Read all blocks before changing the first one.
+        let places = patches.iter().map(find).collect::<Result<Vec<_>>>()?;
+        for (patch, (buffer, at)) in patches.into_iter().zip(places) {
+            handle.modify(&buffer, BufKind::Leaf, |bytes| {
+                bytes[at..at + patch.bytes.len()].copy_from_slice(&patch.bytes);
+            });
+        }
         Ok(())
     }
 }
@@ -172,7 +176,8 @@ impl Filesystem {
         Ok(self.quotas.files())
     }
 
-    pub(super) fn counted(&self, kind: QuotaKind) -> Result<&File> {
+    /// The quota file of this kind.
+    fn counted(&self, kind: QuotaKind) -> Result<&File> {
         let file = self.known_quotas()?.iter().find(|file| file.kind == kind);
         file.ok_or(Error::NotSupported("quotas of this kind, which the image does not have"))
     }

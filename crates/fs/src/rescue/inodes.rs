@@ -74,16 +74,14 @@ impl Inode {
     }
 }
 
-impl Filesystem {
-    /// Creates a directory that the image lacks, for a rescue. It has no blocks and is never written.
-    pub(crate) fn make_stand_in(&self, ino: InodeNr, permissions: u16) -> InodeRef {
-        let mut desc = InodeDesc::new(FileType::Directory.mode_bits() | permissions, &self.geo);
-        // It has no attributes, because those in the table belong to another inode.
-        (desc.links, desc.extra_isize, desc.crtime) = (2, 0, None);
-        let map = MapRoot::empty(ino, false, None);
-        let tid = self.journal.running_tid().0;
-        Inode::new(self, &self.inodes, ino, desc, map, self.es.attach(ino), tid).reference()
-    }
+/// Creates a directory that the image lacks, for a rescue. It has no blocks and is never written.
+pub(super) fn make_stand_in(fs: &Filesystem, ino: InodeNr, permissions: u16) -> InodeRef {
+    let mut desc = InodeDesc::new(FileType::Directory.mode_bits() | permissions, &fs.geo);
+    // It has no attributes, because those in the table belong to another inode.
+    (desc.links, desc.extra_isize, desc.crtime) = (2, 0, None);
+    let map = MapRoot::empty(ino, false, None);
+    let tid = fs.journal.running_tid().0;
+    Inode::new(fs, &fs.inodes, ino, desc, map, fs.es.attach(ino), tid).reference()
 }
 
 /// Decides whether the inode in these bytes is used.

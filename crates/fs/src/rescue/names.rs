@@ -12,6 +12,7 @@
 use extant_ondisk::InodeNr;
 use extant_ondisk::inode::FileType;
 
+use super::inodes::make_stand_in;
 use super::state::{LOST_FOUND, Rescue, Survey};
 use super::survey;
 use crate::error::{Error, Result};
@@ -36,7 +37,7 @@ enum Addition<'r> {
 impl Rescue<InodeRef> {
     /// Replaces the root of a mount whose root is damaged.
     pub fn replace_root(&self, fs: &Filesystem) {
-        let _ = self.root.set(fs.make_stand_in(InodeNr::ROOT, 0o755));
+        let _ = self.root.set(make_stand_in(fs, InodeNr::ROOT, 0o755));
     }
 
     fn is_stand_in(&self, dir: &InodeRef) -> bool {
@@ -57,7 +58,7 @@ impl Rescue<InodeRef> {
         self.survey_by(|| {
             let survey = survey::run(fs, self, real);
             if real.is_none() && survey.count > 0 {
-                let _ = self.lost_found.set(fs.make_stand_in(LOST_FOUND, 0o700));
+                let _ = self.lost_found.set(make_stand_in(fs, LOST_FOUND, 0o700));
             }
             survey
         })

@@ -3,8 +3,8 @@
 //! The caller's thread writes as much as it can without waiting. Three obstacles may stop it: another thread holds the
 //! inode's writeback lock, an earlier write of the same block is pending, or space becomes free only with the next
 //! commit. Then the [`Ask`] is deferred until the obstacle is gone. One thread of the mount continues all asks that are
-//! ready ([`ask_step`](super::ask_step)), together, so that their requests merge. If an ask meets a
-//! second obstacle, that thread waits for it, so that other callers' fsyncs cannot delay an ask forever.
+//! ready ([`ask_step`](super::ask_step)), together, so that their requests merge. If an ask meets a second obstacle,
+//! that thread waits for it, so that other callers' fsyncs cannot delay an ask forever.
 //!
 //! Linux has a worker wait for each write (io_uring's io-wq; the workqueue of the aio_fsync patches).
 //!

@@ -50,6 +50,13 @@ pub(super) struct Piece {
     pub(super) then: Then,
 }
 
+impl Piece {
+    /// The byte of the file after the piece.
+    pub(super) fn end_bytes(&self, block_bits: u32) -> u64 {
+        (u64::from(self.lblk.0) + u64::from(self.len)) << block_bits
+    }
+}
+
 /// Blocks that were taken together from an inode's dirty folios.
 pub(crate) struct Batch {
     pub(super) inode: Arc<Inode>,

@@ -10,13 +10,16 @@
 //! Main types: [`plug::WritebackPlug`] (inodes that are written together, so that requests for adjacent blocks merge),
 //! [`batch::Batch`] (data on its way from the folios to the device), [`together`] (adjacent blocks for small files),
 //! [`asks`] (fsyncs that occupy no thread), [`work`] (the queues of the two threads that continue the work of others),
-//! [`state::Writeback`] (the mount's part that owns these queues and the list of dirty inodes).
+//! [`state::Writeback`] (the mount's part that owns these queues and the list of dirty inodes), [`Retirement`] (the end
+//! of writes whose data is on the device).
 //!
 //! The thread that wrote a batch retires it, if it waits for its requests or if all of them have already completed (an
 //! image file that the kernel caches). Otherwise a separate thread retires it, because that takes a handle; completions
-//! wake that thread ([`Retirement::step`]). A writer that does not wait leaves work to that thread if it cannot
-//! get the necessary handle immediately ([`patience`]). A batch that needs no handle (overwrites) is retired where it
+//! wake that thread ([`Retirement::step`]). A writer that does not wait leaves work to that thread if it cannot get the
+//! necessary handle immediately ([`patience`]). A batch that needs no handle (overwrites) is retired where it
 //! completes. Without threads the writer waits.
+//!
+//! What it does not do: decide when data is written. The flusher does, and the operations that need it.
 //!
 //! # Locking
 //! `inode writeback` (25) is held while blocks are chosen and requests are sent, but not until they complete. To wait
@@ -37,10 +40,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use extant_block::BioVec;
-use extant_cache::{AddressSpaceOps, DirtyRun, Listed, RunCompletion};
+use extant_cache::{AddressSpaceOps, Listed, RunCompletion};
 use extant_journal::Handle;
-use extant_ondisk::{BlockNr, LogicalBlock};
+use extant_ondisk::LogicalBlock;
 
 use crate::clusters::Chosen;
 use crate::error::{Error, Result};
@@ -110,59 +112,7 @@ impl Filesystem {
     }
 }
 
-/// A request to send: its piece, its place and its bytes.
-struct Request {
-    piece: usize,
-    offset: u64,
-    vecs: Vec<BioVec>,
-}
-
 impl Volume {
-    /// Adds the requests for a piece at `block`, with the bytes of `run` from its block `skip` on.
-    fn add_requests(
-        &self,
-        requests: &mut Vec<Request>,
-        index: usize,
-        piece: &Piece,
-        block: BlockNr,
-        run: &DirtyRun,
-        skip: u32,
-    ) {
-        let bits = self.geo.block_bits;
-        let max_transfer = (self.dev.limits().max_transfer as usize).max(1 << bits);
-        let mut vecs = slice_vecs(&run.vecs, (skip as usize) << bits, (piece.len as usize) << bits);
-        let mut offset = block.0 << bits;
-        while !vecs.is_empty() {
-            let (some, rest) = split_vecs(vecs, max_transfer);
-            vecs = rest;
-            let bytes: usize = some.iter().map(|v| v.len).sum();
-            requests.push(Request { piece: index, offset, vecs: some });
-            offset += bytes as u64;
-        }
-    }
-
-    /// The end of the piece in bytes, limited by the file's `size`.
-    fn end_of(&self, piece: &Piece, size: u64) -> u64 {
-        ((u64::from(piece.lblk.0) + u64::from(piece.len)) << self.geo.block_bits).min(size)
-    }
-
-    /// The credits of a batch if one handle is enough for it; 0 if it needs no handle.
-    fn credits_alone(&self, batch: &Batch) -> Option<u32> {
-        let (mapped, converts) = match &*batch.work.lock() {
-            Some((pieces, _)) if !batch.plain => match &pieces[..] {
-                [Piece { then: Then::Map(chosen), .. }] => (chosen.len, false),
-                [piece] => (0, matches!(piece.then, Then::Convert)),
-                _ => return None,
-            },
-            _ => return Some(0),
-        };
-        Some(match (mapped, converts) {
-            (0, false) => credits::DISK_SIZE,
-            (0, true) => self.convert_credits(&batch.inode),
-            (len, _) => self.allocate_credits(&batch.inode, len),
-        })
-    }
-
     /// The open handle if it has enough credits, otherwise a new one.
     fn handle_for<'a>(&self, open: &'a mut Option<Handle>, credits: u32) -> Result<&'a mut Handle> {
         let enough = open.as_mut().is_some_and(|h| h.has_credits(self.with_quota_credits(credits)));
@@ -180,23 +130,170 @@ impl Volume {
 }
 
 impl Retirement<'_> {
+    /// Retires the inode's batches that have completed, oldest first, unless another thread is doing so. Beginning with
+    /// the first batch for which this thread may not take a handle, it leaves them to the thread that may.
+    pub(crate) fn retire(&self, inode: &Arc<Inode>, by: Retirer) {
+        let mut any = false;
+        while let Some(batch) = inode.batches.begin() {
+            let Some(mut handle) = self.first_handle(&batch, by) else {
+                inode.batches.end(false);
+                self.leave_to_thread((inode.clone(), None));
+                break;
+            };
+            let (pieces, token) = batch.work.lock().take().unzip();
+            let failed = std::mem::take(&mut *batch.failed.lock());
+            self.retire_pieces(inode, pieces.unwrap_or_default(), failed, batch.size, &mut handle);
+            // Remove the batch from the queue before its token closes, so that a thread which waits for the token finds
+            // it removed.
+            inode.batches.end(true);
+            drop(token);
+            any = true;
+        }
+        if any {
+            self.writeback.flusher.settled(u64::from(inode.ino.0), &**inode);
+        }
+    }
+
+    /// One round of the thread that retires batches. Returns false if the thread must end.
+    pub(crate) fn step(&self, wait: Duration) -> bool {
+        let work = self.writeback.completed.take(1, wait);
+        let goes_on = work.is_some();
+        work.into_iter().flatten().for_each(|work| self.retire_left(work));
+        goes_on
+    }
+
     /// Makes blocks dirty again that were taken but not sent.
     fn put_back(&self, inode: &Arc<Inode>, start: u64, blocks: u32) {
         let again = inode.pages.finish(start, blocks, RunCompletion::Redirty);
         let bytes = u64::from(blocks) << self.maps.geo.block_bits;
         self.writeback.flusher.put_back(u64::from(inode.ino.0), bytes, again, inode);
     }
-}
 
-impl Maps {
-    /// The handle to begin with; `None` if the retirer may not take those that the batch needs.
-    fn handle_of(&self, batch: &Batch, by: Retirer) -> Option<Option<Handle>> {
+    /// Records that the data of a piece is lost: in the ledgers, by dropping it from the pages, and by releasing its
+    /// reserved space. Blocks that have been written again meanwhile keep their newer data and its reservation.
+    fn lose(&self, inode: &Arc<Inode>, piece: &Piece, e: Error) {
+        let start = u64::from(piece.lblk.0);
+        self.note_loss(inode, Some(start..start + u64::from(piece.len)), &e);
+        inode.pages.lose(start, piece.len, &inode.losses, e, |start, blocks| {
+            let _map = inode.map.write();
+            self.maps.forget_status(inode, LogicalBlock(start as u32), blocks.into());
+        });
+        self.writeback.flusher.written(u64::from(piece.len) << self.maps.geo.block_bits);
+    }
+
+    /// Leaves the inode to the thread that may wait ([`Retirement::step`]). If that thread has ended, this thread
+    /// retires the batches: the journal then refuses handles immediately, and the tokens of the inode close.
+    fn leave_to_thread(&self, work: Completed) {
+        self.writeback.completed.push(vec![work]).into_iter().for_each(|work| self.retire_left(work));
+    }
+
+    /// Writes the times, with the given handle or a new one.
+    fn write_times(&self, inode: &Arc<Inode>, handle: Option<Handle>) {
+        let written = handle.map_or_else(|| self.maps.start(credits::INODE), Ok).and_then(|mut handle| {
+            let r = self.maps.write_inode(&mut handle, inode);
+            if !inode.is_dir() {
+                handle.set_described();
+            }
+            self.maps.end(handle, r)
+        });
+        if let Err(e) = written {
+            inode.meta.write().lazy_times = false;
+            self.note_loss(inode, None, &e);
+            inode.losses.record(inode.ino, None, e);
+        }
+    }
+
+    /// Retires what another thread has left to this one, which may wait.
+    fn retire_left(&self, (inode, times): Completed) {
+        self.retire(&inode, Retirer::Waits);
+        if let Some(token) = times {
+            if inode.times_wait() {
+                self.write_times(&inode, None);
+            }
+            drop(token);
+            self.writeback.flusher.settled(u64::from(inode.ino.0), &*inode);
+        }
+    }
+
+    /// Makes pieces readable from the device whose requests have completed, except those in `failed`. `open` is a
+    /// handle to begin with.
+    fn retire_pieces(
+        &self,
+        inode: &Arc<Inode>,
+        pieces: Vec<Piece>,
+        failed: Vec<(usize, extant_block::Error)>,
+        size: u64,
+        open: &mut Option<Handle>,
+    ) {
+        for (index, mut piece) in pieces.into_iter().enumerate() {
+            let settled = match failed.iter().find(|(at, _)| *at == index) {
+                Some((_, e)) => {
+                    if let Then::Map(chosen) = std::mem::replace(&mut piece.then, Then::Nothing) {
+                        self.maps.placement.alloc.cancel(chosen);
+                    }
+                    Err(Error::Device(e.clone()))
+                }
+                None => self.settle_piece(open, inode, &mut piece, size).inspect_err(|e| {
+                    if let Some(handle) = open.take() {
+                        let _ = self.maps.end::<()>(handle, Err(e.clone()));
+                    }
+                }),
+            };
+            match settled {
+                Ok(()) => {
+                    inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Written);
+                    inode.losses.written();
+                    self.writeback.written(u64::from(piece.len) << self.maps.geo.block_bits);
+                }
+                Err(e) => self.lose(inode, &piece, e),
+            }
+        }
+        finish_open(open);
+    }
+
+    /// Retires one piece whose data is on the device. `open` is a handle from the previous piece, and for the next one.
+    fn settle_piece(&self, open: &mut Option<Handle>, inode: &Arc<Inode>, piece: &mut Piece, size: u64) -> Result<()> {
+        // A truncation may have set a smaller size meanwhile.
+        let end = piece.end_bytes(self.maps.geo.block_bits).min(size).min(inode.size());
+        match std::mem::replace(&mut piece.then, Then::Nothing) {
+            Then::Nothing if inode.meta.read().desc.size >= end => Ok(()),
+            Then::Nothing => {
+                let handle = self.maps.handle_for(open, credits::DISK_SIZE)?;
+                self.maps.move_size(handle, inode, end, Move::AtLeast)
+            }
+            Then::Convert => {
+                let (mut from, to, mut tries) = (piece.lblk, piece.lblk.0 + piece.len, 0);
+                loop {
+                    let handle = self.maps.handle_for(open, self.maps.convert_credits(inode))?;
+                    match self.maps.convert_some(handle, inode, from, to - from.0, end) {
+                        Ok(Progress::Done) => return Ok(()),
+                        Ok(Progress::Stopped { at }) => {
+                            from = at;
+                            finish_open(open);
+                        }
+                        // A split needs another node. The next try skips the blocks that have been converted.
+                        Err(e) => self.maps.bring_space(e, &mut tries, open)?,
+                    }
+                }
+            }
+            Then::Map(chosen) => {
+                let mut chosen = Some(chosen);
+                let r = self.maps.settle_chosen(open, inode, piece.lblk, &mut chosen, end);
+                self.maps.cancel_chosen(&mut chosen);
+                r
+            }
+        }
+    }
+
+    /// The handle to begin the batch with, if it needs one at once. The outer `None`: the retirer may not take the
+    /// handles that the batch needs.
+    fn first_handle(&self, batch: &Batch, by: Retirer) -> Option<Option<Handle>> {
         match by {
             Retirer::Waits => Some(None),
             Retirer::Completion => (batch.plain && batch.failed.lock().is_empty()).then_some(None),
             Retirer::Tries => match self.credits_alone(batch)? {
                 0 => Some(None),
-                credits => self.try_start(credits).map(|mut handle| {
+                credits => self.maps.try_start(credits).map(|mut handle| {
                     handle.set_described();
                     Some(handle)
                 }),
@@ -204,43 +301,57 @@ impl Maps {
         }
     }
 
-    /// Retires one piece whose data is on the device. `open` is a handle from the previous piece, and for the next one.
-    fn settle_piece(&self, open: &mut Option<Handle>, inode: &Arc<Inode>, piece: &mut Piece, size: u64) -> Result<()> {
-        // A truncation may have set a smaller size meanwhile.
-        let end = self.end_of(piece, size.min(inode.size()));
-        match std::mem::replace(&mut piece.then, Then::Nothing) {
-            Then::Nothing if inode.meta.read().desc.size >= end => Ok(()),
-            Then::Nothing => {
-                let handle = self.handle_for(open, credits::DISK_SIZE)?;
-                self.move_size(handle, inode, end, Move::AtLeast)
-            }
-            Then::Convert => {
-                let (mut from, to, mut tries) = (piece.lblk, piece.lblk.0 + piece.len, 0);
-                loop {
-                    let handle = self.handle_for(open, self.convert_credits(inode))?;
-                    match self.convert_some(handle, inode, from, to - from.0, end) {
-                        Ok(Progress::Done) => return Ok(()),
-                        Ok(Progress::Stopped { at }) => {
-                            from = at;
-                            finish_open(open);
-                        }
-                        // A split needs another node. The next try skips the blocks that have been converted.
-                        Err(e) => self.bring_space(e, &mut tries, open)?,
-                    }
-                }
-            }
-            Then::Map(chosen) => {
-                let mut chosen = Some(chosen);
-                let r = self.settle_chosen(open, inode, piece.lblk, &mut chosen, end);
-                self.cancel_chosen(&mut chosen);
-                r
-            }
-        }
+    /// The credits of a batch if one handle is enough for it; 0 if it needs no handle.
+    fn credits_alone(&self, batch: &Batch) -> Option<u32> {
+        let (mapped, converts) = match &*batch.work.lock() {
+            Some((pieces, _)) if !batch.plain => match &pieces[..] {
+                [Piece { then: Then::Map(chosen), .. }] => (chosen.len, false),
+                [piece] => (0, matches!(piece.then, Then::Convert)),
+                _ => return None,
+            },
+            _ => return Some(0),
+        };
+        Some(match (mapped, converts) {
+            (0, false) => credits::DISK_SIZE,
+            (0, true) => self.maps.convert_credits(&batch.inode),
+            (len, _) => self.maps.allocate_credits(&batch.inode, len),
+        })
+    }
+
+    /// Records a lost write of the inode in the superblock and in the mount's ledger. The caller records it in the
+    /// inode's own.
+    fn note_loss(&self, inode: &Inode, blocks: Option<Range<u64>>, e: &Error) {
+        self.maps.note_error(e);
+        self.writeback.losses.record(inode.ino, blocks, e.clone());
+    }
+}
+
+impl Maps {
+    /// Adds chosen blocks whose data is on the device to the file, and moves the size on disk up to `end`. Returns the
+    /// number of added blocks, even if others failed.
+    pub(crate) fn map_written(
+        &self,
+        inode: &Arc<Inode>,
+        lblk: LogicalBlock,
+        chosen: Chosen,
+        end: u64,
+    ) -> (u32, Result<()>) {
+        let mut open = None;
+        let len = chosen.len;
+        let mut chosen = Some(chosen);
+        let r = self.settle_chosen(&mut open, inode, lblk, &mut chosen, end);
+        let left = chosen.as_ref().map_or(0, |c| c.len);
+        self.cancel_chosen(&mut chosen);
+        let r = match open {
+            Some(handle) => self.end(handle, r),
+            None => r,
+        };
+        (len - left, r)
     }
 
     /// Maps chosen blocks whose data is on the device, and moves the size on disk up to `end`, in as many handles as
     /// needed. After an error the caller frees the blocks that remain in `chosen`.
-    pub(crate) fn settle_chosen(
+    fn settle_chosen(
         &self,
         open: &mut Option<Handle>,
         inode: &Arc<Inode>,
@@ -268,128 +379,6 @@ impl Maps {
     }
 }
 
-impl Retirement<'_> {
-    /// Writes the times, with the given handle or a new one.
-    fn write_times(&self, inode: &Arc<Inode>, handle: Option<Handle>) {
-        let written = handle.map_or_else(|| self.maps.start(credits::INODE), Ok).and_then(|mut handle| {
-            let r = self.maps.write_inode(&mut handle, inode);
-            if !inode.is_dir() {
-                handle.set_described();
-            }
-            self.maps.end(handle, r)
-        });
-        if let Err(e) = written {
-            inode.meta.write().lazy_times = false;
-            self.note_loss(inode, None, &e);
-            inode.losses.record(inode.ino, None, e);
-        }
-    }
-
-    /// Records a lost write of the inode in the superblock and in the mount's ledger. The caller records it in the
-    /// inode's own.
-    fn note_loss(&self, inode: &Inode, blocks: Option<Range<u64>>, e: &Error) {
-        self.maps.note_error(e);
-        self.writeback.losses.record(inode.ino, blocks, e.clone());
-    }
-
-    /// Retires the inode's batches that have completed, oldest first, unless another thread is doing so. Beginning with
-    /// the first batch for which this thread may not take a handle, it leaves them to the thread that may.
-    pub(crate) fn retire(&self, inode: &Arc<Inode>, by: Retirer) {
-        let mut any = false;
-        while let Some(batch) = inode.batches.begin() {
-            let Some(mut handle) = self.maps.handle_of(&batch, by) else {
-                inode.batches.end(false);
-                self.leave((inode.clone(), None));
-                break;
-            };
-            let (pieces, token) = batch.work.lock().take().unzip();
-            let failed = std::mem::take(&mut *batch.failed.lock());
-            self.retire_pieces(inode, pieces.unwrap_or_default(), failed, batch.size, &mut handle);
-            // Remove the batch from the queue before its token closes, so that a thread which waits for the token finds
-            // it removed.
-            inode.batches.end(true);
-            drop(token);
-            any = true;
-        }
-        if any {
-            self.writeback.flusher.settled(u64::from(inode.ino.0), &**inode);
-        }
-    }
-
-    /// Makes pieces readable from the device whose requests have completed, except those in `failed`. `open` is a
-    /// handle to begin with.
-    fn retire_pieces(
-        &self,
-        inode: &Arc<Inode>,
-        pieces: Vec<Piece>,
-        failed: Vec<(usize, extant_block::Error)>,
-        size: u64,
-        open: &mut Option<Handle>,
-    ) {
-        for (index, mut piece) in pieces.into_iter().enumerate() {
-            let settled = match failed.iter().find(|(at, _)| *at == index) {
-                Some((_, e)) => {
-                    if let Then::Map(chosen) = std::mem::replace(&mut piece.then, Then::Nothing) {
-                        self.maps.placement.alloc.cancel(chosen);
-                    }
-                    Err(Error::Device(e.clone()))
-                }
-                None => self.maps.settle_piece(open, inode, &mut piece, size).inspect_err(|e| {
-                    if let Some(handle) = open.take() {
-                        let _ = self.maps.end::<()>(handle, Err(e.clone()));
-                    }
-                }),
-            };
-            match settled {
-                Ok(()) => {
-                    inode.pages.finish(u64::from(piece.lblk.0), piece.len, RunCompletion::Written);
-                    inode.losses.written();
-                    self.writeback.written(u64::from(piece.len) << self.maps.geo.block_bits);
-                }
-                Err(e) => self.lose(inode, &piece, e),
-            }
-        }
-        finish_open(open);
-    }
-
-    /// Records that the data of a piece is lost: in the ledgers, by dropping it from the pages, and by releasing its
-    /// reserved space. Blocks that have been written again meanwhile keep their newer data and its reservation.
-    fn lose(&self, inode: &Arc<Inode>, piece: &Piece, e: Error) {
-        let start = u64::from(piece.lblk.0);
-        self.note_loss(inode, Some(start..start + u64::from(piece.len)), &e);
-        inode.pages.lose(start, piece.len, &inode.losses, e, |start, blocks| {
-            let _map = inode.map.write();
-            self.maps.forget_status(inode, LogicalBlock(start as u32), blocks.into());
-        });
-        self.writeback.flusher.written(u64::from(piece.len) << self.maps.geo.block_bits);
-    }
-
-    /// Leaves the inode to the thread that may wait. If that thread has ended, this thread retires the batches: the
-    /// journal then refuses handles immediately, and the tokens of the inode close.
-    fn leave(&self, work: Completed) {
-        self.writeback.completed.push(vec![work]).into_iter().for_each(|work| self.retire_all(work));
-    }
-
-    /// One round of the thread that retires batches. Returns false if the thread must end.
-    pub(crate) fn step(&self, wait: Duration) -> bool {
-        let work = self.writeback.completed.take(1, wait);
-        let goes_on = work.is_some();
-        work.into_iter().flatten().for_each(|work| self.retire_all(work));
-        goes_on
-    }
-
-    fn retire_all(&self, (inode, times): Completed) {
-        self.retire(&inode, Retirer::Waits);
-        if let Some(token) = times {
-            if inode.times_wait() {
-                self.write_times(&inode, None);
-            }
-            drop(token);
-            self.writeback.flusher.settled(u64::from(inode.ino.0), &*inode);
-        }
-    }
-}
-
 impl ContentView<'_> {
     /// Starts writing all dirty data of the inode, and waits until it can be read back from the device. The caller
     /// holds no handle.
@@ -398,57 +387,5 @@ impl ContentView<'_> {
             WritebackPlug::new(self.fs, WritebackReason::Background, Patience::Finishes).write_pages(self.inode);
         }
         self.inode.writes.wait();
-    }
-}
-
-/// `len` bytes of the vectors, from byte `skip` on.
-fn slice_vecs(vecs: &[BioVec], mut skip: usize, mut len: usize) -> Vec<BioVec> {
-    let mut out = Vec::with_capacity(vecs.len());
-    for v in vecs {
-        if len == 0 {
-            break;
-        }
-        if skip >= v.len {
-            skip -= v.len;
-            continue;
-        }
-        let n = (v.len - skip).min(len);
-        out.push(BioVec { buf: v.buf.clone(), offset: v.offset + skip, len: n });
-        skip = 0;
-        len -= n;
-    }
-    out
-}
-
-/// Splits the vectors after the first `max` bytes.
-fn split_vecs(vecs: Vec<BioVec>, max: usize) -> (Vec<BioVec>, Vec<BioVec>) {
-    let total: usize = vecs.iter().map(|v| v.len).sum();
-    if total <= max {
-        return (vecs, Vec::new());
-    }
-    (slice_vecs(&vecs, 0, max), slice_vecs(&vecs, max, total - max))
-}
-
-impl Maps {
-    /// Adds chosen blocks whose data is on the device to the file, and moves the size on disk up to `end`. Returns the
-    /// number of added blocks, even if others failed.
-    pub(crate) fn map_written(
-        &self,
-        inode: &Arc<Inode>,
-        lblk: LogicalBlock,
-        chosen: Chosen,
-        end: u64,
-    ) -> (u32, Result<()>) {
-        let mut open = None;
-        let len = chosen.len;
-        let mut chosen = Some(chosen);
-        let r = self.settle_chosen(&mut open, inode, lblk, &mut chosen, end);
-        let left = chosen.as_ref().map_or(0, |c| c.len);
-        self.cancel_chosen(&mut chosen);
-        let r = match open {
-            Some(handle) => self.end(handle, r),
-            None => r,
-        };
-        (len - left, r)
     }
 }

@@ -15,11 +15,10 @@ use std::sync::Arc;
 use extant_base::sync::Mutex;
 use extant_base::sync::Waiter;
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use extant_block::{Bio, BioFlags, Completion};
+use extant_block::{Bio, BioFlags, BioVec, Completion};
 use extant_cache::{DirtyRun, Sent, WritebackToken};
 use extant_ondisk::{BlockNr, LogicalBlock};
 
-use super::Request;
 use super::batch::{Batch, FAILED_CLASS, Piece, Retirer, Then, WritebackReason};
 use super::patience::{Moment, Obstacle, Patience};
 use crate::error::Error;
@@ -69,6 +68,13 @@ struct Taken {
     more: bool,
 }
 
+/// A request to send: its piece, its place and its bytes.
+struct Request {
+    piece: usize,
+    offset: u64,
+    vecs: Vec<BioVec>,
+}
+
 /// An obstacle is not a failure: the data that remains stays dirty.
 type Result<T> = std::result::Result<T, Obstacle>;
 
@@ -92,25 +98,30 @@ pub(crate) struct WritebackPlug<'f> {
 }
 
 impl<'f> WritebackPlug<'f> {
-    /// Calls [`WritebackPlug::try_write_pages`] for each of these inodes.
-    pub(crate) fn try_write_all(&mut self, inodes: &'f [Arc<Inode>]) -> Vec<(&'f Arc<Inode>, Result<()>)> {
-        let mut tried = Vec::with_capacity(inodes.len());
-        for (at, inode) in inodes.iter().enumerate() {
-            self.together.expect(&inodes[at + 1..]);
-            tried.push((inode, self.try_write_pages(inode)));
+    /// Begins to write inodes together. In a mount without threads the plug always waits.
+    pub(crate) fn new(fs: &'f Filesystem, why: WritebackReason, patience: Patience) -> WritebackPlug<'f> {
+        WritebackPlug {
+            fs,
+            why,
+            patience: if fs.options.threads { patience } else { Patience::Inline },
+            background: false,
+            bios: Vec::new(),
+            batches: Vec::new(),
+            bytes: 0,
+            has_sent: false,
+            inodes: Vec::new(),
+            together: Together::default(),
         }
-        self.together.expect(&[]);
-        tried
-    }
-
-    /// Whether the caller leaves work that it cannot do immediately to another thread.
-    pub(crate) fn leaves(&self) -> bool {
-        !self.patience.waits(Moment::Obstacle)
     }
 
     /// Sets the reason for writing the following inodes.
     pub(crate) fn because(&mut self, why: WritebackReason) {
         self.why = why;
+    }
+
+    /// Whether the caller leaves work that it cannot do immediately to another thread.
+    pub(crate) fn leaves(&self) -> bool {
+        !self.patience.waits(Moment::Obstacle)
     }
 
     /// Starts writing all dirty data of the inode. Errors are recorded with it, for its fsync.
@@ -136,10 +147,15 @@ impl<'f> WritebackPlug<'f> {
         written
     }
 
-    fn write_pages_locked(&mut self, inode: &Arc<Inode>) -> Result<()> {
-        let written = self.take_and_write(inode, 0, u64::MAX);
-        self.inodes.push(inode.clone());
-        written
+    /// Calls [`WritebackPlug::try_write_pages`] for each of these inodes.
+    pub(crate) fn try_write_all(&mut self, inodes: &'f [Arc<Inode>]) -> Vec<(&'f Arc<Inode>, Result<()>)> {
+        let mut tried = Vec::with_capacity(inodes.len());
+        for (at, inode) in inodes.iter().enumerate() {
+            self.together.expect(&inodes[at + 1..]);
+            tried.push((inode, self.try_write_pages(inode)));
+        }
+        self.together.expect(&[]);
+        tried
     }
 
     /// Starts writing the blocks of `[from, to)` that are dirty now. Blocks that become dirty after the write has
@@ -150,6 +166,19 @@ impl<'f> WritebackPlug<'f> {
         let _ = self.take_and_write(inode, from, to); // it writes everything, because it waits
     }
 
+    /// Sends the plug, retires the batches that have already completed, and writes pending times.
+    fn send(&mut self) {
+        let _ = self.send_at(Moment::Full);
+    }
+
+    /// As [`WritebackPlug::try_write_pages`], with the writeback lock held.
+    fn write_pages_locked(&mut self, inode: &Arc<Inode>) -> Result<()> {
+        let written = self.take_and_write(inode, 0, u64::MAX);
+        self.inodes.push(inode.clone());
+        written
+    }
+
+    /// As [`WritebackPlug::write_dirty`], but a plug that does not wait stops at an obstacle.
     fn take_and_write(&mut self, inode: &Arc<Inode>, mut from: u64, to: u64) -> Result<()> {
         let mut after = None;
         loop {
@@ -240,22 +269,6 @@ impl<'f> WritebackPlug<'f> {
         Some(turn).filter(|turn| turn.blocked)
     }
 
-    /// The number of bytes to take from an inode at once: few enough to complete soon, but enough that a fast device
-    /// needs few rounds.
-    fn batch_bytes(&self) -> u64 {
-        match self.patience {
-            Patience::Inline => BATCH_BYTES_MAX,
-            _ => self.fs.writeback.bulk.batch_bytes().min(BATCH_BYTES_MAX),
-        }
-    }
-
-    /// Whether to send the plug now, because more requests would not make it more efficient, or because the device
-    /// would be idle.
-    fn is_full(&self) -> bool {
-        let full = self.batches.len() >= PLUG_INODES_MAX || self.bios.len() >= PLUG_BIOS_MAX;
-        full || self.bytes >= self.fs.writeback.bulk.unit_bytes()
-    }
-
     /// Chooses blocks, and adds the requests to the plug.
     fn write_batch(
         &mut self,
@@ -286,7 +299,7 @@ impl<'f> WritebackPlug<'f> {
                 let after = before.filter(|(next, _)| *next == lblk.0).map(|(_, block)| block);
                 match self.place_piece(inode, lblk, run.blocks - done, after) {
                     Ok((piece, block)) => {
-                        fs.add_requests(&mut requests, pieces.len(), &piece, block, &run, done);
+                        self.add_requests(&mut requests, pieces.len(), &piece, block, &run, done);
                         done += piece.len;
                         *before = Some((lblk.0 + piece.len, BlockNr(block.0 + u64::from(piece.len) - 1)));
                         pieces.push(piece);
@@ -307,7 +320,7 @@ impl<'f> WritebackPlug<'f> {
         if pieces.is_empty() {
             return written;
         }
-        let end = pieces.last().map_or(0, |p| fs.end_of(p, size));
+        let end = pieces.last().map_or(0, |p| p.end_bytes(fs.geo.block_bits).min(size));
         let plain = pieces.iter().all(|p| matches!(p.then, Then::Nothing)) && inode.meta.read().desc.size >= end;
         let batch = Arc::new(Batch {
             inode: inode.clone(),
@@ -341,6 +354,29 @@ impl<'f> WritebackPlug<'f> {
             self.bios.push(Bio::write(offset, vecs, BioFlags::empty(), Box::new(done)));
         }
         written
+    }
+
+    /// Adds the requests for a piece at `block`, with the bytes of `run` from its block `skip` on.
+    fn add_requests(
+        &self,
+        requests: &mut Vec<Request>,
+        index: usize,
+        piece: &Piece,
+        block: BlockNr,
+        run: &DirtyRun,
+        skip: u32,
+    ) {
+        let bits = self.fs.geo.block_bits;
+        let max_transfer = (self.fs.dev.limits().max_transfer as usize).max(1 << bits);
+        let mut vecs = slice_vecs(&run.vecs, (skip as usize) << bits, (piece.len as usize) << bits);
+        let mut offset = block.0 << bits;
+        while !vecs.is_empty() {
+            let (some, rest) = split_vecs(vecs, max_transfer);
+            vecs = rest;
+            let bytes: usize = some.iter().map(|v| v.len).sum();
+            requests.push(Request { piece: index, offset, vecs: some });
+            offset += bytes as u64;
+        }
     }
 
     /// Chooses the place of the blocks from `lblk` on: a piece of at most `max` blocks in one state, and its first
@@ -422,9 +458,20 @@ impl<'f> WritebackPlug<'f> {
         }
     }
 
-    /// Sends the plug, retires the batches that have already completed, and writes pending times.
-    pub(crate) fn send(&mut self) {
-        let _ = self.send_at(Moment::Full);
+    /// The number of bytes to take from an inode at once: few enough to complete soon, but enough that a fast device
+    /// needs few rounds.
+    fn batch_bytes(&self) -> u64 {
+        match self.patience {
+            Patience::Inline => BATCH_BYTES_MAX,
+            _ => self.fs.writeback.bulk.batch_bytes().min(BATCH_BYTES_MAX),
+        }
+    }
+
+    /// Whether to send the plug now, because more requests would not make it more efficient, or because the device
+    /// would be idle.
+    fn is_full(&self) -> bool {
+        let full = self.batches.len() >= PLUG_INODES_MAX || self.bios.len() >= PLUG_BIOS_MAX;
+        full || self.bytes >= self.fs.writeback.bulk.unit_bytes()
     }
 
     /// As [`WritebackPlug::send`], but waits until all of it is in flight, so that the background does not outrun the
@@ -456,6 +503,7 @@ impl<'f> WritebackPlug<'f> {
         None
     }
 
+    /// Sends the plug at this moment, which decides whether this thread waits for the requests.
     fn send_at(&mut self, moment: Moment) -> Option<Sent> {
         let (fs, wait) = (self.fs, self.patience.waits(moment));
         let leaves = self.leaves();
@@ -478,7 +526,7 @@ impl<'f> WritebackPlug<'f> {
                 if inode.times_wait() {
                     let handle = if leaves { fs.try_start(credits::INODE) } else { None };
                     if leaves && handle.is_none() {
-                        fs.retirement().leave((inode, Some(token)));
+                        fs.retirement().leave_to_thread((inode, Some(token)));
                         continue;
                     }
                     fs.retirement().write_times(&inode, handle);
@@ -501,35 +549,17 @@ impl Drop for WritebackPlug<'_> {
     }
 }
 
-impl<'f> WritebackPlug<'f> {
-    /// Begins to write inodes together. In a mount without threads the plug always waits.
-    pub(crate) fn new(fs: &'f Filesystem, why: WritebackReason, patience: Patience) -> WritebackPlug<'f> {
-        WritebackPlug {
-            fs,
-            why,
-            patience: if fs.options.threads { patience } else { Patience::Inline },
-            background: false,
-            bios: Vec::new(),
-            batches: Vec::new(),
-            bytes: 0,
-            has_sent: false,
-            inodes: Vec::new(),
-            together: Together::default(),
-        }
-    }
-}
-
-/// Writes the data of the inodes that is dirty now, in this order, and large inodes in turns. Returns when all of
-/// it is in flight, which takes as long as the device needs for all but the last part. Errors are recorded with the
-/// inodes, for their fsyncs.
+/// Writes the data of the inodes that is dirty now, in this order, and large inodes in turns. Returns when all of it is
+/// in flight, which takes as long as the device needs for all but the last part. Errors are recorded with the inodes,
+/// for their fsyncs.
 pub(crate) fn write_inodes(fs: &Filesystem, inodes: &[Arc<Inode>], why: WritebackReason) {
     let mut plug = WritebackPlug::new(fs, why, Patience::Sends);
     let mut turns: VecDeque<Turn<'_>> = VecDeque::new();
     for (at, inode) in inodes.iter().enumerate() {
         plug.together.expect(&inodes[at + 1..]);
         let turn = Turn { inode, from: 0, left: inode.pages.dirty_bytes().max(1), after: None, blocked: false };
-        // If another thread is writing the inode, it gets a later turn, so that two threads share the work instead
-        // of following each other.
+        // If another thread is writing the inode, it gets a later turn, so that two threads share the work instead of
+        // following each other.
         turns.extend(match inode.wb.try_lock() {
             Some(held) => plug.write_turn(turn, Some(held)),
             None => Some(turn),
@@ -544,9 +574,36 @@ pub(crate) fn write_inodes(fs: &Filesystem, inodes: &[Arc<Inode>], why: Writebac
         }
     }
     plug.send();
-    // The rest is written in a later round. Without this wait, that round would immediately find the same block
-    // again.
+    // The rest is written in a later round. Without this wait, that round would immediately find the same block again.
     if let Some(inode) = blocked.filter(|_| !plug.has_sent) {
         inode.writes.wait();
     }
+}
+
+/// `len` bytes of the vectors, from byte `skip` on.
+fn slice_vecs(vecs: &[BioVec], mut skip: usize, mut len: usize) -> Vec<BioVec> {
+    let mut out = Vec::with_capacity(vecs.len());
+    for v in vecs {
+        if len == 0 {
+            break;
+        }
+        if skip >= v.len {
+            skip -= v.len;
+            continue;
+        }
+        let n = (v.len - skip).min(len);
+        out.push(BioVec { buf: v.buf.clone(), offset: v.offset + skip, len: n });
+        skip = 0;
+        len -= n;
+    }
+    out
+}
+
+/// Splits the vectors after the first `max` bytes.
+fn split_vecs(vecs: Vec<BioVec>, max: usize) -> (Vec<BioVec>, Vec<BioVec>) {
+    let total: usize = vecs.iter().map(|v| v.len).sum();
+    if total <= max {
+        return (vecs, Vec::new());
+    }
+    (slice_vecs(&vecs, 0, max), slice_vecs(&vecs, max, total - max))
 }

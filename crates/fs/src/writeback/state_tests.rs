@@ -1,4 +1,4 @@
-//! Who pauses and who waits, with inodes that are only counters.
+//! Tests of the pauses and waits of writers, with inodes that are only counters.
 
 use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_block::device::MemDevice;

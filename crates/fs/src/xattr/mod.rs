@@ -196,7 +196,7 @@ pub enum XattrError<E> {
         /// The number of bytes needed and the number available.
         source: NoSpace,
     },
-    /// EINVAL.
+    /// EINVAL: the ACL breaks a rule of its format.
     #[error("{ino}: {source}")]
     InvalidAcl {
         /// The target inode.

@@ -79,7 +79,7 @@ pub(super) fn gained<S: MapStore>(root: &MapRoot, store: &S, lblk: u32, len: u32
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Freed {
     pub shared: Shared,
-    /// Blocks of the clusters that the file loses.
+    /// The number of blocks in the clusters that the file loses.
     pub blocks: u64,
 }
 

@@ -30,7 +30,7 @@ impl Growth<'_> {
         sb
     }
 
-    /// Writes the copies of everything that has changed since `begin`, the superblock before the growth.
+    /// Writes the copies of everything that the growth has changed.
     pub(super) fn renew_backups(&self) -> Result<()> {
         let sb = self.volume.superblock();
         let geo = sb.geometry();
@@ -45,6 +45,7 @@ impl Growth<'_> {
         copies.chunks(TOGETHER).try_for_each(|copies| self.write_backups(&sb, copies))
     }
 
+    /// Writes these copies in one transaction.
     fn write_backups(&self, sb: &SuperBlock, copies: &[Copy]) -> Result<()> {
         let _change = self.volume.begin_change()?;
         let mut held: Vec<(Arc<Buffer>, Option<Arc<Buffer>>)> = Vec::with_capacity(copies.len());

@@ -1,7 +1,7 @@
 //! Growing a mounted file system (Linux: `ext4_resize_fs`, fs/ext4/resize.c).
 //!
-//! Main function: [`Volume::grow`]. Main types: [`GrowTo`], [`Grown`]. `step.rs` makes one step. `backups.rs`
-//! updates the copies of superblock and descriptors at the end.
+//! Main function: [`Volume::grow`]. Main types: [`GrowTo`], [`Grown`]. `step.rs` makes one step. `backups.rs` updates
+//! the copies of superblock and descriptors at the end.
 //!
 //! A step is one transaction: the last group is completed, or the new groups of a flex group are added. Before that,
 //! the structures of new groups are durable on the device, past the end of the old file system. So a power cut leaves

@@ -1,6 +1,6 @@
 //! Durability: fsync, fdatasync, syncfs, fsyncs of many files at once, and the wait of an unmount.
 //!
-//! All of them are [`Barrier`]s, which take these steps:
+//! Main type: [`Barrier`]. All of these are barriers, which take these steps:
 //! 1. Start writing the dirty data in the scope.
 //! 2. Wait until all data that threads took from the pages before can be read from the device (the tokens of
 //!    [`extant_cache::Writebacks`]).
@@ -45,7 +45,7 @@ pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 /// Called once for each of several inodes, with its index; otherwise as [`Done`].
 pub type DoneEach = Arc<dyn Fn(usize, Result<()>) + Send + Sync>;
 
-/// The scope of a barrier, and the thread that does its work.
+/// A request to make everything in a scope durable that was written before it.
 pub(crate) struct Barrier<'a> {
     /// `None` for everything in the mount.
     inodes: Option<&'a [Arc<Inode>]>,
@@ -55,12 +55,15 @@ pub(crate) struct Barrier<'a> {
 }
 
 impl<'a> Barrier<'a> {
+    /// A barrier for the whole mount.
     pub(crate) const ALL: Barrier<'static> = Barrier { inodes: None, datasync: false, waits: false };
 
+    /// A barrier for one inode.
     pub(crate) fn of(inode: &'a Arc<Inode>, datasync: bool) -> Barrier<'a> {
         Barrier::of_all(std::slice::from_ref(inode), datasync)
     }
 
+    /// A barrier for several inodes.
     pub(crate) fn of_all(inodes: &'a [Arc<Inode>], datasync: bool) -> Barrier<'a> {
         Barrier { inodes: Some(inodes), datasync, waits: false }
     }
@@ -91,6 +94,7 @@ fn is_new(inode: &Inode) -> bool {
 }
 
 impl Volume {
+    /// Calls `ask` and waits until it has called what it was given. Without threads, this thread commits meanwhile.
     pub(crate) fn wait_for(&self, ask: impl FnOnce(Done)) -> Result<()> {
         let waiter = Waiter::new();
         let tell = waiter.clone();
@@ -180,8 +184,8 @@ impl Barrier<'_> {
     }
 }
 
-/// New files that are written together with an fsync of this one. Only closed files qualify: a program that has a
-/// file open may still write to it, and call fsync at the end.
+/// New files that are written together with an fsync of this one. Only closed files qualify: a program that has a file
+/// open may still write to it, and call fsync at the end.
 fn carried(fs: &Filesystem, inode: &Arc<Inode>) -> Vec<Arc<Inode>> {
     let mut left = if is_new(inode) { fs.writeback.sync_policy.carry(inode.ino) } else { 0 };
     if left == 0 {
