@@ -180,7 +180,7 @@ impl<'a> DirView<'a> {
         self.hold_block(found.lblk, BlockKind::Leaf)
     }
 
-    /// Likewise, the block with `.` and `..`.
+    /// As [`DirView::hold_found`], the block with `.` and `..`.
     pub(crate) fn hold_first(&self) -> Result<Arc<Buffer>> {
         self.hold_block(0, BlockKind::Any)
     }

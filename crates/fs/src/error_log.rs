@@ -32,8 +32,8 @@ pub(crate) struct ErrorLog {
 
 #[derive(Default)]
 struct Pace {
-    /// The checks that have found something since the mount. Their number is bounded by the names that [`Error::check`]
-    /// returns.
+    /// The checks that have found something since the mount. Their number is bounded by the names that
+    /// [`crate::Error::check`] returns.
     kinds: Vec<&'static str>,
     /// An error of a new kind has not been written to the device yet.
     urgent: bool,

@@ -132,8 +132,8 @@ pub(crate) fn describe_move(
 }
 
 impl Volume {
-    /// Describes the fields of an inode that was just written to its slot. A directory's are not: its names are, in
-    /// records of their own.
+    /// Describes the fields of an inode that was just written to its slot. Those of a directory are not described; its
+    /// names are, in records of their own.
     pub(crate) fn describe_inode(
         &self,
         handle: &mut Handle,

@@ -198,9 +198,9 @@ impl Volume {
         });
     }
 
-    /// The same for a thread that freezes or closes the mount, after it has written the superblock, and even if the
-    /// errors are not due. It holds only `s_umount`, and waits for the log, because no other thread would write these
-    /// errors later.
+    /// As [`Volume::write_errors`], for a thread that freezes or closes the mount, after it has written the superblock,
+    /// and even if the errors are not due. It holds only `s_umount`, and waits for the log, because no other thread
+    /// would write these errors later.
     pub(crate) fn write_kept_errors(&self) {
         self.journal.alone_at_last(|| self.write_unwritten_errors());
     }

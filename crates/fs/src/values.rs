@@ -53,6 +53,7 @@ const BLOCKS_PER_HANDLE: u32 = 16;
 /// The number of values whose references one handle of an eviction drops.
 const DROPPED_PER_HANDLE: usize = 8;
 
+/// The error for attributes of `owner`.
 fn damaged(owner: InodeNr, detail: impl std::fmt::Display) -> Error {
     Error::corrupt(Damage::Xattr, detail.to_string()).of(owner)
 }
@@ -296,12 +297,7 @@ impl Operation<'_> {
             if values.prepared(value).is_some() || !xattr::goes_outside(&self.fs.xattrs(inode), *name, value)? {
                 continue;
             }
-            let hash = value_hash(self.fs.geo.seed.raw(), value);
-            let found = self.value_with(inode, value, hash)?;
-            values.prepare(value.clone(), hash, found.ino);
-            if values.get(found.ino).is_none() {
-                values.hold(self.fs, found, credits::VALUE)?;
-            }
+            self.prepare_one(&mut values, inode, value)?;
         }
         self.fs.has_room_for(&values)?;
         Ok(values)
@@ -316,15 +312,21 @@ impl Operation<'_> {
             return Ok(values);
         }
         for (_, list) in lists {
-            let hash = value_hash(self.fs.geo.seed.raw(), list);
-            let found = self.value_with(dir, list, hash)?;
-            values.prepare(list.clone(), hash, found.ino);
-            if values.get(found.ino).is_none() {
-                values.hold(self.fs, found, credits::VALUE)?;
-            }
+            self.prepare_one(&mut values, dir, list)?;
         }
         self.fs.has_room_for(&values)?;
         Ok(values)
+    }
+
+    /// Prepares and holds an inode with this value, which the owners of `inode` account for.
+    fn prepare_one(&self, values: &mut Values, inode: &Arc<Inode>, value: &[u8]) -> Result<()> {
+        let hash = value_hash(self.fs.geo.seed.raw(), value);
+        let found = self.value_with(inode, value, hash)?;
+        values.prepare(value.to_vec(), hash, found.ino);
+        if values.get(found.ino).is_none() {
+            values.hold(self.fs, found, credits::VALUE)?;
+        }
+        Ok(())
     }
 
     /// An inode with this value, existing or new. It counts against the limits of the owners of `inode` in either case.

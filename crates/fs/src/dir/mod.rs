@@ -1,7 +1,7 @@
 //! Directories: names to inodes, linear and hash-indexed, over an abstract store of blocks.
 //!
 //! Main types: [`DirStore`] (reads, changes and appends a directory's blocks; the mount implements it on the journal),
-//! [`DirParams`] (parameters from the superblock and the inode), [`Found`], [`DirEntry`], [`DirError`].
+//! [`DirParams`] (parameters from the superblock and the inode), [`Found`], [`readdir::DirEntry`], [`DirError`].
 //! Functions: [`lookup`], [`add`], [`remove`], [`set_inode`], [`stored_name`], [`respell`], [`readdir`], [`dotdot`],
 //! [`set_dotdot`], [`is_empty`], [`init`]; and for the store [`seal`] and [`verify`].
 //!

@@ -89,7 +89,7 @@ pub(crate) enum Use {
     Write,
     /// The journal is replayed into memory.
     Read,
-    /// The same as `Read`, but the primary superblock is lost, so only the log can show whether it must be replayed.
+    /// As `Read`, but the primary superblock is lost, so only the log can show whether it must be replayed.
     ReadOfBackup,
 }
 

@@ -25,7 +25,7 @@ use crate::options::OnError;
 
 impl Operation<'_> {
     /// Creates an inode for an attribute's value: empty, without a name, near `owner`, and with the same owners.
-    /// [`credits::NEW_INODE`]. The caller has charged it to their quotas.
+    /// [`NEW_INODE`](crate::ops::credits::NEW_INODE). The caller has charged it to their quotas.
     pub(crate) fn new_value_inode(&self, handle: &mut Handle, owner: &Arc<Inode>, hash: u32) -> Result<InodeRef> {
         let (ino, fresh) = self.new_number(handle, owner, false, b"")?;
         let mut desc = InodeDesc::new(FileType::Regular.mode_bits() | 0o600, &self.fs.geo);

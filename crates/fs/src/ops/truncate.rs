@@ -40,7 +40,7 @@ impl ContentView<'_> {
         // This is also needed when the file shrinks, because the size on disk may be even smaller.
         self.prepare_size(new)?;
         if new > old {
-            return self.fs.transact(credits::DISK_SIZE, |handle| fs.move_size(handle, inode, new, Move::AtLeast));
+            return fs.transact(credits::DISK_SIZE, |handle| fs.move_size(handle, inode, new, Move::AtLeast));
         }
         let _wb = inode.wb.lock();
         // Pages under writeback may still move the size on disk.

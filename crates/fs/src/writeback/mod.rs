@@ -285,8 +285,8 @@ impl Retirement<'_> {
         }
     }
 
-    /// The handle to begin the batch with, if it needs one at once. The outer `None`: the retirer may not take the
-    /// handles that the batch needs.
+    /// The handle to begin the batch with. `Some(None)` if handles are taken when they are needed; `None` if the
+    /// retirer may not take those that the batch needs.
     fn first_handle(&self, batch: &Batch, by: Retirer) -> Option<Option<Handle>> {
         match by {
             Retirer::Waits => Some(None),
