@@ -24,7 +24,7 @@ pub(crate) struct Heart {
 
 /// The last write of the MMP block.
 pub(crate) struct Last {
-    /// Its content.
+    /// The content of the block as this mount wrote it.
     pub sign: Mmp,
     /// When it was written, by the mount's clock.
     pub at_ns: u64,

@@ -15,7 +15,7 @@
 //! | [`rename`], [`EXCHANGE`] | by the directory, 21 | two names, two directories, the moved and the replaced inode |
 //! | [`EVICT`] | 8 | the orphan record, the inode, its number; attributes with [`XATTR`] |
 //! | [`VALUE`] | 3 | a value in an inode of its own gets or loses a reference |
-//! | [`Volume::allocate_credits`] and its neighbours | by the map | allocating blocks, changing their state, freeing them |
+//! | [`Volume::allocate_credits`] etc. | by the map | allocating blocks, changing their state, freeing them |
 //!
 //! A block that changes twice counts once, so these are upper bounds. Unused credits are returned when the handle ends.
 //! Too many credits occupy room in the running transaction until then, and too few overrun it. The sums consist of the
