@@ -67,6 +67,7 @@ pub(crate) struct DirView<'a> {
 }
 
 impl<'a> DirView<'a> {
+    /// A view with the directory's parameters as they are now.
     pub(crate) fn new(fs: &'a Filesystem, dir: &'a Arc<Inode>) -> DirView<'a> {
         let (held, scanned, passed) = (RefCell::new(None), Cell::new(0), RefCell::new(None));
         DirView { fs, dir, params: fs.dir_params(dir), held, scanned, passed }

@@ -39,6 +39,7 @@ impl Volume {
         self.journal.try_start(self.with_quota_credits(credits).min(self.journal.max_credits()))
     }
 
+    /// Called before each handle: records pending damage, refuses if the mount is read-only, and makes room in memory.
     pub(crate) fn before_handle(&self) -> Result<()> {
         self.note_damaged_groups();
         if self.is_read_only() {

@@ -276,6 +276,7 @@ impl InlineView<'_> {
         Ok(rest.map(|rest| inline::ROOM + rest))
     }
 
+    /// Runs `change` on the content, which first gets this size. The result is as for [`InlineView::write`].
     fn change(&self, size: u64, change: impl FnOnce(&mut [u8])) -> Result<bool> {
         if !self.fs.inline_data {
             return Ok(false);
@@ -389,6 +390,7 @@ impl InlineView<'_> {
     }
 }
 
+/// The error for names in the inode of a directory that cannot be decoded.
 fn broken_names(dir: &Inode, e: DirDamage) -> Error {
     Error::corrupt(Damage::Directory, format!("names in the inode, {e}")).of(dir.ino)
 }

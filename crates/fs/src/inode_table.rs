@@ -78,10 +78,12 @@ impl InodeTable {
         let _ = self.inode_owner.set(owner);
     }
 
+    /// The owner of the inodes, for their calls ([`InodeOwner`]).
     pub(crate) fn inode_owner(&self) -> Weak<dyn InodeOwner> {
         self.inode_owner.get().expect("set when the mount was put together").clone()
     }
 
+    /// The owner of the inodes' data, as reclaim knows it.
     pub(crate) fn data_owner(&self) -> OwnerId {
         *self.data_owner.get().expect("set when the mount was put together")
     }

@@ -54,6 +54,7 @@ pub(crate) struct MapView<'a> {
 const HELD: usize = 12;
 
 impl<'a> MapView<'a> {
+    /// A view for the map of `ino`, without the inode. `regular`: its blocks are data, not metadata.
     pub(crate) fn new(volume: &'a Volume, ino: InodeNr, regular: bool) -> MapView<'a> {
         let goal_group = GroupNr((ino.0 - 1) / volume.geo.inodes_per_group);
         let (aside, gives_up, held) = (None, false, RefCell::default());

@@ -114,6 +114,7 @@ fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions, borrowed: &mut bool) 
     open_for_writing(&copies, dev.clone(), options, borrowed).map_err(|e| copies.advise(dev, e))
 }
 
+/// Mounts an image for changes, unless another host uses it.
 fn open_for_writing(
     copies: &Copies,
     dev: Arc<dyn BlockDevice>,
@@ -405,6 +406,7 @@ fn allocator(
     Ok(alloc)
 }
 
+/// The options of the mount that concern the journal.
 fn journal_options(
     options: &MountOptions,
     budget: &Budget,

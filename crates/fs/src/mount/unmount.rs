@@ -129,6 +129,7 @@ impl Ending<'_> {
         result.and_then(|()| self.fs.lifecycle.acknowledge())
     }
 
+    /// Writes all data and names, frees all queued inodes, and removes idle entries of quotas.
     fn write_everything(&self) -> Result<()> {
         self.fs.evictor().drain();
         let written = Barrier::ALL.wait(self.fs);
@@ -139,6 +140,7 @@ impl Ending<'_> {
         written.and(self.fs.quotas.drop_idle())
     }
 
+    /// Ends the flusher's thread. It comes before the others, because its writes need them.
     fn end_flusher(&self) {
         self.fs.writeback.flusher.stop();
         self.fs.threads.end("extant-flush");
@@ -182,6 +184,7 @@ impl Ending<'_> {
             how.and_then(|()| if self.fs.lifecycle.has_failed() { self.fs.lifecycle.acknowledge() } else { Ok(()) });
     }
 
+    /// Closes the journal, gives a borrowed one back, and marks the image as clean.
     fn close_clean(&self) -> Result<()> {
         self.fs.journal.close()?;
         let orphans = self.fs.orphans.len();
@@ -250,6 +253,7 @@ impl Filesystem {
     }
 }
 
+/// The result of an unmount after the mount was cut off.
 fn cut() -> Error {
     Error::Aborted { cause: extant_journal::Error::Aborted { cause: "the mount was cut off".to_owned() } }
 }

@@ -188,6 +188,7 @@ impl Filesystem {
 }
 
 impl Operation<'_> {
+    /// One attempt of [`Filesystem::create`].
     fn create_once(&self, dir: &InodeRef, name: &[u8], node: NewNode<'_>, cred: Cred) -> Result<InodeRef> {
         let _exclusive = dir.rw.write();
         let is_dir = FileType::from_mode(node.mode) == Some(FileType::Directory);
@@ -259,6 +260,7 @@ impl Operation<'_> {
         self.prepare_inherited(dir, &xattr::inherited_values(&inherited.acl))
     }
 
+    /// The attributes of a directory, for [`inherit`].
     fn parent<'a>(&self, desc: &InodeDesc, default_acl: Option<&'a Acl>) -> Parent<'a> {
         let InodeDesc { mode, gid, flags, projid, .. } = *desc;
         let hands_down_group = self.fs.options.group_of_directory == Some(true);

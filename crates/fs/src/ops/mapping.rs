@@ -45,6 +45,7 @@ const LOOKUP_BLOCKS: u32 = 1 << 15;
 /// The last logical block of a map.
 pub(super) const LAST_BLOCK: LogicalBlock = LogicalBlock(0xFFFF_FFFE);
 
+/// The state of mapped blocks, as the extent-status cache has it.
 fn es_state(state: MapState) -> EsState {
     match state {
         MapState::Written(b) => EsState::Written(b),
@@ -326,6 +327,7 @@ impl Maps {
         self.unmap(&self.map_view(inode).giving_up(), inode, LogicalBlock(0), LAST_BLOCK)
     }
 
+    /// Unmaps and frees blocks through this view, which decides what damage does.
     fn unmap(&self, view: &MapView<'_>, inode: &Arc<Inode>, from: LogicalBlock, to: LogicalBlock) -> Result<Handle> {
         self.placement.alloc.discard_preallocations(&inode.prealloc);
         let credits = self.remove_credits(inode);

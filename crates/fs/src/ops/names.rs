@@ -51,6 +51,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Inode {
+    /// Checks that the inode is a directory.
     pub(crate) fn check_dir(&self) -> Result<()> {
         if self.is_dir() { Ok(()) } else { Err(Error::NotDirectory) }
     }

@@ -60,6 +60,7 @@ impl Maps {
         got
     }
 
+    /// As [`Maps::promise`], where clusters have several blocks.
     fn promise_clusters(&self, inode: &Arc<Inode>, promises: &Promises, lblk: LogicalBlock, len: u32) -> Result<u32> {
         self.check_form(inode)?;
         let size = self.placement.alloc.cluster_size();
@@ -115,6 +116,7 @@ impl Maps {
         ended.len() as u64
     }
 
+    /// Whether the cluster has delayed blocks.
     fn has_delayed(&self, inode: &Inode, cluster: u32) -> bool {
         let size = self.placement.alloc.cluster_size();
         let (first, last) = (size.first_block(cluster.into()), size.first_block(u64::from(cluster) + 1) - 1);

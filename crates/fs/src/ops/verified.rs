@@ -18,6 +18,7 @@ use crate::map::MapState;
 use crate::ops::pages::ContentView;
 use crate::verity::{DESCRIPTOR_BYTES, DESCRIPTOR_MAX, TREE_ALIGNMENT, Verity};
 
+/// The error for content that cannot be verified.
 fn wrong(inode: &Inode, detail: impl Into<String>) -> Error {
     Error::Unverified { ino: inode.ino, detail: detail.into() }
 }

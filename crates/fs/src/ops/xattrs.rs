@@ -82,6 +82,7 @@ impl Filesystem {
         self.change_xattr(inode, name, None, |edit| xattr::remove(edit, name))
     }
 
+    /// Runs `change` on the attributes as one operation. `value`: the value that it sets, if any.
     fn change_xattr(
         &self,
         inode: &InodeRef,

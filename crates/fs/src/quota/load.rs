@@ -42,6 +42,7 @@ impl Quotas {
         Ok(())
     }
 
+    /// Reads one quota file.
     fn load_file(&self, inodes: &impl QuotaInodes, kind: QuotaKind, ino: InodeNr) -> Result<File> {
         let (size, blocks) = inodes.content_of(ino)?;
         let tree = Tree::load(kind, size, |number| self.block(&blocks, number));

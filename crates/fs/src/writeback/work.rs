@@ -33,6 +33,7 @@ struct State<T> {
     phase: Phase,
 }
 
+/// A queue of items for one thread; see the module.
 pub(crate) struct WorkQueue<T> {
     state: Mutex<State<T>>,
     more: Condvar,

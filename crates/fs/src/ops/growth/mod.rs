@@ -131,6 +131,7 @@ impl Growth<'_> {
     }
 }
 
+/// The error of a growth that is not possible.
 fn refused(why: impl Into<CannotGrow>) -> Error {
     Error::CannotGrow(why.into())
 }

@@ -77,6 +77,7 @@ impl Growth<'_> {
         reserved.blocks().try_for_each(|block| is(&*self.volume.cache.get(block)?, reserved.copies(block)))
     }
 
+    /// The double indirect block of the resize inode.
     fn double_of_resize_inode(&self) -> Result<Arc<Buffer>> {
         let (table, offset) = self.volume.inode_slot(InodeNr::RESIZE)?;
         let block = table.read(|bytes| ReservedBlocks::double_of(&bytes[offset..]));
@@ -304,6 +305,7 @@ impl Growth<'_> {
 }
 
 impl Step {
+    /// The credits of the step, without those for a group that it extends.
     fn credits(&self) -> u32 {
         let inode = u32::from(self.resize_inode.is_some());
         credits::SUPER + inode + (self.tables.len() + self.pointers.len()) as u32
