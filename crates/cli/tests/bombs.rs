@@ -782,7 +782,7 @@ tests_of_cases!(
     check_within_memory,
     groups: (millions_of_groups, 8),
     journal: (journal_in_pieces, 4),
-    orphans: (|dir| orphans(dir, 140_000), 4),
+    many_orphans: (|dir| orphans(dir, 140_000), 4),
     log: (|dir| log_of_copies(dir, 1_000_000), 0),
 );
 
