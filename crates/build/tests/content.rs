@@ -176,12 +176,13 @@ const KINDS: &[&str] = &[
 
 /// A tree with everything is clean and the same for the kernel, with one third of the kinds.
 fn everything_is_there(part: usize) {
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    // Not every tmpfs has the attributes of users.
+    let (dir, images) = (tempfile::tempdir_in("/var/tmp").unwrap(), tempfile::tempdir().unwrap());
     let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();
     shell(&source, EVERYTHING);
     shell(&source, WHOLE_SECONDS);
-    let image = dir.path().join("image");
+    let image = images.path().join("image");
     for args in KINDS.iter().skip(part).step_by(3) {
         build(&source, &image, 128 * MIB, args, 2).unwrap_or_else(|e| panic!("{args}: {e}"));
         expect_clean(&image, args);
@@ -273,13 +274,14 @@ fn inodes_and_data_ascend_in_the_order_in_which_the_kernel_lists_them() {
 
 #[test]
 fn an_image_is_the_same_with_any_number_of_threads() {
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    // Not every tmpfs has the attributes of users.
+    let (dir, images) = (tempfile::tempdir_in("/var/tmp").unwrap(), tempfile::tempdir().unwrap());
     let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();
     shell(&source, EVERYTHING);
     for args in ["-t ext2 -b 1024", "-t ext4 -b 4096", "-t ext4 -b 4096 -N 8192 -O inline_data,quota,bigalloc"] {
         let read = |threads| {
-            let image = dir.path().join("image");
+            let image = images.path().join("image");
             build(&source, &image, 128 * MIB, args, threads).unwrap();
             std::fs::read(image).unwrap()
         };
@@ -345,11 +347,12 @@ fn error_of(tree: &Tree, bytes: u64, args: &str) -> String {
 
 #[test]
 fn blocks_of_64_kib_hold_a_tree() {
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    // Not every tmpfs has the attributes of users.
+    let (dir, images) = (tempfile::tempdir_in("/var/tmp").unwrap(), tempfile::tempdir().unwrap());
     let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();
     shell(&source, EVERYTHING);
-    let image = dir.path().join("image");
+    let image = images.path().join("image");
     build(&source, &image, 512 * MIB, "-t ext4 -b 65536", 2).unwrap();
     expect_clean(&image, "64 KiB");
     let out = dir.path().join("data");
@@ -394,7 +397,7 @@ fn a_file_that_changes_while_it_is_written_fails_the_image_and_the_digest() {
 /// blocks of each level.
 #[test]
 fn a_file_of_many_pieces_is_read_back() {
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     let data = (0..9000).map(|i| i * 8192..i * 8192 + 1000);
     let far = 100_000_000..100_300_000;
@@ -424,7 +427,7 @@ fn a_file_of_many_pieces_is_read_back() {
 
 #[test]
 fn the_smallest_size_leaves_nothing_and_the_usual_one_a_tenth() {
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     let mut builder = builder();
     for i in 0..5000u64 {
@@ -471,7 +474,7 @@ fn quotas_of_many_owners_are_those_of_the_tree() {
         builder.file(format!("f{i}").as_bytes(), owned, 5000, None, i.into()).unwrap();
     }
     let tree = finish(builder);
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     let args = "-t ext4 -b 4096 -O quota,project -E quotatype=usrquota:grpquota:prjquota";
     for spare in [Spare::NONE, Spare::DEFAULT] {
@@ -499,7 +502,7 @@ fn more_entries_than_the_ratio_gives_get_their_inodes() {
         builder.file(format!("f{i}").as_bytes(), attributes(0o644), 0, None, i).unwrap();
     }
     let tree = finish(builder);
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     for spare in [Spare::NONE, Spare::DEFAULT] {
         let (options, bytes) = fit(&request("-t ext4"), &fact(0), &tree, spare).unwrap();
@@ -515,7 +518,7 @@ fn a_size_that_is_found_has_room_for_the_journal() {
     let mut builder = builder();
     builder.file(b"f", attributes(0o644), 5000, None, 0).unwrap();
     let tree = finish(builder);
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     for (args, journal) in [
         ("-t ext4", Some("1024k")),
@@ -616,7 +619,7 @@ fn a_lost_found_of_the_tree_retains_its_entries() {
     builder.file(b"z", attributes(0o600), 5, None, 2).unwrap();
     let tree = finish(builder);
     assert_eq!(tree.entries(Id(0)).filter(|(name, _)| *name == b"lost+found").count(), 1);
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     build_tree(&tree, &image, 16 * MIB, &options(16 * MIB, "-t ext4 -b 1024")).unwrap();
     expect_clean(&image, "lost+found");
@@ -637,7 +640,7 @@ fn extremes(names: u64, subdirectories: u64) {
     let data = (0..100).map(|i| i * 10_000_000_000..i * 10_000_000_000 + 5000).collect();
     builder.file(b"tera", attributes(0o644), tera, Some(data), 0).unwrap();
     let tree = finish(builder);
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     let (options, bytes) = fit(&request("-t ext4 -b 4096"), &fact(0), &tree, Spare::DEFAULT).unwrap();
     build_tree(&tree, &image, bytes, &options).unwrap();

@@ -15,6 +15,7 @@ use common::{CommandResult, Dir, debugfs, extant_path, patch, run, tool, wait_un
 use extant_block::device::{FileDevice, OpenOptions};
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode};
 use extant_testkit::mount::fuse_works;
+use extant_testkit::tests_of_cases;
 
 const BESIDE_CACHE_KIB: u64 = 64 << 10;
 /// The cache of a command, and the cache that the mounts here get.
@@ -300,9 +301,11 @@ fn map_to_one_block(dir: &Dir, image: &str, name: &str, block: u64, size: u64) {
     let pointers = pointers(dir, image, block);
     let direct = (0..12).map(|i| format!("block[{i}] {block}"));
     let indirect = ["IND", "DIND", "TIND"].iter().zip(&pointers).map(|(name, block)| format!("block[{name}] {block}"));
-    for field in direct.chain(indirect).chain([format!("size {size}"), "blocks 0x7fffffff".into()]) {
-        tool("debugfs", &["-w", "-R", &format!("set_inode_field {name} {field}"), image]);
-    }
+    let fields = direct.chain(indirect).chain([format!("size {size}"), "blocks 0x7fffffff".into()]);
+    let commands: String = fields.map(|field| format!("set_inode_field {name} {field}\n")).collect();
+    let script = dir.text("commands");
+    std::fs::write(&script, commands).expect("written");
+    tool("debugfs", &["-w", "-f", &script, image]);
 }
 
 /// A directory of 1 GiB in an image of 16 MiB: every pointer refers to one block of pointers, or to one block of names.
@@ -394,37 +397,42 @@ fn huge_inline_directory(dir: &Dir) -> String {
     image
 }
 
-#[test]
-fn listing_a_directory_that_repeats_its_blocks_stays_within_memory() {
-    for make in [directory_of_one_block, directory_of_one_extent, index_of_one_leaf] {
-        let dir = Dir::new();
-        let image = make(&dir);
-        let (out, at) = (dir.text("out"), format!("{image}:/d"));
-        for args in [
-            &["ls", &image, "/d"][..],
-            &["ls", "-t", &image, "/d"],
-            &["ls", "-lR", "--rescue", &image, "/d"],
-            &["tree", &image, "/d"],
-            &["find", &at],
-            &["du", &at],
-            &["export", &image, "/d"],
-            &["cp", "-r", &at, &out],
-            &["chmod", "-R", "a+r", &at],
-            &["rm", "-r", &at],
-        ] {
-            let ran = run_within(args);
-            if args.contains(&"--rescue") && image.ends_with("index.img") {
-                // The listing does not use the index, and the blocks are valid.
-                let names = ran.out.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"-")).count();
-                assert_eq!((ran.code, names), (Some(0), 340), "{}", ran.err);
-                continue;
-            }
-            assert!(matches!(ran.code, Some(4 | 8)), "{args:?}: {:?}, {}", ran.code, ran.err);
-            assert!(ran.err.contains(" entries with ") && ran.err.contains(" names"), "{args:?}: {}", ran.err);
+fn list_within_memory(make: fn(&Dir) -> String) {
+    let dir = Dir::new();
+    let image = make(&dir);
+    let (out, at) = (dir.text("out"), format!("{image}:/d"));
+    for args in [
+        &["ls", &image, "/d"][..],
+        &["ls", "-t", &image, "/d"],
+        &["ls", "-lR", "--rescue", &image, "/d"],
+        &["tree", &image, "/d"],
+        &["find", &at],
+        &["du", &at],
+        &["export", &image, "/d"],
+        &["cp", "-r", &at, &out],
+        &["chmod", "-R", "a+r", &at],
+        &["rm", "-r", &at],
+    ] {
+        let ran = run_within(args);
+        if args.contains(&"--rescue") && image.ends_with("index.img") {
+            // The listing does not use the index, and the blocks are valid.
+            let names = ran.out.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"-")).count();
+            assert_eq!((ran.code, names), (Some(0), 340), "{}", ran.err);
+            continue;
         }
-        mount_stays_within(&dir, &image, None);
+        assert!(matches!(ran.code, Some(4 | 8)), "{args:?}: {:?}, {}", ran.code, ran.err);
+        assert!(ran.err.contains(" entries with ") && ran.err.contains(" names"), "{args:?}: {}", ran.err);
     }
+    mount_stays_within(&dir, &image, None);
 }
+
+tests_of_cases!(
+    listing_a_directory_that_repeats_its_blocks_stays_within_memory,
+    list_within_memory,
+    one_block: directory_of_one_block,
+    one_extent: directory_of_one_extent,
+    one_leaf: index_of_one_leaf,
+);
 
 #[test]
 fn walking_directories_that_name_one_another_ends_within_memory() {
@@ -441,22 +449,27 @@ fn walking_directories_that_name_one_another_ends_within_memory() {
 
 /// The survey of a rescue reads every directory, including those without a name. Together they may have far more blocks
 /// than the file system.
-#[test]
-fn a_rescue_of_directories_that_repeat_their_blocks_ends_within_memory() {
-    for make in [directory_of_one_block, directory_of_one_extent, directories_of_one_another] {
-        let dir = Dir::new();
-        let image = make(&dir);
-        for is_named in [true, false] {
-            if !is_named {
-                tool("debugfs", &["-w", "-R", "unlink /d", &image]);
-            }
-            let ran = run_within(&["ls", "-R", "--rescue", &image]);
-            let out = String::from_utf8_lossy(&ran.out);
-            assert_eq!(out.contains("/lost+found/#"), !is_named, "{}", ran.err);
-            assert_eq!(ran.code, Some(4), "{}", ran.err);
+fn rescue_within_memory(make: fn(&Dir) -> String) {
+    let dir = Dir::new();
+    let image = make(&dir);
+    for is_named in [true, false] {
+        if !is_named {
+            tool("debugfs", &["-w", "-R", "unlink /d", &image]);
         }
+        let ran = run_within(&["ls", "-R", "--rescue", &image]);
+        let out = String::from_utf8_lossy(&ran.out);
+        assert_eq!(out.contains("/lost+found/#"), !is_named, "{}", ran.err);
+        assert_eq!(ran.code, Some(4), "{}", ran.err);
     }
 }
+
+tests_of_cases!(
+    a_rescue_of_directories_that_repeat_their_blocks_ends_within_memory,
+    rescue_within_memory,
+    one_block: directory_of_one_block,
+    one_extent: directory_of_one_extent,
+    one_another: directories_of_one_another,
+);
 
 #[test]
 fn an_inline_directory_of_any_size_stays_within_memory() {
@@ -469,17 +482,33 @@ fn an_inline_directory_of_any_size_stays_within_memory() {
     mount_stays_within(&dir, &image, None);
 }
 
-#[test]
-fn a_file_that_repeats_one_block_is_described_within_memory() {
-    let dir = Dir::new();
+fn file_of_one_block(dir: &Dir) -> String {
     let image = dir.text("file.img");
     tool("mke2fs", &["-q", "-F", "-t", "ext2", "-b", "1024", "-O", "^resize_inode", &image, "16M"]);
-    let (_, block) = put(&dir, &image, "f", b"content");
-    map_to_one_block(&dir, &image, "/f", block, 2 << 30);
-    for args in [&["stat", &image, "/f"][..], &["stat", "--json", &image, "/f"]] {
-        let ran = stays_within(args, 0, &[]);
-        assert!(ran.out.len() > 1 << 26, "{args:?}: every extent is printed, {} bytes", ran.out.len());
-    }
+    let (_, block) = put(dir, &image, "f", b"content");
+    map_to_one_block(dir, &image, "/f", block, 2 << 30);
+    image
+}
+
+fn describe_within_memory(words: &[&str]) {
+    let dir = Dir::new();
+    let image = file_of_one_block(&dir);
+    let args = [words, &[image.as_str(), "/f"]].concat();
+    let ran = stays_within(&args, 0, &[]);
+    assert!(ran.out.len() > 1 << 26, "{args:?}: every extent is printed, {} bytes", ran.out.len());
+}
+
+tests_of_cases!(
+    a_file_that_repeats_one_block_is_described_within_memory,
+    describe_within_memory,
+    text: &["stat"],
+    json: &["stat", "--json"],
+);
+
+#[test]
+fn a_file_that_repeats_one_block_is_served_within_memory() {
+    let dir = Dir::new();
+    let image = file_of_one_block(&dir);
     mount_stays_within(&dir, &image, None);
 }
 
@@ -733,32 +762,29 @@ fn check_stays_within(image: &str, code: i32) {
     assert_eq!(ran.code, Some(code), "{image}: {}; {}", ran.err, said.lines().last().unwrap_or_default());
 }
 
-#[test]
-fn checking_directories_that_repeat_their_blocks_stays_within_memory() {
-    let bombs = [
-        directory_of_one_block,
-        directory_of_one_extent,
-        index_of_one_leaf,
-        directories_of_one_another,
-        huge_inline_directory,
-    ];
-    for make in bombs {
-        let dir = Dir::new();
-        check_stays_within(&make(&dir), 4);
-    }
+fn check_within_memory((make, code): (fn(&Dir) -> String, i32)) {
+    let dir = Dir::new();
+    check_stays_within(&make(&dir), code);
 }
 
-#[test]
-fn checking_images_that_claim_to_be_large_stays_within_memory() {
-    for (make, code) in [(millions_of_groups as fn(&Dir) -> String, 8), (journal_in_pieces, 4)] {
-        let dir = Dir::new();
-        check_stays_within(&make(&dir), code);
-    }
-    let dir = Dir::new();
-    check_stays_within(&orphans(&dir, 140_000), 4);
-    let dir = Dir::new();
-    check_stays_within(&log_of_copies(&dir, 1_000_000), 0);
-}
+tests_of_cases!(
+    checking_directories_that_repeat_their_blocks_stays_within_memory,
+    check_within_memory,
+    one_block: (directory_of_one_block, 4),
+    one_extent: (directory_of_one_extent, 4),
+    one_leaf: (index_of_one_leaf, 4),
+    one_another: (directories_of_one_another, 4),
+    one_inode: (huge_inline_directory, 4),
+);
+
+tests_of_cases!(
+    checking_images_that_claim_to_be_large_stays_within_memory,
+    check_within_memory,
+    groups: (millions_of_groups, 8),
+    journal: (journal_in_pieces, 4),
+    many_orphans: (|dir| orphans(dir, 140_000), 4),
+    log: (|dir| log_of_copies(dir, 1_000_000), 0),
+);
 
 /// A directory with this many names of a few files.
 fn directory_of_names(dir: &Dir, names: u32) -> String {

@@ -11,6 +11,7 @@ use extant_testkit::differential::{Plan, alternates, extant as extant_mount, rea
 use extant_testkit::kinds::kind;
 use extant_testkit::mount::{AttachedFile, fuse_works, loop_mounts_work};
 use extant_testkit::oracle::run_command;
+use extant_testkit::tests_of_cases;
 
 const UUID: &str = "11111111-2222-4333-8444-555555555555";
 const SEED: &str = "hash_seed=99999999-8888-4777-8666-555555555555";
@@ -115,61 +116,65 @@ fn mkfs_makes_the_journal_that_mke2fs_makes() {
 }
 
 /// Written through FUSE, cut, and replayed by Extant, e2fsck and the kernel.
-#[test]
-fn transactions_in_a_journal_on_another_device_survive_a_cut() {
+fn survive_a_cut(mkfs: &[&str]) {
     if !works() {
         return;
     }
-    for mkfs in [&["-b", "4096"][..], &["-t", "ext3", "-b", "1024"]] {
-        let journal: &[&str] = if mkfs.contains(&"1024") { &["-b", "1024"] } else { &[] };
-        let pair = Pair::new(mkfs, journal);
-        clean(&pair.image, &pair.journal);
-        pair.mount(&pair.image, &pair.journal);
-        fs::create_dir(format!("{}/d", pair.mnt)).expect("directory");
-        write_synced(&format!("{}/d/f", pair.mnt), "in the log");
-        let (image, log) = pair.cut("cut");
-        assert!(!debugfs(&image, "ls /").contains(") d "), "it is in the log alone");
-        // A second user is refused, whichever file it names.
-        extant(&["mount", "-o", &format!("journal_path={}", pair.journal), &image, &pair.mnt])
-            .fails(32, &[&pair.journal, "in use"]);
-        extant(&["unmount", &pair.mnt]).ok();
-        clean(&pair.image, &pair.journal);
-        let read = |mnt: &str| fs::read_to_string(format!("{mnt}/d/f")).expect("there");
-        // The kernel finds it after our unmount, and writes.
-        pair.by_kernel(&pair.image, &pair.journal, |mnt| {
-            assert_eq!(read(mnt), "in the log");
-            write_synced(&format!("{mnt}/kernel"), "by the kernel");
-        });
-        clean(&pair.image, &pair.journal);
-        // A cut, for each of the three.
-        let copy = |name: &str| {
-            let (to, to_log) = (pair.dir.text(&format!("{name}.img")), pair.dir.text(&format!("{name}-log.img")));
-            fs::copy(&image, &to).expect("copied");
-            fs::copy(&log, &to_log).expect("copied");
-            (to, to_log)
-        };
-        let (one, one_log) = copy("kernel");
-        assert_eq!(pair.by_kernel(&one, &one_log, read), "in the log");
-        clean(&one, &one_log);
-        let (one, one_log) = copy("e2fsck");
-        let (code, said) = run_command("e2fsck", &["-p", "-j", &one_log, &one]).expect("e2fsck");
-        assert!(code <= Some(1), "{said}");
-        assert_eq!(extant(&["cat", &one, "/d/f"]).ok(), "in the log");
-        clean(&one, &one_log);
-        let (one, one_log) = copy("extant");
-        pair.mount(&one, &one_log);
-        assert_eq!(read(&pair.mnt), "in the log");
-        extant(&["unmount", &pair.mnt]).ok();
-        clean(&one, &one_log);
-        let (one, one_log) = copy("fsck");
-        let said = extant(&["fsck", "-p", "-j", &one_log, &one]);
-        assert_eq!(said.code, Some(1), "{}", said.err);
-        let said = String::from_utf8(said.out).expect("text");
-        assert!(said.contains("transactions of the log on") && said.contains("no damage"), "{said}");
-        assert_eq!(extant(&["cat", &one, "/d/f"]).ok(), "in the log");
-        clean(&one, &one_log);
-    }
+    let journal: &[&str] = if mkfs.contains(&"1024") { &["-b", "1024"] } else { &[] };
+    let pair = Pair::new(mkfs, journal);
+    clean(&pair.image, &pair.journal);
+    pair.mount(&pair.image, &pair.journal);
+    fs::create_dir(format!("{}/d", pair.mnt)).expect("directory");
+    write_synced(&format!("{}/d/f", pair.mnt), "in the log");
+    let (image, log) = pair.cut("cut");
+    assert!(!debugfs(&image, "ls /").contains(") d "), "it is in the log alone");
+    // A second user is refused, whichever file it names.
+    extant(&["mount", "-o", &format!("journal_path={}", pair.journal), &image, &pair.mnt])
+        .fails(32, &[&pair.journal, "in use"]);
+    extant(&["unmount", &pair.mnt]).ok();
+    clean(&pair.image, &pair.journal);
+    let read = |mnt: &str| fs::read_to_string(format!("{mnt}/d/f")).expect("there");
+    // The kernel finds it after our unmount, and writes.
+    pair.by_kernel(&pair.image, &pair.journal, |mnt| {
+        assert_eq!(read(mnt), "in the log");
+        write_synced(&format!("{mnt}/kernel"), "by the kernel");
+    });
+    clean(&pair.image, &pair.journal);
+    // A cut, for each of the three.
+    let copy = |name: &str| {
+        let (to, to_log) = (pair.dir.text(&format!("{name}.img")), pair.dir.text(&format!("{name}-log.img")));
+        fs::copy(&image, &to).expect("copied");
+        fs::copy(&log, &to_log).expect("copied");
+        (to, to_log)
+    };
+    let (one, one_log) = copy("kernel");
+    assert_eq!(pair.by_kernel(&one, &one_log, read), "in the log");
+    clean(&one, &one_log);
+    let (one, one_log) = copy("e2fsck");
+    let (code, said) = run_command("e2fsck", &["-p", "-j", &one_log, &one]).expect("e2fsck");
+    assert!(code <= Some(1), "{said}");
+    assert_eq!(extant(&["cat", &one, "/d/f"]).ok(), "in the log");
+    clean(&one, &one_log);
+    let (one, one_log) = copy("extant");
+    pair.mount(&one, &one_log);
+    assert_eq!(read(&pair.mnt), "in the log");
+    extant(&["unmount", &pair.mnt]).ok();
+    clean(&one, &one_log);
+    let (one, one_log) = copy("fsck");
+    let said = extant(&["fsck", "-p", "-j", &one_log, &one]);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    let said = String::from_utf8(said.out).expect("text");
+    assert!(said.contains("transactions of the log on") && said.contains("no damage"), "{said}");
+    assert_eq!(extant(&["cat", &one, "/d/f"]).ok(), "in the log");
+    clean(&one, &one_log);
 }
+
+tests_of_cases!(
+    transactions_in_a_journal_on_another_device_survive_a_cut,
+    survive_a_cut,
+    ext4: &["-b", "4096"],
+    ext3: &["-t", "ext3", "-b", "1024"],
+);
 
 /// The kernel wrote, and both were copied during its mount.
 #[test]

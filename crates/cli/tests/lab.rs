@@ -6,6 +6,7 @@ use std::path::Path;
 
 use common::{Dir, extant, extant_path, install, tool, wait_until};
 use extant_testkit::mount::{fuse_works, loop_mounts_work};
+use extant_testkit::tests_of_cases;
 
 /// The records of a directory of results.
 fn trials(dir: &str) -> Vec<serde_json::Value> {
@@ -429,43 +430,42 @@ fn another_build_is_a_contestant() {
     extant(&small(&dir.text("none"), &absent, &[])).fails(1, &["absent"]);
 }
 
-#[test]
-fn contestants_that_die_or_hang_fail_and_leave_nothing() {
+/// `serves`: the commands of a server at the request to mount; `why`: the reason that its failed trials give.
+fn fail_and_leave_nothing((serves, timeout, why): (&str, &str, &str)) {
     if !fuse_works() {
         eprintln!("skipped: needs root and /dev/fuse");
         return;
     }
     let dir = Dir::new();
-    let served = format!("exec {} \"$@\"", extant_path().display());
     let says = "[ \"$1\" = --version ] && echo fake && exit";
-    // One server dies at the request to mount, one hangs instead of mounting, and one dies while it serves.
-    let dies =
-        script(&dir, "dies", &format!("{says}\n[ \"$2\" = --foreground ] && echo 'no, sir' >&2 && exit 32\n{served}"));
-    let hangs = script(&dir, "hangs", &format!("{says}\n[ \"$2\" = --foreground ] && exec sleep 1000\n{served}"));
-    let breaks =
-        script(&dir, "breaks", &format!("{says}\n[ \"$2\" = --foreground ] && (sleep 1; kill -9 $$) & \n{served}"));
-    for (program, timeout, why) in
-        [(dies, "--timeout=600", "no, sir"), (hangs, "--timeout=6", "--timeout"), (breaks, "--timeout=600", "os error")]
-    {
-        let out = dir.text(&program.replace('/', "_"));
-        let bad = format!("mount:{},name=fake,program={program}", dir.text("m.img"));
-        let good = format!("engine:{},io=memory", dir.text("e.img"));
-        // Long enough that the server dies during the work.
-        let more = ["--rounds=1", "--warmup=0", timeout, "-t", &good, "--set=files_per_process=8000", "--size=2G"];
-        let more = if why == "os error" { &more[..] } else { &more[..5] };
-        let ran = extant(&small(&out, &bad, more));
-        assert_eq!(ran.code, Some(8), "{why}: {}", ran.err);
-        let all = trials(&out);
-        assert_eq!(all.len(), 2, "{why}: the others ran");
-        for trial in all {
-            let failed = trial["outcome"]["state"] == "failed";
-            assert_eq!(failed, trial["contestant"]["label"] == "fake", "{trial}");
-            assert!(!failed || trial["outcome"]["why"].as_str().is_some_and(|w| w.contains(why)), "{trial}");
-        }
-        let mounts = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("mounts");
-        assert!(!mounts.contains(&dir.text("m.img")), "{why}: nothing is left mounted");
+    let served = format!("exec {} \"$@\"", extant_path().display());
+    let program = script(&dir, "fake", &format!("{says}\n[ \"$2\" = --foreground ] && {serves}\n{served}"));
+    let out = dir.text("result");
+    let bad = format!("mount:{},name=fake,program={program}", dir.text("m.img"));
+    let good = format!("engine:{},io=memory", dir.text("e.img"));
+    // Long enough that the server dies during the work.
+    let more = ["--rounds=1", "--warmup=0", timeout, "-t", &good, "--set=files_per_process=8000", "--size=2G"];
+    let more = if why == "os error" { &more[..] } else { &more[..5] };
+    let ran = extant(&small(&out, &bad, more));
+    assert_eq!(ran.code, Some(8), "{why}: {}", ran.err);
+    let all = trials(&out);
+    assert_eq!(all.len(), 2, "{why}: the others ran");
+    for trial in all {
+        let failed = trial["outcome"]["state"] == "failed";
+        assert_eq!(failed, trial["contestant"]["label"] == "fake", "{trial}");
+        assert!(!failed || trial["outcome"]["why"].as_str().is_some_and(|w| w.contains(why)), "{trial}");
     }
+    let mounts = std::fs::read_to_string(extant_testkit::mount::MOUNTS).expect("mounts");
+    assert!(!mounts.contains(&dir.text("m.img")), "{why}: nothing is left mounted");
 }
+
+tests_of_cases!(
+    contestants_fail_and_leave_nothing,
+    fail_and_leave_nothing,
+    if_they_die_instead_of_mounting: ("echo 'no, sir' >&2 && exit 32", "--timeout=600", "no, sir"),
+    if_they_hang_instead_of_mounting: ("exec sleep 1000", "--timeout=6", "--timeout"),
+    if_they_die_while_they_serve: ("(sleep 1; kill -9 $$) & ", "--timeout=600", "os error"),
+);
 
 #[test]
 fn an_interrupted_run_leaves_finished_trials_and_nothing_else() {

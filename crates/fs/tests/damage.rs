@@ -588,6 +588,8 @@ fn a_link_that_finds_no_space_leaves_a_recorded_orphan() {
     let dev = made(kind, |_, _| {});
     let clock = Clock::virtual_at(1_700_000_000);
     let fs = Filesystem::mount(dev.clone(), MountOptions { clock: clock.clone(), ..options() }).expect("mounted");
+    // An operation without space waits for the last user of a file that was just unlinked: here it would be in vain.
+    fs.when_nameless(move |_| clock.advance(Duration::from_secs(1)));
     let (root, cred) = (fs.root().expect("root"), Cred::default());
     let full = fs.create(&root, b"full", NewNode::directory(0o755), cred).expect("mkdir");
     let many: Vec<InodeRef> = (0..ROUNDS)
@@ -617,8 +619,6 @@ fn a_link_that_finds_no_space_leaves_a_recorded_orphan() {
                 // At another moment of the link each time.
                 (0..i * 37 % 2000).for_each(|_| std::hint::spin_loop());
                 fs.unlink(&root, format!("f{i}").as_bytes()).expect("unlink");
-                // An operation without space waits for the last user of a file that was just unlinked: here in vain.
-                clock.advance(Duration::from_secs(1));
             }
         })
         .expect("thread")

@@ -16,16 +16,9 @@ use extant_block::BioOp;
 use extant_block::device::{Fault, FaultyDevice, MemDevice};
 use extant_fs::{Cred, Filesystem, MountOptions, NewNode, OnError, SetAttr, SetMode, WriteFlags, probe_superblock};
 use extant_ondisk::superblock::FsState;
+use extant_testkit::tests_of_cases;
 
 use tree::{assert_same, tree};
-
-const KINDS: [&[&str]; 5] = [
-    &["-t", "ext4", "-b", "4096", "-O", "orphan_file"],
-    &["-t", "ext4", "-b", "4096", "-O", "^orphan_file"],
-    &["-t", "ext3", "-b", "1024"],
-    &["-t", "ext2", "-b", "1024"],
-    &["-t", "ext4", "-b", "4096", "-O", "^has_journal"],
-];
 
 fn options(errors: OnError) -> MountOptions {
     MountOptions { threads: false, seed: Some(1), errors: Some(errors), ..MountOptions::default() }
@@ -61,43 +54,49 @@ fn after_a_power_cut(kind: &[&str]) -> MemDevice {
     cut
 }
 
-#[test]
-fn a_request_that_fails_during_a_recovery_loses_nothing() {
-    for kind in KINDS {
-        let image = after_a_power_cut(kind);
-        let whole = Arc::new(image.snapshot());
-        Filesystem::mount(whole.clone(), options(OnError::Continue)).expect("mounted").unmount().expect("unmounted");
-        tools::assert_clean(&whole);
-        let wanted = tree(whole);
-        assert_eq!(wanted.len(), 57, "{kind:?}");
-        for errors in [OnError::Continue, OnError::RemountReadOnly] {
-            for (op, times) in
-                [(BioOp::Read, 1), (BioOp::Read, 3), (BioOp::Write, 1), (BioOp::Write, 3), (BioOp::Flush, 1)]
-            {
-                let mut failed = 0;
-                for n in 0.. {
-                    let who = format!("{kind:?}, {errors:?}: {op:?} {n}, {times} times");
-                    let dev = Arc::new(image.snapshot());
-                    let faulty = Arc::new(FaultyDevice::new(dev.clone()));
-                    faulty.inject(Fault::eio().op(op).after(n).times(times));
-                    let told = Filesystem::mount(faulty.clone(), options(errors)).and_then(|fs| fs.unmount());
-                    failed += u32::from(told.is_err());
-                    let next = Filesystem::mount(dev.clone(), options(OnError::Continue)).and_then(|fs| fs.unmount());
-                    assert!(next.is_ok(), "{who}: {told:?}, then {next:?}");
-                    assert_same(&tree(dev.clone()), &wanted, &format!("{who}: {told:?}"));
-                    let marked = probe_superblock(&*dev).expect("superblock").0.state().contains(FsState::ERROR);
-                    assert!(op != BioOp::Read || !marked, "{who}: {told:?}");
-                    // A sample: e2fsck takes longer than everything else.
-                    if n.is_multiple_of(5) && !marked {
-                        tools::assert_clean(&dev);
-                    }
-                    if faulty.injected() == 0 {
-                        assert!(told.is_ok(), "{who}: {told:?}");
-                        break;
-                    }
+tests_of_cases!(
+    a_request_that_fails_during_a_recovery_loses_nothing,
+    fail_each,
+    ext4_with_an_orphan_file: &["-t", "ext4", "-b", "4096", "-O", "orphan_file"],
+    ext4_with_an_orphan_list: &["-t", "ext4", "-b", "4096", "-O", "^orphan_file"],
+    ext3: &["-t", "ext3", "-b", "1024"],
+    ext2: &["-t", "ext2", "-b", "1024"],
+    ext4_without_journal: &["-t", "ext4", "-b", "4096", "-O", "^has_journal"],
+);
+
+fn fail_each(kind: &[&str]) {
+    let image = after_a_power_cut(kind);
+    let whole = Arc::new(image.snapshot());
+    Filesystem::mount(whole.clone(), options(OnError::Continue)).expect("mounted").unmount().expect("unmounted");
+    tools::assert_clean(&whole);
+    let wanted = tree(whole);
+    assert_eq!(wanted.len(), 57, "{kind:?}");
+    for errors in [OnError::Continue, OnError::RemountReadOnly] {
+        for (op, times) in [(BioOp::Read, 1), (BioOp::Read, 3), (BioOp::Write, 1), (BioOp::Write, 3), (BioOp::Flush, 1)]
+        {
+            let mut failed = 0;
+            for n in 0.. {
+                let who = format!("{kind:?}, {errors:?}: {op:?} {n}, {times} times");
+                let dev = Arc::new(image.snapshot());
+                let faulty = Arc::new(FaultyDevice::new(dev.clone()));
+                faulty.inject(Fault::eio().op(op).after(n).times(times));
+                let told = Filesystem::mount(faulty.clone(), options(errors)).and_then(|fs| fs.unmount());
+                failed += u32::from(told.is_err());
+                let next = Filesystem::mount(dev.clone(), options(OnError::Continue)).and_then(|fs| fs.unmount());
+                assert!(next.is_ok(), "{who}: {told:?}, then {next:?}");
+                assert_same(&tree(dev.clone()), &wanted, &format!("{who}: {told:?}"));
+                let marked = probe_superblock(&*dev).expect("superblock").0.state().contains(FsState::ERROR);
+                assert!(op != BioOp::Read || !marked, "{who}: {told:?}");
+                // A sample: e2fsck takes longer than everything else.
+                if n.is_multiple_of(5) && !marked {
+                    tools::assert_clean(&dev);
                 }
-                assert!(failed > 0, "{kind:?}, {errors:?}: {op:?}");
+                if faulty.injected() == 0 {
+                    assert!(told.is_ok(), "{who}: {told:?}");
+                    break;
+                }
             }
+            assert!(failed > 0, "{kind:?}, {errors:?}: {op:?}");
         }
     }
 }

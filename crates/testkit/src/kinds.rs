@@ -106,3 +106,20 @@ macro_rules! tests_of_kinds {
         }
     };
 }
+
+/// A module of tests, one for each case: `tests_of_cases!(grows, run, ext4: 31, ext3: 32)` makes `grows::ext4`, which
+/// calls `run(31)`, and `grows::ext3`.
+#[macro_export]
+macro_rules! tests_of_cases {
+    ($module:ident, $run:expr, $($name:ident: $case:expr),* $(,)?) => {
+        mod $module {
+            use super::*;
+            $(
+                #[test]
+                fn $name() {
+                    $run($case);
+                }
+            )*
+        }
+    };
+}

@@ -16,6 +16,7 @@ use extant_testkit::crash::{
     CASEFOLD, CLUSTERS, CrashImage, ENCRYPTED, Explore, FAST_COMMIT, GROWING, IMAGES, INLINE, JOURNAL_DEV, QUOTA,
     Recording, TOGETHER, TWO_WAVES, VALUES, Wrap, explore, record, state_files,
 };
+use extant_testkit::tests_of_cases;
 
 /// Operations per workload; with small transactions, the log wraps around several times.
 const OPS: usize = 2200;
@@ -93,12 +94,17 @@ fn explore_with(name: &str, seed: u64, ops: usize, states: usize, preen: bool, m
     }
 }
 
-/// Cuts while a mount borrows a journal from the free space, or an unmount gives it back.
-fn explore_mounts(name: &str, seed: u64) {
+/// Cuts while a mount borrows a journal from the free space, or an unmount gives it back; one half of them.
+fn explore_mounts((name, seed, half): (&str, u64, usize)) {
     let image = image(name);
     assert!(image.borrows, "{name}");
     let recording = run(&image, number("EXTANT_CRASH_SEED", seed), OPS, &|d| d);
-    let report = explore(&recording, &Explore::mounts(&recording, STATES / 5));
+    let mut what = Explore::mounts(&recording, STATES / 5);
+    // The same states go to e2fsck and the kernel as without halves.
+    let middle = (what.states.len() / 2).next_multiple_of(what.external_every);
+    let second = what.states.split_off(middle);
+    what.states = if half == 0 { what.states } else { second };
+    let report = explore(&recording, &what);
     eprintln!("{name}: {} states of mounts and unmounts", report.states);
     assert!(report.states > 0);
     report.expect_clean(&recording);
@@ -195,11 +201,6 @@ fn ext2_with_another_seed() {
 }
 
 #[test]
-fn mounts_and_unmounts_of_ext2() {
-    explore_mounts("ext2", 5);
-}
-
-#[test]
 fn ext4_without_journal() {
     explore_image("ext4-nojournal", 4, OPS, STATES / 2, true);
 }
@@ -209,41 +210,52 @@ fn ext4_without_journal_with_another_seed() {
     explore_image("ext4-nojournal", 7, OPS, STATES / 2, true);
 }
 
-#[test]
-fn mounts_and_unmounts_of_ext4_without_journal() {
-    explore_mounts("ext4-nojournal", 4);
-}
+tests_of_cases!(
+    mounts_and_unmounts,
+    explore_mounts,
+    of_ext2_first_half: ("ext2", 5, 0),
+    of_ext2_second_half: ("ext2", 5, 1),
+    of_ext4_without_journal_first_half: ("ext4-nojournal", 4, 0),
+    of_ext4_without_journal_second_half: ("ext4-nojournal", 4, 1),
+);
 
 /// A cut during a growth leaves the file system after one of the steps, and everything that was acknowledged.
-#[test]
-fn file_systems_that_grow_while_they_are_mounted() {
-    for (image, seed) in GROWING.iter().zip(31..) {
-        let recording = run(image, number("EXTANT_CRASH_SEED", seed), OPS / 2, &|d| d);
-        let growths = &recording.history.growths;
-        assert!(growths.len() > 5, "{}: {} growths", image.name, growths.len());
-        assert!(growths.iter().map(|growth| growth.sizes.len()).max() > Some(2), "{}: no steps", image.name);
-        let what = Explore::growths(&recording, number("EXTANT_CRASH_STATES", STATES as u64 / 2) as usize);
-        let report = explore(&recording, &what);
-        eprintln!("{}: {} growths, {} states", image.name, growths.len(), report.states);
-        report.expect_clean(&recording);
-        if std::env::var("EXTANT_CRASH_STATE").is_err() {
-            explore(&recording, &Explore::spread(recording.device.write_log(), STATES / 5)).expect_clean(&recording);
-        }
+fn explore_growth((name, seed): (&str, u64)) {
+    let image = &image(name);
+    let recording = run(image, number("EXTANT_CRASH_SEED", seed), OPS / 2, &|d| d);
+    let growths = &recording.history.growths;
+    assert!(growths.len() > 5, "{}: {} growths", image.name, growths.len());
+    assert!(growths.iter().map(|growth| growth.sizes.len()).max() > Some(2), "{}: no steps", image.name);
+    let what = Explore::growths(&recording, number("EXTANT_CRASH_STATES", STATES as u64 / 2) as usize);
+    let report = explore(&recording, &what);
+    eprintln!("{}: {} growths, {} states", image.name, growths.len(), report.states);
+    report.expect_clean(&recording);
+    if std::env::var("EXTANT_CRASH_STATE").is_err() {
+        explore(&recording, &Explore::spread(recording.device.write_log(), STATES / 5)).expect_clean(&recording);
     }
 }
 
+tests_of_cases!(
+    file_systems_that_grow_while_they_are_mounted,
+    explore_growth,
+    ext4: ("ext4-grows", 31),
+    ext3: ("ext3-grows", 32),
+    ext2: ("ext2-grows", 33),
+);
+
 /// Metadata is in zones, or in front of its data; recovery mounts without the policy.
-#[test]
-fn metadata_where_other_policies_put_it() {
-    for (name, seed, policy) in [
-        ("ext3", 21, MetaPolicy::Metacluster),
-        ("ext2", 22, MetaPolicy::Zones),
-        ("ext4-1k", 23, MetaPolicy::ZonesAll),
-        ("ext3", 3, MetaPolicy::Inline),
-    ] {
-        explore_with(name, seed, OPS, STATES / 5, true, policy);
-    }
+fn explore_policy((name, seed, policy): (&str, u64, MetaPolicy)) {
+    explore_with(name, seed, OPS, STATES / 5, true, policy);
 }
+
+tests_of_cases!(
+    metadata_where_other_policies_put_it,
+    explore_policy,
+    metacluster: ("ext3", 21, MetaPolicy::Metacluster),
+    zones: ("ext2", 22, MetaPolicy::Zones),
+    zones_all: ("ext4-1k", 23, MetaPolicy::ZonesAll),
+    inline: ("ext3", 3, MetaPolicy::Inline),
+);
 
 /// With `journal=none`, `e2fsck -fy` repairs every state and everything acknowledged is there. `-p` is not always
 /// enough: see [`ext2_mended_by_preen`].

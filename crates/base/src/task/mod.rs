@@ -160,10 +160,12 @@ pub fn yield_now() {
     }
 }
 
-/// The number of processors that this process may use, at least 1.
+/// The number of processors that this process may use, at least 1, as it was at the first call: to find the limits of
+/// its control groups, the standard library reads several files.
 pub fn processors() -> usize {
+    static REAL: OnceLock<usize> = OnceLock::new();
     let simulated = if sim::active() { sim::processors() } else { None };
-    simulated.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+    simulated.unwrap_or_else(|| *REAL.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get())))
 }
 
 /// The id of this process, for use in a seed; 1 in a simulation.

@@ -40,21 +40,44 @@ fn count(trials: &[Trial], policy: &str, name: &str) -> f64 {
     of[0]
 }
 
-#[test]
-fn every_model_counts_the_same_every_time_beside_an_empty_loop() {
-    for model in all() {
-        let all = trials(model.name(), &[]);
-        assert_eq!(all.len(), 2 * model.policies().rows.len());
-        for trial in &all {
-            assert_eq!((&trial.outcome, trial.flaws.len()), (&Outcome::Unchecked, 0), "{}", model.name());
-            let [work, empty, ..] = &trial.phases[..] else { panic!("{:?}", trial.phases) };
-            assert_eq!((empty.name.as_str(), empty.operations), (EMPTY, work.operations));
-            assert!(trial.measures.contains_key(model.headline()), "{}", model.name());
-        }
-        let groups = groups_of(all).expect("comparable");
-        assert_eq!(groups[0].headline, model.headline());
+fn counts_the_same_every_time_beside_an_empty_loop(model: &str) {
+    let model = find(model).expect("a model");
+    let all = trials(model.name(), &[]);
+    assert_eq!(all.len(), 2 * model.policies().rows.len());
+    for trial in &all {
+        assert_eq!((&trial.outcome, trial.flaws.len()), (&Outcome::Unchecked, 0), "{}", model.name());
+        let [work, empty, ..] = &trial.phases[..] else { panic!("{:?}", trial.phases) };
+        assert_eq!((empty.name.as_str(), empty.operations), (EMPTY, work.operations));
+        assert!(trial.measures.contains_key(model.headline()), "{}", model.name());
     }
+    let groups = groups_of(all).expect("comparable");
+    assert_eq!(groups[0].headline, model.headline());
 }
+
+macro_rules! of_models {
+    ($($name:ident: $model:literal),*) => {
+        mod every_model_counts_the_same_every_time_beside_an_empty_loop {
+            use super::*;
+            $(
+                #[test]
+                fn $name() {
+                    counts_the_same_every_time_beside_an_empty_loop($model);
+                }
+            )*
+
+            #[test]
+            fn every_model_has_its_test() {
+                assert!(all().iter().all(|model| [$($model),*].contains(&model.name())));
+            }
+        }
+    };
+}
+
+of_models!(
+    alloc_threads: "alloc-threads", append: "append", engine: "engine", es_memory: "es-memory", es_shrink:
+    "es-shrink", es_stall: "es-stall", es_traces: "es-traces", group_search: "group-search", reclaim:
+    "reclaim", reclaim_traces: "reclaim-traces", tags: "tags"
+);
 
 #[test]
 fn the_docs_have_a_row_for_each_with_its_parameters_and_counts() {

@@ -185,6 +185,8 @@ impl FastCommitScan {
             _ if !self.begun => return Ok(Step::End),
             TAG_TAIL => return self.tail(value, record),
             TAG_PAD => {}
+            // The commit is dropped or refused as a whole: what follows matters only for its checksum.
+            _ if self.odd.is_some() => {}
             _ => match decode(tag, value) {
                 Ok(change) => {
                     self.bytes += record.len();
@@ -192,7 +194,7 @@ impl FastCommitScan {
                 }
                 Err(detail) => {
                     let detail = format!("byte {}: {detail}", place.offset);
-                    self.odd.get_or_insert(Error::corrupt(Structure::FastCommit, place.log_block, detail));
+                    self.odd = Some(Error::corrupt(Structure::FastCommit, place.log_block, detail));
                 }
             },
         }

@@ -155,19 +155,20 @@ fn a_hostile_journal_inode_is_refused() {
     for options in ["-t ext3 -b 1024", "-t ext4 -b 1024 -O ^metadata_csum"] {
         mkfs(&image, options, "8M");
         let (disk, sb) = load_image(&image);
-        let clean = disk.bytes();
         let found = debugfs(&image, "imap <8>").unwrap();
         let word = |after: &str| found.split(after).nth(1).unwrap().split([',', '\n', ' ']).next().unwrap().to_owned();
         let table: u64 = word("located at block ").parse().unwrap();
         let offset = u64::from_str_radix(word("offset 0x").as_str(), 16).unwrap();
+        let mut clean = [0; 1024];
+        let block = table + offset / 1024;
+        disk.read_at(block * 1024, &mut clean, extant_block::BioFlags::empty()).unwrap();
         for _ in 0..300 {
-            let mut bytes = clean.clone();
+            let mut bytes = clean;
             for _ in 0..=rng.below(4) {
-                let at = table * 1024 + offset + rng.below(128);
-                bytes[at as usize] = rng.next_u32() as u8;
+                bytes[(offset % 1024 + rng.below(128)) as usize] = rng.next_u32() as u8;
             }
-            let disk = MemDisk::new(bytes);
-            if let Ok(Some(journal)) = open_journal(disk, &sb) {
+            disk.write_at(block * 1024, &[&bytes], extant_block::BioFlags::empty()).unwrap();
+            if let Ok(Some(journal)) = open_journal(disk.clone(), &sb) {
                 load(&journal);
             }
         }

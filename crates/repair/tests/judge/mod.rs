@@ -25,16 +25,8 @@ pub const RECORD_BYTES: u64 = 8 << 20;
 
 /// The part of a state that the image has, or the record.
 pub fn part(state: &MemDevice, start: u64, len: u64) -> MemDevice {
-    let part = MemDevice::new(len);
-    let mut bytes = vec![0; 64 << 10];
-    for at in (0..len).step_by(bytes.len()) {
-        let count = bytes.len().min((len - at) as usize);
-        state.read_at(start + at, &mut bytes[..count], BioFlags::empty()).expect("memory");
-        if bytes[..count].iter().any(|byte| *byte != 0) {
-            part.write_at(at, &[&bytes[..count]], BioFlags::empty()).expect("memory");
-        }
-    }
-    part
+    let part = OffsetDevice::new(Arc::new(state.snapshot()), start, len).expect("a part");
+    MemDevice::over(Arc::new(part))
 }
 
 /// Recovers as a mount does, without a repair: a superblock that is torn comes from its backup, and the log is
@@ -55,27 +47,16 @@ pub fn recovered(state: MemDevice) -> MemDevice {
             state.write_at(SUPERBLOCK_OFFSET, &[&bytes], BioFlags::META).expect("memory");
         }
     }
-    let shared: Arc<dyn BlockDevice> = Arc::new(state.snapshot());
+    let shared = Arc::new(state.snapshot());
     let Ok(sb) = read_super(&*shared) else { return state };
     if sb.needs_recovery()
         && let Ok(Some(mut journal)) = open_journal(shared.clone(), &sb)
     {
         let replay = Replay::load(&journal, &*shared, &mut |_| {}).expect("a log");
         replay.apply(&mut journal, &*shared, Accept::WholeOnly, &mut |_| {}).expect("replayed");
-        return part_of(&*shared);
+        return shared.snapshot();
     }
     state
-}
-
-fn part_of(device: &dyn BlockDevice) -> MemDevice {
-    let copy = MemDevice::new(device.size_bytes());
-    let mut bytes = vec![0; 64 << 10];
-    for at in (0..device.size_bytes()).step_by(bytes.len()) {
-        let count = bytes.len().min((device.size_bytes() - at) as usize);
-        device.read_at(at, &mut bytes[..count], BioFlags::META).expect("memory");
-        copy.write_at(at, &[&bytes[..count]], BioFlags::META).expect("memory");
-    }
-    copy
 }
 
 /// The time of all repairs: behind every time in the images.

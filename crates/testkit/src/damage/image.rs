@@ -195,7 +195,23 @@ impl Image {
     /// If a tool of e2fsprogs fails.
     pub fn made(self) -> &'static MemDevice {
         static MADE: [OnceLock<MemDevice>; Image::ALL.len()] = [const { OnceLock::new() }; Image::ALL.len()];
-        MADE[self as usize].get_or_init(|| self.make())
+        MADE[self as usize].get_or_init(|| self.found_or_made())
+    }
+
+    /// The programs of one `make test` share images in the folder that EXTANT_IMAGES names: the e2fsprogs need a quarter
+    /// of a second for each, and many programs need all.
+    fn found_or_made(self) -> MemDevice {
+        let Some(folder) = std::env::var_os("EXTANT_IMAGES") else { return self.make() };
+        let path = Path::new(&folder).join(format!("{self:?}"));
+        if let Ok(found) = MemDevice::load(&path) {
+            return found;
+        }
+        let made = self.make();
+        // Another program may look for it while it is written.
+        let unfinished = path.with_extension(std::process::id().to_string());
+        made.save(&unfinished).expect("saved");
+        std::fs::rename(&unfinished, &path).expect("renamed");
+        made
     }
 
     fn make(self) -> MemDevice {
