@@ -98,7 +98,7 @@ impl XattrSource for XattrView<'_> {
     }
 
     fn value(&self, name: Name<'_>, there: ExternalValue) -> Result<Vec<u8>> {
-        self.fs.xattrs(self.inode).stored_value(name, there)
+        self.stored_value(name, there)
     }
 }
 

@@ -589,7 +589,7 @@ fn a_link_that_finds_no_space_leaves_a_recorded_orphan() {
     let clock = Clock::virtual_at(1_700_000_000);
     let fs = Filesystem::mount(dev.clone(), MountOptions { clock: clock.clone(), ..options() }).expect("mounted");
     // An operation without space waits for the last user of a file that was just unlinked: here it would be in vain.
-    fs.when_nameless(move |_| clock.advance(Duration::from_secs(1)));
+    fs.serving().when_nameless(move |_| clock.advance(Duration::from_secs(1)));
     let (root, cred) = (fs.root().expect("root"), Cred::default());
     let full = fs.create(&root, b"full", NewNode::directory(0o755), cred).expect("mkdir");
     let many: Vec<InodeRef> = (0..ROUNDS)
