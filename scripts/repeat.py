@@ -243,7 +243,8 @@ def main():
         signal.signal(asked, repetition.end)
     spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(args.load)]
     try:
-        with files_in_memory(), tempfile.TemporaryDirectory(prefix="extant-images.") as images, ThreadPoolExecutor(args.lanes) as pool:
+        with files_in_memory(), tempfile.TemporaryDirectory(prefix="extant-images.") as images, \
+                ThreadPoolExecutor(args.lanes) as pool:
             # Programs share the damaged images that they make: see crates/testkit/src/damage/image.rs.
             os.environ["EXTANT_IMAGES"] = images
             for lane in [pool.submit(repetition.lane) for _ in range(args.lanes)]:
