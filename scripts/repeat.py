@@ -246,7 +246,7 @@ def main():
         with files_in_memory(), tempfile.TemporaryDirectory(prefix="extant-images.") as images, \
                 ThreadPoolExecutor(args.lanes) as pool:
             # Programs share the damaged images that they make: see crates/testkit/src/damage/image.rs.
-            os.environ["EXTANT_IMAGES"] = images
+            os.environ["EXTANT_IMAGE_FOLDER"] = images
             for lane in [pool.submit(repetition.lane) for _ in range(args.lanes)]:
                 lane.result()
     finally:

@@ -198,10 +198,10 @@ impl Image {
         MADE[self as usize].get_or_init(|| self.found_or_made())
     }
 
-    /// The programs of one `make test` share images in the folder that EXTANT_IMAGES names: the e2fsprogs need a
-    /// quarter of a second for each, and many programs need all.
+    /// The programs of one `make test` share images in the folder that EXTANT_IMAGE_FOLDER names: the e2fsprogs need
+    /// a quarter of a second for each, and many programs need all.
     fn found_or_made(self) -> MemDevice {
-        let Some(folder) = std::env::var_os("EXTANT_IMAGES") else { return self.make() };
+        let Some(folder) = std::env::var_os("EXTANT_IMAGE_FOLDER") else { return self.make() };
         let path = Path::new(&folder).join(format!("{self:?}"));
         if let Ok(found) = MemDevice::load(&path) {
             return found;
