@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Record the pools of A/A trials that crates/lab/tests/resampling.rs draws from.
+"""Record the pools of A/A trials that crates/lab/tests/trials/resampling.rs draws from.
 
     scripts/lab-pools.py [--extant PATH] [--trials 200] [--dir DIR] [memory] [file]
 

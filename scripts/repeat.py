@@ -7,7 +7,7 @@
     scripts/repeat.py --skip schedules    without these test programs
     scripts/repeat.py --lanes 2           two programs at a time, each beside whatever the other one happens to be
     scripts/repeat.py --once --only fs --shorter 10
-                                          as `make check` does: what took at most ten seconds the last time; says what it leaves out
+                                          as `make check` does: tests that took at most ten seconds the last time; says which it leaves out
     scripts/repeat.py --once              one round, three lanes for two processors, and the whole output of each program when it has
                                           ended
     scripts/repeat.py --once --portable extant --also "python/wheel=scripts/python.sh --test"
@@ -47,7 +47,7 @@ ISOLATED = os.geteuid() == 0 and shutil.which("unshare") and subprocess.run([*UN
 # `transport` always does: it switches a parameter of the whole kernel, and a mount that is just being made fails at that.
 APART = {"transport"} | (set() if ISOLATED else {"kernel_vs_kernel", "mount", "mounting", "namespaces", "sandbox"})
 # Begun first in a tree without times: what begins last should be short.
-LONG = {"schedules", "crash", "differential", "bombs", "compared", "table", "wheel"}
+LONG = {"schedules", "crash", "differential", "bombs", "compared", "table", "changes", "images", "wheel"}
 FAILED = re.compile(r"^test (\S+) .*\.\.\. FAILED(?: <.*>)?$", re.M)
 # The harness prints times only for those who ask with an option that it calls unstable.
 TIMED = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. \S+ <([0-9.]+)s>$", re.M)
@@ -134,8 +134,9 @@ def available_memory():
 class Repetition:
     """The runs to come, and what those that ended said. One lock: `lanes` threads take runs from it, in the order of the rounds."""
 
-    def __init__(self, wanted, times, seconds, logs, once):
+    def __init__(self, wanted, times, seconds, logs, once, left_out=()):
         self.lock, self.start, self.seconds = threading.Lock(), time.monotonic(), seconds
+        self.left_out = left_out
         self.wanted, self.times, self.logs, self.once = wanted, times, logs, once
         self.runs = ((r, program) for apart in (True, False) for r in range(1, times + 1) for program in wanted
                      if (program.name in APART) == apart)
@@ -154,7 +155,9 @@ class Repetition:
         while run := self.next():
             number, program = run
             log = self.logs / f"{program.package}-{program.name}-{number}.log"
-            options = [*WITH_TIMES, *(["--show-output"] if self.once else [])] if program.harness else []
+            skipped = [test for whole, test in self.left_out if whole == program.whole]
+            options = [*WITH_TIMES, *(["--show-output"] if self.once else []), *(["--exact"] if skipped else []),
+                       *(f"--skip={test}" for test in skipped)] if program.harness else []
             environment = os.environ | {"RUSTC_BOOTSTRAP": "1"} if program.harness else os.environ
             self.take_turn(program.name in APART)
             begun = time.monotonic()
@@ -209,7 +212,7 @@ def main():
     parser.add_argument("--once", action="store_true", help="one round, with the output of all")
     parser.add_argument("--only", default="", help="packages, with commas")
     parser.add_argument("--programs", default="", help="test programs, with commas")
-    parser.add_argument("--shorter", type=float, default=float("inf"), help="leave out what took longer than so many seconds")
+    parser.add_argument("--shorter", type=float, default=float("inf"), help="leave out tests that took longer than so many seconds")
     parser.add_argument("--skip", default="", help="test programs, with commas")
     parser.add_argument("--portable", default="", help="packages whose programs run once more with EXTANT_ENGINE=portable, with commas")
     parser.add_argument("--also", action="append", default=[], metavar="PACKAGE/NAME=COMMAND", help="a command as one more program")
@@ -234,9 +237,9 @@ def main():
     times = logs / "times.json"
     last = json.loads(times.read_text()) if times.exists() else {}
     took = lambda p: last.get(p.whole, 60 if p.name in LONG else 0)
-    left_out = [f"{p.whole} ({took(p):.0f} s)" for p in wanted if took(p) > args.shorter]
-    wanted = sorted((p for p in wanted if took(p) <= args.shorter), key=lambda p: -took(p))
-    repetition = Repetition(wanted, args.times, args.seconds, logs, args.once)
+    left_out = {tuple(test.split(": ", 1)): seconds for test, seconds in last.items() if ": " in test and seconds > args.shorter}
+    wanted = sorted(wanted, key=lambda p: -took(p))
+    repetition = Repetition(wanted, args.times, args.seconds, logs, args.once, left_out)
     # Asked to end, it begins nothing more, and says what was found: a test that is killed may leave a mount behind that
     # nobody can unmount, as its own server ended before the last request was answered.
     for asked in signal.SIGTERM, signal.SIGINT:
@@ -256,11 +259,13 @@ def main():
     for test, failed in sorted(repetition.failures.items()):
         print(f"{test}: {len(failed)} times ({failed[0]})")
     medians = {name: [statistics.median(column) for column in zip(*runs)] for name, runs in repetition.took.items()}
-    times.write_text(json.dumps(last | {name: wall for name, (wall, _) in medians.items()}, indent=0))
     slowest = sorted(medians.items(), key=lambda m: -m[1][0])
     lines = [f"{name:40} {wall:7.1f} s {busy:7.1f} s of a processor" for name, (wall, busy) in slowest]
     print(*lines[: 10 if args.once else None], sep="\n")
     tests = {name: statistics.median(seconds) for name, seconds in repetition.tests.items()}
+    # Of a program without its long tests, the time is not that of the next whole run.
+    whole = {name: wall for name, (wall, _) in medians.items() if all(program != name for program, _ in left_out)}
+    times.write_text(json.dumps(last | whole | tests, indent=0))
     by_time = [f"{seconds:7.1f} s  {name}" for name, seconds in sorted(tests.items(), key=lambda t: -t[1])]
     print("the slowest tests:", *by_time[:10], sep="\n")
     if not (args.only or args.programs or args.skip):
@@ -268,7 +273,9 @@ def main():
         (logs / "tests.txt").write_text("\n".join(by_time) + "\n")
         (logs / "programs.txt").write_text("\n".join(lines) + "\n")
     if args.shorter < float("inf"):
-        print(f"left out because they are long: {', '.join(left_out) or 'none'}")
+        ran = {p.whole for p in wanted}
+        long = [f"{program}: {test} ({seconds:.0f} s)" for (program, test), seconds in left_out.items() if program in ran]
+        print(f"left out because they are long: {', '.join(long) or 'none'}")
         print(f"left out because only what they depend on has changed: {', '.join(dependents(only)) or 'none'}")
     print(f"{len(wanted)} programs, {repetition.whole} whole rounds, {repetition.ran} runs, {args.lanes} at a time, "
           f"{args.load} processes beside them: {len(repetition.failures)} tests failed")

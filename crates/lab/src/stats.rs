@@ -13,9 +13,9 @@
 //!
 //! Trials of one sitting resemble each other, because the machine's load, temperature and fragmentation are the same.
 //! Their spread says nothing about the next sitting. So a test that treats them as independent finds differences
-//! between a run and its repetition (tests/resampling.rs: in up to four of ten). Runs are therefore judged by one value
-//! per sitting, and only if the two sides took turns at least [`SITTINGS_MIN`] times. Otherwise the difference is
-//! printed and not judged.
+//! between a run and its repetition (tests/trials/resampling.rs: in up to four of ten). Runs are therefore judged by
+//! one value per sitting, and only if the two sides took turns at least [`SITTINGS_MIN`] times. Otherwise the
+//! difference is printed and not judged.
 //!
 //! With outliers the t test loses power, but its error rate stays at or below 5 % (docs/lab.md has the measured rates).
 //! Distributions and moments come from `statrs`.

@@ -12,7 +12,7 @@ use extant_ondisk::inode::{InodeDesc, update_checksum};
 use extant_ondisk::superblock::{Geometry, SUPERBLOCK_SIZE, SuperBlock};
 use extant_ondisk::{BlockNr, GroupNr, InodeNr};
 
-use crate::tools;
+use extant_oracle::memory as tools;
 
 pub const KINDS: [&[&str]; 3] = [
     &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"],
