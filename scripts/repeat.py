@@ -8,8 +8,8 @@
     scripts/repeat.py --lanes 2           two programs at a time, each beside whatever the other one happens to be
     scripts/repeat.py --once --only fs --shorter 10
                                           as `make check` does: tests that took at most ten seconds the last time; says which it leaves out
-    scripts/repeat.py --once              one round, three lanes for two processors, and the whole output of each program when it has
-                                          ended
+    scripts/repeat.py --once              one round, two lanes for each processor, and the whole output of each program when it has
+                                          ended; a program runs one test at a time, so that the time of a test says something
     scripts/repeat.py --once --portable extant --also "python/wheel=scripts/python.sh --test"
                                           as `make test` does: the programs of one package once more with the calls that every system
                                           has, and a command of another kind as one more program
@@ -158,7 +158,8 @@ class Repetition:
             skipped = [test for whole, test in self.left_out if whole == program.whole]
             options = [*WITH_TIMES, *(["--show-output"] if self.once else []), *(["--exact"] if skipped else []),
                        *(f"--skip={test}" for test in skipped)] if program.harness else []
-            environment = os.environ | {"RUSTC_BOOTSTRAP": "1"} if program.harness else os.environ
+            environment = os.environ | {"RUSTC_BOOTSTRAP": "1"} | ({"RUST_TEST_THREADS": "1"} if self.once else {}) \
+                if program.harness else os.environ
             self.take_turn(program.name in APART)
             begun = time.monotonic()
             with open(log, "wb") as out:
@@ -208,7 +209,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--load", type=int, default=0, help="processes that spin beside it")
-    parser.add_argument("--lanes", type=int, default=0, help="programs at a time (1; with --once three for two processors)")
+    parser.add_argument("--lanes", type=int, default=0, help="programs at a time (1; with --once two for each processor)")
     parser.add_argument("--once", action="store_true", help="one round, with the output of all")
     parser.add_argument("--only", default="", help="packages, with commas")
     parser.add_argument("--programs", default="", help="test programs, with commas")
@@ -221,8 +222,8 @@ def main():
     args = parser.parse_args()
     if args.once:
         args.times = 1
-    # A test program waits a third of its time: for devices, timers, and what other programs do for it.
-    args.lanes = args.lanes or (max(len(os.sched_getaffinity(0)) * 3 // 2, 2) if args.once else 1)
+    # A test waits much of its time: for devices, timers, and what other programs do for it.
+    args.lanes = args.lanes or (len(os.sched_getaffinity(0)) * 2 if args.once else 1)
 
     only, named, skip = (set(filter(None, names.split(","))) for names in (args.only, args.programs, args.skip))
     profile = ["--release"] if args.release else []

@@ -524,4 +524,33 @@ mod tests {
             crate::tools::assert_clean(&dev);
         }
     }
+
+    /// An inode in memory may be ahead of the transaction, and its neighbours on the list must not write that.
+    #[test]
+    fn a_removal_writes_only_the_dtime_of_the_next_inode_on_the_list() {
+        let dev = image("^orphan_file");
+        let fs = mounted(dev.clone());
+        let root = fs.root().expect("root");
+        let make = |name: &str| {
+            let f = fs.create(&root, name.as_bytes(), NewNode::file(0o644), Cred::default()).expect("create");
+            fs.unlink(&root, name.as_bytes()).expect("unlinked");
+            f
+        };
+        let [older, newer] = ["older", "newer"].map(make);
+        fs.sync().expect("sync");
+        let stored = |f: &Arc<Inode>| {
+            let (buffer, offset) = fs.inode_slot(f.ino).expect("readable");
+            buffer.read(|b| InodeDesc::parse(&b[offset..offset + fs.geo.inode_size], f.ino, &fs.geo)).expect("sound")
+        };
+        let before = stored(&newer);
+        assert_eq!(before.dtime, older.ino.0);
+        newer.meta.write().desc.uid = 7;
+        fs.transact(3, |handle| fs.orphans.remove(handle, &older, Over::All)).expect("removed");
+        assert_eq!(stored(&newer), InodeDesc { dtime: 0, ..before.clone() });
+        newer.meta.write().desc.uid = before.uid;
+        fs.transact(3, |handle| fs.orphans.add(handle, &older)).expect("added");
+        drop((root, older, newer));
+        fs.unmount().expect("unmount");
+        crate::tools::assert_clean(&dev);
+    }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use extant_repair::End;
 use extant_testkit::damage::{self, Image, Mutation, census};
+use extant_testkit::tests_of_cases;
 use judge::{Verdict, all, judge, summary};
 
 /// Neither sound nor repaired: nothing of them can be found, or no size is possible.
@@ -47,9 +48,9 @@ const OTHER_THAN_PREEN: [&str; 13] = [
 ];
 
 /// The number of tests that share the states.
-const PARTS: usize = 5;
+const PARTS: usize = 8;
 
-/// Every fifth state, from the one at `part` on. EXTANT_ONLY chooses mutations by a part of their names.
+/// Every eighth state, from the one at `part` on. EXTANT_ONLY chooses mutations by a part of their names.
 fn repaired_or_left_alone(part: usize) {
     let only = std::env::var("EXTANT_ONLY").ok();
     let wanted = |mutation: &&Mutation| only.as_ref().is_none_or(|only| mutation.name.contains(only.as_str()));
@@ -97,32 +98,18 @@ fn repaired_or_left_alone(part: usize) {
     assert_eq!(found(&|one| !one.difference.moved.is_empty()), listed(&NAMES_LOST), "names lost");
 }
 
-mod damage_of_the_table_is_repaired_or_left_alone {
-    #[test]
-    fn part_1() {
-        super::repaired_or_left_alone(0);
-    }
-
-    #[test]
-    fn part_2() {
-        super::repaired_or_left_alone(1);
-    }
-
-    #[test]
-    fn part_3() {
-        super::repaired_or_left_alone(2);
-    }
-
-    #[test]
-    fn part_4() {
-        super::repaired_or_left_alone(3);
-    }
-
-    #[test]
-    fn part_5() {
-        super::repaired_or_left_alone(super::PARTS - 1);
-    }
-}
+tests_of_cases!(
+    damage_of_the_table_is_repaired_or_left_alone,
+    repaired_or_left_alone,
+    part_1: 0,
+    part_2: 1,
+    part_3: 2,
+    part_4: 3,
+    part_5: 4,
+    part_6: 5,
+    part_7: 6,
+    part_8: super::PARTS - 1,
+);
 
 /// The lists above name states that exist.
 #[test]

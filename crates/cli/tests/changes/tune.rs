@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use extant_testkit::tests_of_cases;
+
 use crate::common::{Dir, extant, extant_path, fsck_clean, loop_mounts_work, patch, run, tool};
 
 /// An image of 32 MiB with files, a directory of many names, and attributes.
@@ -98,8 +100,8 @@ const KINDS: [(&str, &[&str]); 5] = [
     ("flex", &["-t", "ext4", "-b", "1024", "-g", "4096", "-O", "^resize_inode,metadata_csum"]),
 ];
 
-#[test]
-fn features_come_and_go_and_the_kernel_takes_the_image() {
+/// On every third kind.
+fn features_come_and_go(part: usize) {
     let dir = Dir::new();
     let ours = dir.text("ours.img");
     let steps = [
@@ -124,7 +126,7 @@ fn features_come_and_go_and_the_kernel_takes_the_image() {
         "large_dir,huge_file,dir_nlink,extra_isize,large_file",
         "^large_file,^dir_nlink",
     ];
-    for (kind, args) in KINDS {
+    for (kind, args) in KINDS.into_iter().skip(part).step_by(3) {
         let image = made(&dir, args);
         let files = exported(&image);
         fs::copy(&image, &ours).expect("copied");
@@ -155,6 +157,14 @@ fn features_come_and_go_and_the_kernel_takes_the_image() {
         kernel_takes(&dir, &ours);
     }
 }
+
+tests_of_cases!(
+    features_come_and_go_and_the_kernel_takes_the_image,
+    features_come_and_go,
+    first_third: 0,
+    second_third: 1,
+    last_third: 2,
+);
 
 #[test]
 fn a_uuid_rewrites_every_checksum() {

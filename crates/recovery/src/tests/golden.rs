@@ -324,21 +324,13 @@ const WORK: &str = "mkdir d; for i in $(seq 200); do mkdir d/$i; echo hello $i >
     rm -r d/[3-9]*; for i in $(seq 100); do echo new $i > n$i; ln -s $(printf 'x%.0s' $(seq 100)) l$i; done; \
     sync n100; mv d e; rm n5*; dd if=/dev/urandom of=big bs=1k count=2000 2>/dev/null; sync big; mkdir f; sync f";
 
-#[test]
-fn logs_of_the_kernel_replay_as_with_e2fsck() {
+/// With logs of the kernel with these checksums, for these options of mkfs and mount.
+fn replays_as_with_e2fsck(csum: LogCsum, cases: [(&str, &str); 2]) {
     if !loop_mounts_work() {
         eprintln!("skipped: needs loop mounts");
         return;
     }
-    let cases = [
-        ("-t ext4 -b 4096", "commit=300", LogCsum::V3),
-        ("-t ext4 -b 1024 -J size=4", "commit=300,data=journal", LogCsum::V3),
-        ("-t ext4 -b 1024 -O ^metadata_csum,^64bit", "commit=300", LogCsum::None),
-        ("-t ext4 -b 1024 -O ^metadata_csum", "commit=300,journal_checksum", LogCsum::V1),
-        ("-t ext4 -b 2048 -O ^metadata_csum", "commit=300,data=writeback,journal_async_commit", LogCsum::V1),
-        ("-t ext3 -b 1024 -J size=1", "commit=300", LogCsum::None),
-    ];
-    for (mkfs_options, mount_options, csum) in cases {
+    for (mkfs_options, mount_options) in cases {
         let (dir, image) = kernel_crash_image([mkfs_options, mount_options], WORK, |replay| !replay.is_empty());
         let (disk, sb) = load_image(&image);
         let journal = open(&disk, &sb);
@@ -357,6 +349,32 @@ fn logs_of_the_kernel_replay_as_with_e2fsck() {
         let at = at.display();
         assert_eq!(sh(&format!("cat {at}/n100 {at}/e/200/f; stat -c %s {at}/big")), "new 100\nhello 200\n2048000\n");
         mount.unmount().unwrap();
+    }
+}
+
+mod logs_of_the_kernel_replay_as_with_e2fsck {
+    use super::{LogCsum, replays_as_with_e2fsck};
+
+    #[test]
+    fn with_checksums_v3() {
+        let cases = [("-t ext4 -b 4096", "commit=300"), ("-t ext4 -b 1024 -J size=4", "commit=300,data=journal")];
+        replays_as_with_e2fsck(LogCsum::V3, cases);
+    }
+
+    #[test]
+    fn with_checksums_v1() {
+        let cases = [
+            ("-t ext4 -b 1024 -O ^metadata_csum", "commit=300,journal_checksum"),
+            ("-t ext4 -b 2048 -O ^metadata_csum", "commit=300,data=writeback,journal_async_commit"),
+        ];
+        replays_as_with_e2fsck(LogCsum::V1, cases);
+    }
+
+    #[test]
+    fn without_checksums() {
+        let cases =
+            [("-t ext4 -b 1024 -O ^metadata_csum,^64bit", "commit=300"), ("-t ext3 -b 1024 -J size=1", "commit=300")];
+        replays_as_with_e2fsck(LogCsum::None, cases);
     }
 }
 
