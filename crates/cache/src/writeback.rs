@@ -279,8 +279,8 @@ impl<I: AddressSpaceOps> Flusher<I> {
         self.dropped(bytes);
     }
 
-    /// Records that of `bytes` that were taken, `dirty` are dirty again. The others had been dirtied and counted in the
-    /// meantime.
+    /// Records that `dirty` of the `bytes` taken for writeback are dirty again. The rest has been dirtied by other
+    /// writes in the meantime, and is already counted.
     pub fn put_back(&self, ino: u64, bytes: u64, dirty: u64, inode: &Arc<I>) {
         self.list(ino, For::Data, inode);
         self.taken_bytes.fetch_sub(bytes as i64, Ordering::SeqCst);

@@ -241,10 +241,10 @@ impl Survey {
         let kinds: Vec<_> = mixed::KINDS.iter().map(|kind| format!("{kind:?}")).collect();
         let mut text = format!(
             "{} images of {} kinds ({}), checked beside e2fsck 1.47.{}.\n\n\
-             - Damaged by e2fsck's exit status (4, 8): {}; not damaged here: {}.\n\
-             - Damaged by e2fsck's exit status because of orphans that wait, not here: {}.\n\
-             - e2fsck did not come to an end: {}.\n\
-             - Damaged here alone, unexplained: {}.\n",
+             - Images that e2fsck calls damaged (exit status 4 or 8): {}. Of these, Extant calls undamaged: {}.\n\
+             - Images that e2fsck calls damaged only because of pending orphans, and Extant does not: {}.\n\
+             - Images on which e2fsck did not finish: {}.\n\
+             - Images that only Extant calls damaged, without a known reason: {}.\n",
             self.images,
             kinds.len(),
             kinds.join(", "),
@@ -256,23 +256,22 @@ impl Survey {
             self.alarms.len(),
         );
         for (why, count) in &self.explained {
-            let _ = writeln!(text, "- Damaged here alone, {why}: {count}.");
+            let _ = writeln!(text, "- Images that only Extant calls damaged ({why}): {count}.");
         }
         let _ = writeln!(
             text,
-            "- Objects that its log names: {named}, named here: {ours} ({:.2} %).",
+            "- Damaged objects in e2fsck's log: {named}. Extant reports {ours} of them ({:.2} %).",
             ours as f64 * 100.0 / named.max(1) as f64,
         );
         for (echo, count) in &self.echoes {
             let why = match echo {
-                Echo::Index => "blocks of an index that cannot be used or is a hole there",
+                Echo::Index => "blocks of indexes that Extant calls unusable or holes",
                 Echo::InodeChecksum => "blocks of inodes with wrong checksums",
                 Echo::Backup => "counts and bitmaps of a backup's descriptors",
                 Echo::Descriptors => "images, with everything that descriptors in wrong places lead to",
                 Echo::Context => "directories with a name of an encrypted file whose context is missing",
             };
-            let _ =
-                writeln!(text, "- Objects left out, because they follow from others that are named: {count} {why}.");
+            let _ = writeln!(text, "- Objects not counted, because other reported damage implies them: {count} {why}.");
         }
         text.push('\n');
         text + &self.tally.table()

@@ -122,7 +122,7 @@ fn time(t: Timestamp) -> Value {
     format!("{}.{:09}", t.seconds, t.nanos).into()
 }
 
-/// All values of stat(2). Also returns why the target of a symbolic link is missing, if it is.
+/// The path, attributes and link target of a file, for JSON. Also returns the error if the link cannot be read.
 pub fn file(fs: &Filesystem, at: &[u8], inode: &InodeRef) -> (Map<String, Value>, Option<Error>) {
     let Attr { ino, mode, nlink, uid, gid, size, blocks, atime, mtime, ctime, crtime, rdev, .. } = fs.getattr(inode);
     let mut map = path(at);

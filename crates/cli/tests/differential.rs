@@ -19,10 +19,10 @@ const WITHOUT_SHORTCUTS: &[&str] = &["-o", "noatime,no_open=0,engine=psync"];
 const WRITEBACK_CACHE: &[&str] = &["-o", "noatime,writeback_cache"];
 const DIRECT: &[&str] = &["-o", "noatime,io=direct,cache=16M"];
 
-/// With the writeback cache the kernel maintains the times of open files itself, and its FUSE client has no bounds for
-/// times. A time outside the image's range appears clamped only after the kernel has dropped the file.
+/// A workload of `operations` operations. EXTANT_SEED is added to `seed`, so that long runs can try many seeds.
 ///
-/// EXTANT_SEED is added to the seed, for long runs over many.
+/// `odd_times`: use times outside the image's range, too. Not with the writeback cache: there the kernel maintains the
+/// times of open files itself, without bounds. Such a time is clamped only once the kernel has dropped the file.
 fn plan(seed: u64, operations: usize, odd_times: bool) -> Plan {
     let more: u64 = std::env::var("EXTANT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
     let mut plan = Plan::new(seed + more, operations, 3);

@@ -68,7 +68,8 @@ fn no_overwriting_command_is_proposed_while_the_file_has_data() {
         let said = extant(args).fails(8, words);
         assert!(!said.contains("mke2fs"), "{said}");
     };
-    // Written zeros; a file system in an unmarked place; a disk without its table, and a partition of it.
+    // A file of written zeros; a file system at an offset without a partition table; a disk whose partition table is
+    // zeroed, and one of its partitions while the table is intact.
     std::fs::write(&file, vec![0; 4 << 20]).expect("file");
     let searched = ["no superblock at byte 1024", "'-o offset=BYTES'", "extant info", "testdisk"];
     for verb in ["ls", "info", "tree"] {

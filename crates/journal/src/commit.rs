@@ -338,7 +338,8 @@ impl Journal {
                 let flushes = std::mem::take(&mut s.flush_waiters);
                 return Ok(Running::Empty(ready.into_iter().chain(flushes).collect()));
             }
-            // Each block of the transaction has used a credit, so the others are those that handles have put aside.
+            // Each block of the transaction has used one credit. The remaining reserved credits are those that handles
+            // have put aside.
             (s.running.clone(), s.shares.clone(), s.reserved.saturating_sub(s.blocks() as u32))
         };
         shares.push(self.finish_closing(&txn, aside)?);

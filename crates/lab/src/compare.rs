@@ -527,7 +527,11 @@ fn checked(series: Vec<Series>, notes: Vec<String>, force: bool) -> Result<Group
     }
     let mut all: Vec<String> = differences
         .iter()
-        .map(|d| format!("NOT THE SAME WORK, COMPARED BY FORCE: {d}. The figures below do not answer a question."))
+        .map(|d| {
+            format!(
+                "DIFFERENT WORK, compared only because of --force: {d}. Do not draw conclusions from the figures below."
+            )
+        })
         .collect();
     all.extend(notes);
     all.extend(remarks(&series, &headline));
@@ -561,7 +565,7 @@ fn remarks(series: &[Series], headline: &str) -> Vec<String> {
         }
         let written = |t: &Trial| t.outcome == Outcome::Unchecked && t.contestant.kind != "model";
         if trials.iter().any(|t| written(t)) {
-            notes.push(format!("{}: unchecked, no e2fsck has checked its files", plain(&s.label)));
+            notes.push(format!("{}: unchecked: the target has no image that e2fsck could check", plain(&s.label)));
         }
     }
     notes.extend(one_sided(series));

@@ -107,7 +107,7 @@ fn another_scale_is_refused_unless_forced() {
         "not comparable (small-files): scale 0.5 and 1; count none and 3. --force compares anyway"
     );
     let (text, _) = run(&[a, b], true).unwrap();
-    assert!(text.contains("note: NOT THE SAME WORK, COMPARED BY FORCE: scale 0.5 and 1"), "{text}");
+    assert!(text.contains("note: DIFFERENT WORK, compared only because of --force: scale 0.5 and 1"), "{text}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The past of a file system's metadata, as far as its journal still has it.
 //!
-//! Main types: [`History`] (every copy in the log, of finished transactions that were replayed long ago, too),
+//! Main types: [`History`] (every copy in the log, even of transactions that were written home long ago),
 //! [`PastCopy`], [`Newest`] (the newest copy of each block). A search for deleted files wants the older copies, a
 //! repair the newest ones.
 //!

@@ -43,7 +43,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// The superblock of a file system, and its origin.
 pub struct FoundSuper {
     pub sb: SuperBlock,
-    /// The copy in use instead of the primary: its block, and the fault of the primary. `None`: the caller named it.
+    /// If a backup is used instead of the primary: its block, and the fault of the primary. The fault is `None` if the
+    /// caller named the backup.
     pub backup: Option<(BlockNr, Option<Error>)>,
     /// Damage of the copy that was passed over.
     pub doubts: Vec<extant_ondisk::Error>,

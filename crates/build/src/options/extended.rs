@@ -142,7 +142,7 @@ impl Extended {
             "android_sparse" => self.android_sparse = true,
             _ => {
                 return refuse(format!(
-                    "-E {name}: it is not known; known are android_sparse, assume_storage_prezeroed, desc_size, discard, \
+                    "-E {name}: unknown; the known ones are android_sparse, assume_storage_prezeroed, desc_size, discard, \
                      encoding, encoding_flags, hash_seed, lazy_itable_init, lazy_journal_init, mmp_update_interval, \
                      no_copy_xattrs, nodiscard, num_backup_sb, offset, orphan_file_size, packed_meta_blocks, quotatype, \
                      resize, revision, root_owner, root_perms, root_selinux, stride, stripe_width, test_fs"
@@ -179,7 +179,7 @@ impl Extended {
             "device" => self.journal_device = Some(text.to_owned()),
             _ => {
                 return refuse(format!(
-                    "-J {name}: it is not known; known are device, size, location, fast_commit_size"
+                    "-J {name}: unknown; the known ones are device, size, location, fast_commit_size"
                 ));
             }
         }

@@ -375,7 +375,7 @@ impl Request {
         let bytes = self.bytes(fact, unit)?;
         let fs_type = self.fs_type.as_deref().unwrap_or("ext4");
         if !profile::is_fs_type(fs_type) {
-            return refuse(format!("-t {fs_type}: it is not known; known are ext2, ext3 and ext4"));
+            return refuse(format!("-t {fs_type}: unknown type; use ext2, ext3 or ext4"));
         }
         let usage = self.usage.as_deref().unwrap_or_else(|| profile::usage_for(bytes));
         let os = self.creator_os()?;
@@ -611,7 +611,7 @@ impl Request {
         }
         match parse_number(name).and_then(|number| u32::try_from(number).ok()) {
             Some(number) if !name.is_empty() => Ok(number),
-            _ => refuse(format!("-o {name}: it is not known; known are linux, hurd, freebsd, lites and numbers")),
+            _ => refuse(format!("-o {name}: unknown operating system; use linux, hurd, freebsd, lites or a number")),
         }
     }
 

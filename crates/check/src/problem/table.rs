@@ -219,7 +219,7 @@ problems! {
     0x01005d FastSymlinkExtentFl "FAST_SYMLINK_EXTENT_FL" Damage Stop
         "a symlink without blocks has the extents flag";
     0x01005e OutOfOrderExtents "OUT_OF_ORDER_EXTENTS" Damage Stop
-        "an extent begins at logical block {found}, before {expected}";
+        "an extent begins at logical block {found}, expected at least {expected}";
     0x01005f ExtentHeaderInvalid "EXTENT_HEADER_INVALID" Damage Stop
         "an extent node's header is invalid";
     0x010062 QuotaBadMode "QUOTA_BAD_MODE" Damage Fix

@@ -154,7 +154,7 @@ impl Search {
                 continue;
             }
             if found == BlockUse::File {
-                warn(&format!("{}: {place}: in use, by no file that the search found", file.fs.image()));
+                warn(&format!("{}: {place}: in use, but not by any file that the search found", file.fs.image()));
             } else {
                 warn(&format!("{}: {place}: {found}", file.fs.image()));
             }

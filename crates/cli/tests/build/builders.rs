@@ -194,7 +194,7 @@ fn words_of_newer_mke2fs_have_their_meaning() {
     assert!(tool("dumpe2fs", &["-h", &image]).contains("RAID stride:              8"));
     for (args, words) in [
         (&["-z", "undo"][..], "-z: Extant writes no undo file"),
-        (&["-o", "plan9"], "-o plan9: it is not known; known are linux, hurd"),
+        (&["-o", "plan9"], "-o plan9: unknown operating system; use linux, hurd"),
         (&["-o", "hurd", "-O", "filetype"], "-O filetype: the Hurd does not support it"),
         (&["-E", "root_perms=8"], "-E root_perms=8: it takes octal digits"),
         (&["-E", "root_perms=+7"], "-E root_perms=+7: it takes octal digits"),

@@ -162,7 +162,7 @@ fn refusals_name_the_option_and_the_next_step_and_make_nothing() {
         (&["-S"], "-S: Extant makes whole file systems only"),
         (&["-U", "much"], "-U much: it takes a UUID, clear, random, time or content"),
         (&["-E", "stride=x"], "-E stride=x: it takes a number"),
-        (&["-T", "small", "-t", "xfs"], "-t xfs: it is not known; known are ext2, ext3 and ext4"),
+        (&["-T", "small", "-t", "xfs"], "-t xfs: unknown type; use ext2, ext3 or ext4"),
     ];
     for (args, words) in refused {
         let all = [&["mkfs"][..], args, &[&image, "64M"]].concat();

@@ -363,7 +363,7 @@ fn a_link_as_destination_is_followed() {
     extant(&["cp", &new, &at("/link")]).ok();
     assert_eq!(debugfs(&image, "cat /etc/passwd"), "new\n");
     assert!(debugfs(&image, "stat /link").contains("symlink"));
-    // A link to a directory, and a link below one.
+    // A link to a directory, a link to itself, and a dangling link.
     extant(&["cp", &new, &at("/absolute")]).ok();
     assert_eq!(debugfs(&image, "cat /etc/new"), "new\n");
     extant(&["cp", &new, &at("/self")]).fails(8, &["/self: too many levels of symbolic links"]);

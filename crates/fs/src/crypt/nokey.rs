@@ -27,7 +27,7 @@ fn letters(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The shown form of a name.
+/// The no-key name: how a directory listing without the key shows an encrypted name.
 pub(crate) fn name(ciphertext: &[u8]) -> Vec<u8> {
     if ciphertext.len() <= WHOLE_MAX {
         return letters(ciphertext);
@@ -38,7 +38,7 @@ pub(crate) fn name(ciphertext: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The shown form of a link's stored target.
+/// How a link's stored target is shown without the key.
 pub(crate) fn target(stored: &[u8]) -> Vec<u8> {
     name(stored.get(LINK_HEADER..).unwrap_or_default())
 }

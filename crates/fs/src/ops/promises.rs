@@ -105,7 +105,7 @@ impl Maps {
         self.quotas.settle_promises(inode);
     }
 
-    /// Removes the clusters of these blocks that have no delayed block any more from the set, and returns their number.
+    /// Removes from the set each cluster in this range that no longer has a delayed block. Returns the number removed.
     fn end_promises(&self, inode: &Inode, promises: &Promises, blocks: Range<u64>) -> u64 {
         let size = self.placement.alloc.cluster_size();
         let mut set = promises.lock();

@@ -268,7 +268,7 @@ fn lost_and_found_is_a_directory_like_any_other() {
         for wrong in ["/lost+found/#99", &format!("/lost+found/#{}", d2.0), "/#12", "/lost+found/x"] {
             assert!(matches!(fs.walk(wrong.as_bytes(), false), Err(Error::NotFound)), "{wrong}");
         }
-        // In calls for one entry each, as a server makes them.
+        // One entry per call, as the FUSE server lists a directory.
         let (mut cookie, mut single) = (0, Vec::new());
         loop {
             let mut entry = None;

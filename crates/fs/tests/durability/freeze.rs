@@ -549,7 +549,7 @@ fn an_inode_that_loses_its_last_user_while_read_only_is_freed_once_writable() {
     }
 }
 
-/// Without a journal nothing is recorded of such files: the image is not called clean while there are any.
+/// Without a journal, no orphan list records unlinked open files, so the image is not marked clean while there are any.
 #[test]
 fn without_a_journal_an_image_with_unlinked_files_is_not_clean() {
     for threads in [true, false] {

@@ -266,7 +266,7 @@ fn blocks_of_a_cluster_take_its_space_once() {
             assert_eq!((fs.getattr(&f).blocks, before - free()), (8 * clusters, 4 * clusters), "block {block}, mapped");
         }
     }
-    // Each cluster leaves with its last block.
+    // A cluster is freed when its last block is punched out.
     for (block, clusters) in [(5, 3), (1, 2), (4, 2), (14, 2), (13, 1), (7, 0)] {
         fs.fallocate(&f, FallocateMode::PunchHole, block * 1024, 1024).expect("punched");
         fs.sync().expect("sync");

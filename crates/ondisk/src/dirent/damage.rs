@@ -27,7 +27,7 @@ impl DirDamage {
         DirDamage { offset: offset as u32, what }
     }
 
-    /// The same as an error of this crate, for logical block `lblk` of a directory.
+    /// Converts the damage to this crate's error, for logical block `lblk` of a directory.
     pub fn in_block(self, lblk: u32) -> crate::Error {
         crate::Error::corrupt(crate::Structure::DirectoryBlock, lblk, self.to_string())
     }

@@ -583,7 +583,7 @@ fn unused_damage(raw: &RawSuperBlock, features: Features, sink: &mut impl FnMut(
     }
 }
 
-/// Checks the fields against the layout.
+/// Checks the counts, the extra inode sizes, the MMP block and the special inode numbers against the layout.
 fn count_damage(
     raw: &RawSuperBlock,
     geometry: &Geometry,

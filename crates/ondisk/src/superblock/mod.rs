@@ -72,9 +72,9 @@ bitflags::bitflags! {
         const DEBUG = 0x0001;
         /// New files get the group of their directory.
         const BSDGROUPS = 0x0002;
-        /// User attributes are available; in the kernel they are without this bit, too.
+        /// User attributes are available. The kernel supports them even if this bit is clear.
         const XATTR_USER = 0x0004;
-        /// ACLs are available; in the kernel they are without this bit, too.
+        /// ACLs are available. The kernel supports them even if this bit is clear.
         const ACL = 0x0008;
         /// User and group ids have only 16 bits.
         const UID16 = 0x0010;

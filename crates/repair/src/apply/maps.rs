@@ -64,7 +64,8 @@ fn without_primary(image: &Image, runs: &[Run]) -> Vec<Run> {
     single.filter(|run| !primary.contains(&run.pblk.0)).collect()
 }
 
-/// The map read as an extent tree: if the map cannot be used, its inode may have lost the flag.
+/// The map of an inode without the extents flag, read as an extent tree; empty for other inodes. If the map is
+/// unusable, the inode may have lost the flag.
 fn other_form(image: &Image, inode: &Inode) -> Mapped {
     match inode.form(image) {
         Form::Extents => Mapped::default(),

@@ -164,7 +164,8 @@ fn resize_inode(new: &Image) -> StepResult {
         return Err(Refusal::Lost("the resize inode has no double indirect block"));
     }
     let reserved = ReservedBlocks::new(geo);
-    let few = Refusal::Lost("the resize inode's blocks have too few pointers");
+    let few =
+        Refusal::Lost("the reserved descriptor blocks and their copies do not fit into the resize inode's pointers");
     for block in reserved.blocks() {
         new.put_block(block, &reserved.copies(block).ok_or(few.clone())?)?;
     }

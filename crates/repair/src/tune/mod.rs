@@ -107,9 +107,9 @@ pub enum Change {
     LastMounted(Vec<u8>),
     /// The hash of new directory indexes: 0 legacy, 1 half MD4, 2 TEA.
     Hash(u8),
-    /// The number of blocks on one disk of a RAID.
+    /// The RAID stride: the number of consecutive blocks on one disk before the next disk is used.
     Stride(u16),
-    /// The number of blocks on all data disks of a RAID.
+    /// The RAID stripe width: the number of data blocks in a stripe, across all disks.
     StripeWidth(u32),
     /// The interval in which a mount updates the block of multi-mount protection, in seconds.
     MmpInterval(u16),

@@ -52,7 +52,7 @@ pub fn by_extant(fs: &Filesystem) -> Result<SeenTree, String> {
     by_extant_where(fs, &|_| true)
 }
 
-/// Reads the paths that `wanted` accepts, and everything below them.
+/// Reads the paths that `wanted` accepts. It does not descend into a directory that `wanted` rejects.
 pub fn by_extant_where(fs: &Filesystem, wanted: &dyn Fn(&str) -> bool) -> Result<SeenTree, String> {
     let mut out = SeenTree::new();
     let root = fs.root().map_err(|e| format!("root: {e}"))?;

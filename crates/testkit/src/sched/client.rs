@@ -40,7 +40,7 @@ static CLASS: LockClass = LockClass::new("schedule shared", 0);
 
 /// The number of operations between growths, on images that grow.
 const GROWS_EVERY: u64 = 7;
-/// The number of operations between those on stripes, on images with such a file.
+/// On images with a striped file, one operation in this many uses it.
 const STRIPES_EVERY: u64 = 3;
 /// The number of operations between those on the file with a Merkle tree, on images that have one.
 const PROTECTED_EVERY: u64 = 3;

@@ -36,7 +36,7 @@ impl Builder {
         let mut sorted = vec![0; self.index.len()];
         let mut next = starts.clone();
         let mut live: Vec<u32> = std::mem::take(&mut self.index).into_iter().collect();
-        // They are in the order in which they were added, so they are usually almost sorted already.
+        // By number first, the order in which they were added: the sort by name below usually finds them almost sorted.
         live.sort_unstable();
         for link in live {
             let slot = &mut next[self.links[link as usize].parent as usize];

@@ -67,8 +67,11 @@ impl Growth<'_> {
         }
         let reserved = ReservedBlocks::new(&self.begin);
         let double = self.double_of_resize_inode()?;
-        let wrong =
-            |block| Error::corrupt(Damage::Map, "not that of the reserved blocks").of(InodeNr::RESIZE).at(block);
+        let wrong = |block| {
+            Error::corrupt(Damage::Map, "the block does not list the reserved descriptor blocks as the layout requires")
+                .of(InodeNr::RESIZE)
+                .at(block)
+        };
         let is = |buffer: &Buffer, content: Option<Vec<u8>>| {
             let same = content.is_some_and(|content| buffer.read(|bytes| bytes[..] == content[..]));
             if same { Ok(()) } else { Err(wrong(buffer.block)) }

@@ -45,7 +45,7 @@ fn no_policy_beats_belady() {
 /// By hand, from the papers' rules.
 #[test]
 fn yardsticks_follow_their_papers() {
-    // Of 0, 1, 2 and again 0, LRU drops 1 for 3, SIEVE 1 too; then 2 is the next to go for both.
+    // After 0, 1, 2 and 0 again, both LRU and SIEVE evict 1 to make room for 3. So 2 and 0 then hit, and 1 misses.
     for contestant in [Contestant::Lru, Contestant::Sieve] {
         let mut cache = cache(contestant, &[9], 3);
         let hits: Vec<bool> = [0, 1, 2, 0, 3, 2, 0, 1].map(|item| cache.access(item)).into();
