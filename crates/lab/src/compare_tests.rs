@@ -165,7 +165,7 @@ fn another_recording_is_refused_unless_forced() {
         let b = write(&dir.path().join("b"), &other);
         let e = run(&[a.clone(), b.clone()], false).unwrap_err();
         assert!(e.is_usage() && e.to_string().contains(&format!("recorded latency and {said}")), "{e}");
-        assert!(run(&[a.clone(), b], true).unwrap().0.contains("BY FORCE: recorded latency"));
+        assert!(run(&[a.clone(), b], true).unwrap().0.contains("only because of --force: recorded latency"));
     }
 }
 
@@ -392,7 +392,7 @@ fn bad_files() {
     std::fs::write(&file, text.replace("\"schema\":1", "\"schema\":99")).unwrap();
     assert!(matches!(run(std::slice::from_ref(&result), false), Err(Error::Schema { line: 1, found: 99, .. })));
     let (out, _) = run(std::slice::from_ref(&result), true).unwrap();
-    assert!(out.contains("BY FORCE: schema 99 and 1"), "{out}");
+    assert!(out.contains("only because of --force: schema 99 and 1"), "{out}");
     std::fs::write(&file, "").unwrap();
     assert!(matches!(run(std::slice::from_ref(&result), false), Err(Error::Empty { .. })));
     std::fs::write(&file, [0xff, 0xfe, b'\n']).unwrap();
